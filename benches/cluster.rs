@@ -1,0 +1,165 @@
+//! Three `tenure serve` processes with data on a real disk.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::http::Connection;
+
+const NODES: u16 = 3;
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// A tick of the process clock in `/proc/*/stat`: 10 ms on Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The processes end, and the data goes, when it is dropped.
+pub struct Cluster {
+    dir: tempfile::TempDir,
+    nodes: Vec<Process>,
+}
+
+struct Process {
+    http: String,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    pub async fn start() -> Cluster {
+        // Beside the build, not in /tmp: that may be memory, and fsync there is free.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the data");
+        let ports = free_ports(2 * NODES);
+        let mut config = "cluster = \"bench\"\n".to_string();
+        for id in 1..=NODES {
+            let (http, peer) = (ports[2 * id as usize - 2], ports[2 * id as usize - 1]);
+            config += &format!(
+                "[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"data/{id}\"\n"
+            );
+        }
+        fs::write(dir.path().join("cluster.toml"), config).expect("a configuration");
+        let http = |id: u16| format!("127.0.0.1:{}", ports[2 * id as usize - 2]);
+        let nodes = (1..=NODES).map(|id| Process { http: http(id), child: None }).collect();
+        let mut cluster = Cluster { dir, nodes };
+        for id in 1..=NODES {
+            cluster.launch(id);
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn address(&self, id: u16) -> &str {
+        &self.nodes[id as usize - 1].http
+    }
+
+    pub fn addresses(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.http.clone()).collect()
+    }
+
+    pub fn launch(&mut self, id: u16) {
+        let log = fs::File::options().create(true).append(true).open(self.log(id)).expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(["serve", "--config", "cluster.toml", "--node", &id.to_string()])
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn();
+        self.nodes[id as usize - 1].child = Some(child.expect("the node starts"));
+    }
+
+    pub fn kill(&mut self, id: u16) {
+        let mut child = self.nodes[id as usize - 1].child.take().expect("a node that runs");
+        child.kill().expect("a process of ours");
+        child.wait().expect("a process of ours");
+    }
+
+    /// Ends a node in order, and waits for it.
+    pub fn terminate(&mut self, id: u16) {
+        let mut child = self.nodes[id as usize - 1].child.take().expect("a node that runs");
+        let told = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
+        assert!(told.expect("the kill command").success());
+        child.wait().expect("a process of ours");
+    }
+
+    /// Waits until a node that runs says that one of them leads.
+    pub async fn leader(&self) -> u16 {
+        let start = Instant::now();
+        while start.elapsed() < START_TIMEOUT {
+            for node in self.nodes.iter().filter(|node| node.child.is_some()) {
+                if let Some(leader) = asked(&node.http).await
+                    && self.nodes[leader as usize - 1].child.is_some()
+                {
+                    return leader;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("no leader within {START_TIMEOUT:?}; see {}", self.dir.path().display());
+    }
+
+    pub async fn leader_address(&self) -> String {
+        self.address(self.leader().await).to_string()
+    }
+
+    /// Processor time that all nodes have used.
+    pub fn cpu(&self) -> Duration {
+        self.pids().map(cpu_of).sum()
+    }
+
+    /// Resident memory of each node, in bytes.
+    pub fn memory(&self) -> Vec<u64> {
+        self.pids().map(memory_of).collect()
+    }
+
+    fn pids(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().filter_map(|node| node.child.as_ref()).map(Child::id)
+    }
+
+    fn log(&self, id: u16) -> PathBuf {
+        self.dir.path().join(format!("node{id}.log"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+async fn asked(address: &str) -> Option<u16> {
+    let mut connection = Connection::open(address).await.ok()?;
+    let answer = connection.get("/v1/leases/leader-probe?consistency=leader").await.ok()?;
+    if answer.status >= 500 {
+        return None;
+    }
+    let status = connection.get("/v1/cluster").await.ok()?;
+    serde_json::from_slice::<serde_json::Value>(&status.body).ok()?["leader"].as_u64().map(|id| id as u16)
+}
+
+fn free_ports(count: u16) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+}
+
+fn cpu_of(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process of ours");
+    let after_name = stat.rsplit_once(')').expect("a name in brackets").1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |field: usize| fields[field].parse::<u32>().expect("a number");
+    TICK * (ticks(11) + ticks(12))
+}
+
+fn memory_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process of ours");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("resident memory");
+    let kib = line.split_whitespace().nth(1).expect("a number");
+    kib.parse::<u64>().expect("a number") * 1024
+}

@@ -1,0 +1,67 @@
+//! How long no change can be made when the leader goes: killed, or in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::http::Connection;
+use crate::load::spread;
+
+const BETWEEN: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
+
+pub async fn kill(cluster: &mut Cluster, times: usize) -> Value {
+    gaps(cluster, "failover-kill", times, Cluster::kill).await
+}
+
+pub async fn handover(cluster: &mut Cluster, times: usize) -> Value {
+    gaps(cluster, "failover-planned", times, Cluster::terminate).await
+}
+
+async fn gaps(cluster: &mut Cluster, name: &str, times: usize, end: impl Fn(&mut Cluster, u16)) -> Value {
+    let mut gaps = Vec::new();
+    for _ in 0..times {
+        let leader = cluster.leader().await;
+        let others = cluster.addresses().into_iter().filter(|address| address != cluster.address(leader)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let prober = tokio::spawn(probe(others, stop.clone()));
+        tokio::time::sleep(BETWEEN / 2).await;
+        tokio::task::block_in_place(|| end(cluster, leader));
+        tokio::time::sleep(BETWEEN).await;
+        stop.store(true, Ordering::Relaxed);
+        gaps.push(prober.await.expect("a prober that works"));
+        cluster.launch(leader);
+        tokio::time::sleep(BETWEEN).await;
+    }
+    let mut result = json!({"workload": name, "operations": times});
+    result.as_object_mut().expect("an object").extend(spread(gaps));
+    result
+}
+
+/// Makes changes through the nodes that stay, one after the other; tells the longest time between two that were done.
+async fn probe(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut last = Instant::now();
+    let mut turn = 0;
+    let mut connection = None;
+    while !stop.load(Ordering::Relaxed) {
+        if connection.is_none() {
+            turn += 1;
+            connection = Connection::open(&addresses[turn % addresses.len()]).await.ok();
+        }
+        let Some(open) = connection.as_mut() else { continue };
+        let body = r#"{"holder":"prober","ttl_ms":60000}"#;
+        match tokio::time::timeout(PROBE_TIMEOUT, open.post("/v1/leases/failover/acquire", body)).await {
+            Ok(Ok(answer)) if answer.status == 200 => {
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            _ => connection = None,
+        }
+    }
+    longest
+}

@@ -1,0 +1,153 @@
+//! Bodies of requests. Their texts are validated types: what is outside its bounds is refused while it is read.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{TtlMs, decimal};
+use crate::token::FencingToken;
+use crate::types::{HolderId, LeaseName, Metadata};
+
+/// Body of `POST /v1/leases/{name}/acquire`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// Who claims the lease: 1 to 200 bytes of the caller's own text. The same holder acquiring again keeps its token.
+    #[schema(value_type = String)]
+    pub holder: HolderId,
+    /// How long the grant lasts without a renewal. Absent: the cluster's default.
+    #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<TtlMs>,
+    /// Wait in the queue for at most this long when the lease is held. Absent: do not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+    /// After a lapse or a revoke of this grant nobody gets the lease for this long. Absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_delay_ms: Option<u64>,
+    /// How many may hold the lease at once. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The holder's own notes: at most 32 entries and 4096 bytes, keys and values together.
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    pub metadata: Metadata,
+}
+
+impl Acquire {
+    /// A claim with the cluster's default ttl, without waiting.
+    pub fn new(holder: HolderId) -> Acquire {
+        Acquire { holder, ttl_ms: None, wait_ms: None, lock_delay_ms: None, limit: None, metadata: Metadata::default() }
+    }
+}
+
+/// Body of `POST /v1/leases/{name}/renew`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    #[schema(value_type = String)]
+    pub holder: HolderId,
+    /// The token of the grant.
+    #[serde(with = "decimal")]
+    #[schema(value_type = String, example = "281474976710661")]
+    pub token: FencingToken,
+    /// A new ttl. Absent: that of the grant stays.
+    #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<TtlMs>,
+}
+
+/// Body of `POST /v1/renew`: many leases of one holder, at most 10,000.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewBatch {
+    #[schema(value_type = String)]
+    pub holder: HolderId,
+    #[schema(max_items = 10000)]
+    pub leases: Vec<RenewItem>,
+}
+
+/// One lease of a batched renewal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewItem {
+    #[schema(value_type = String)]
+    pub name: LeaseName,
+    #[serde(with = "decimal")]
+    #[schema(value_type = String, example = "281474976710661")]
+    pub token: FencingToken,
+    /// A new ttl. Absent: that of the grant stays.
+    #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<TtlMs>,
+}
+
+/// Body of `POST /v1/leases/{name}/release`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    #[schema(value_type = String)]
+    pub holder: HolderId,
+    #[serde(with = "decimal")]
+    #[schema(value_type = String, example = "281474976710661")]
+    pub token: FencingToken,
+}
+
+/// Body of `POST /v1/leases/{name}/handover`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HandOver {
+    #[schema(value_type = String)]
+    pub holder: HolderId,
+    #[serde(with = "decimal")]
+    #[schema(value_type = String, example = "281474976710661")]
+    pub token: FencingToken,
+    /// The waiter to give it to. Absent: the first in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub to: Option<HolderId>,
+}
+
+/// What a list can be narrowed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StateFilter {
+    Active,
+    Expired,
+    Released,
+    Revoked,
+    HandedOver,
+    /// Active, and renewed at least once.
+    Renewed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acquire_needs_only_a_holder() {
+        let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("enough");
+        assert_eq!(acquire, Acquire::new(HolderId::new("h").expect("valid")));
+        assert_eq!(serde_json::to_string(&acquire).expect("plain"), r#"{"holder":"h"}"#);
+    }
+
+    #[test]
+    fn what_is_misspelt_or_out_of_bounds_is_refused_and_named() {
+        for (body, named) in [
+            (r#"{"holder":"h","ttl":5}"#, "unknown field `ttl`"),
+            (r#"{"holder":""}"#, "holder"),
+            (r#"{}"#, "missing field `holder`"),
+            (r#"{"holder":"h","ttl_ms":null}"#, "milliseconds"),
+            (r#"{"holder":"h","metadata":{"a":1}}"#, "string"),
+        ] {
+            let error = serde_json::from_str::<Acquire>(body).expect_err(body).to_string();
+            assert!(error.contains(named), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_decimal_strings() {
+        let renew: Renew = serde_json::from_str(r#"{"holder":"h","token":"281474976710661"}"#).expect("fine");
+        assert_eq!(renew.token, FencingToken { term: 1, index: 5 });
+        for bad in [r#"{"holder":"h","token":281474976710661}"#, r#"{"holder":"h","token":"0x5"}"#] {
+            assert!(serde_json::from_str::<Renew>(bad).is_err(), "{bad}");
+        }
+    }
+}

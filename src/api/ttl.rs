@@ -1,0 +1,89 @@
+//! A ttl in a request.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+/// What an infinite ttl is called.
+const INFINITE: &str = "infinite";
+
+/// A ttl in a request: an integer of milliseconds, or the string `infinite`. Whether it is within the cluster's
+/// bounds is for the cluster to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TtlMs {
+    Millis(u64),
+    Infinite,
+}
+
+impl TtlMs {
+    /// Reads a field that, if it is there, has a value. `null` says an infinite ttl in an answer and could be taken
+    /// for a default in a request, so a request must not say it.
+    pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TtlMs>, D::Error> {
+        TtlMs::deserialize(deserializer).map(Some)
+    }
+}
+
+impl Serialize for TtlMs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            TtlMs::Millis(ms) => serializer.serialize_u64(*ms),
+            TtlMs::Infinite => serializer.serialize_str(INFINITE),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TtlMs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TtlMs, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = TtlMs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer of milliseconds or \"infinite\"")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, ms: u64) -> Result<TtlMs, E> {
+                Ok(TtlMs::Millis(ms))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TtlMs, E> {
+                match text {
+                    INFINITE => Ok(TtlMs::Infinite),
+                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl PartialSchema for TtlMs {
+    fn schema() -> RefOr<Schema> {
+        let millis = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer)).minimum(Some(1));
+        let infinite = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).enum_values(Some([INFINITE]));
+        OneOfBuilder::new().item(millis).item(infinite).into()
+    }
+}
+
+impl ToSchema for TtlMs {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_or_the_word() {
+        assert_eq!(serde_json::from_str::<TtlMs>("1500").expect("a number"), TtlMs::Millis(1500));
+        assert_eq!(serde_json::from_str::<TtlMs>("\"infinite\"").expect("the word"), TtlMs::Infinite);
+        for bad in ["null", "-1", "1.5", "\"1500\"", "\"Infinite\"", "true", "[]", "1e3"] {
+            let error = serde_json::from_str::<TtlMs>(bad).expect_err(bad).to_string();
+            assert!(error.contains("milliseconds"), "{bad}: {error}");
+        }
+        assert_eq!(serde_json::to_string(&[TtlMs::Millis(7), TtlMs::Infinite]).expect("plain"), "[7,\"infinite\"]");
+    }
+}

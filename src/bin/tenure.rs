@@ -1,0 +1,5 @@
+//! The binary: everything is in [`tenure::cli`].
+
+fn main() -> std::process::ExitCode {
+    tenure::cli::main()
+}

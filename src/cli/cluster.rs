@@ -1,0 +1,50 @@
+//! `tenure cluster`.
+
+use clap::Subcommand;
+
+use super::failure::Failure;
+use super::output::{self, Format};
+use super::{ClientArguments, duration};
+use crate::api::{Cluster, Member, Role};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show the nodes, who leads and how far each is
+    Status {
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    let Command::Status { client } = command;
+    let cluster = client.remote().cluster().await?;
+    match client.output {
+        Format::Json => output::json(&cluster),
+        Format::Table => show(&cluster),
+    }
+}
+
+fn show(cluster: &Cluster) -> Result<(), Failure> {
+    let leader = cluster.leader.map_or("no leader".to_owned(), |leader| format!("node {leader} leads"));
+    eprintln!(
+        "cluster {}: {leader}, term {}, applied {} (says node {})",
+        cluster.cluster_id, cluster.term, cluster.applied, cluster.node
+    );
+    let row = |member: &Member| {
+        let role = match member.role {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Learner => "learner",
+        };
+        vec![
+            member.id.to_string(),
+            role.to_owned(),
+            member.http.clone(),
+            member.peer.clone(),
+            member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
+            member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
+        ]
+    };
+    output::table(&["NODE", "ROLE", "HTTP", "PEER", "LAG", "LAST CONTACT"], cluster.members.iter().map(row))
+}

@@ -1,0 +1,110 @@
+//! `tenure dev`: three real nodes in one process.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::host::{Host, stop_all};
+use super::output;
+use super::signals::Signals;
+use crate::config::Config;
+use crate::http;
+use crate::node::Node;
+use crate::telemetry::{self, LogFormat};
+
+/// How often it is looked who leads.
+const LEADER_POLL: Duration = Duration::from_millis(200);
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Folder for the nodes' data, which outlives them; delete it to start afresh
+    #[arg(long, default_value = "tenure-dev")]
+    data: PathBuf,
+    /// What to log, in the syntax of tracing's EnvFilter
+    #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::DEV_LOG, value_name = "FILTER")]
+    log: String,
+}
+
+pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+    telemetry::log(&arguments.log, LogFormat::Text).map_err(|error| Failure::Usage(error.to_string()))?;
+    let config = Config::dev(&arguments.data);
+    let mut signals = Signals::listen()?;
+    let metrics = telemetry::Metrics::install(None)?;
+    announce(&config);
+    // Together, because the first start of a cluster needs all of them.
+    let start = |entry| Host::start(&config, entry, Some(metrics.render()));
+    let hosts = tokio::select! {
+        hosts = futures_util::future::try_join_all(config.nodes.iter().map(start)) => hosts?,
+        _ = signals.next() => return Ok(()),
+    };
+    let ended = tokio::select! {
+        ended = show(&hosts) => ended,
+        never = metrics.keep_up() => match never {},
+        signal = signals.next() => {
+            eprintln!("\n{signal}: stopping (once more: at once)");
+            Ok(())
+        }
+    };
+    stop_all(hosts, &mut signals).await;
+    ended
+}
+
+fn announce(config: &Config) {
+    for node in &config.nodes {
+        eprintln!("node {}: http://{}  peers {}  data {}", node.id, node.http, node.peer, node.data.display());
+    }
+    eprintln!(
+        "\nTry, in another terminal:\n  \
+         tenure lease acquire jobs --holder me --ttl 30s\n  \
+         tenure lease list\n  \
+         curl -s http://{}/v1/leases/jobs/acquire --json '{{\"holder\": \"me\", \"ttl_ms\": 30000}}'\n",
+        config.nodes[0].http
+    );
+}
+
+/// Prints who leads and what becomes of leases, until a node fails.
+async fn show(hosts: &[Host]) -> Result<(), Failure> {
+    let failed = hosts.iter().map(|host| Box::pin(host.node.wait_failed()));
+    let node = &hosts[0].node;
+    tokio::select! {
+        (why, place, _) = futures_util::future::select_all(failed) => {
+            let id = hosts[place].node.id();
+            Err(Failure::Other(anyhow::anyhow!("node {id} cannot go on: {why}")))
+        }
+        ended = show_leaders(node) => ended,
+        ended = show_transitions(node) => ended,
+    }
+}
+
+async fn show_leaders(node: &Node) -> Result<(), Failure> {
+    let mut poll = tokio::time::interval(LEADER_POLL);
+    let mut shown = None;
+    loop {
+        poll.tick().await;
+        let status = node.status().await;
+        let now = (status.leader, status.term);
+        if shown.is_none_or(|shown: (Option<u64>, u64)| shown.0 != now.0) {
+            match status.leader {
+                Some(leader) => eprintln!("node {leader} leads in term {}", status.term),
+                None => eprintln!("no leader"),
+            }
+            shown = Some(now);
+        }
+    }
+}
+
+async fn show_transitions(node: &Node) -> Result<(), Failure> {
+    loop {
+        let Ok(mut watch) = node.watch(None) else {
+            // The state is being replaced by a snapshot at this moment.
+            tokio::task::yield_now().await;
+            continue;
+        };
+        while let Ok(transition) = watch.next().await {
+            output::line(&output::transition(&http::event(&transition)))?;
+        }
+        eprintln!("(more happened than could be shown)");
+    }
+}

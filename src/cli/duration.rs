@@ -1,0 +1,105 @@
+//! Durations as people write them: `500ms`, `30s`, `1m30s`, `24h`.
+
+use std::time::Duration;
+
+use crate::api::TtlMs;
+
+/// Longest duration: 30 days, far above every limit of a request.
+const MAX_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// Longest text of one.
+const MAX_BYTES: usize = 32;
+
+/// Reads one or more numbers, each with its unit: `ms`, `s`, `m`, `h` or `d`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    const FORM: &str = "a duration is a number and a unit (ms, s, m, h, d), for instance 500ms, 30s or 1m30s";
+    if text.is_empty() || text.len() > MAX_BYTES {
+        return Err(FORM.to_owned());
+    }
+    let mut total: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, after) = after.split_at(letters);
+        let unit_ms: u64 = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(FORM.to_owned()),
+        };
+        let number: u64 = number.parse().map_err(|_| FORM.to_owned())?;
+        total = number.checked_mul(unit_ms).and_then(|ms| total.checked_add(ms)).unwrap_or(u64::MAX);
+        if total > MAX_MS {
+            return Err(format!("{text} is longer than 30 days"));
+        }
+        rest = after;
+    }
+    Ok(Duration::from_millis(total))
+}
+
+/// Reads a duration or `infinite`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn parse_ttl(text: &str) -> Result<TtlMs, String> {
+    match text {
+        "infinite" => Ok(TtlMs::Infinite),
+        text => parse(text)
+            .map(|ttl| TtlMs::Millis(ttl.as_millis() as u64))
+            .map_err(|error| format!("{error}; or `infinite`")),
+    }
+}
+
+/// A duration for people: its two largest units.
+pub fn show(ms: u64) -> String {
+    let (seconds, minutes, hours, days) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
+    match ms {
+        ..1_000 => format!("{ms}ms"),
+        1_000..60_000 => format!("{seconds}.{}s", ms % 1_000 / 100),
+        60_000..3_600_000 => format!("{minutes}m{}s", seconds % 60),
+        3_600_000..86_400_000 => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{days}d{}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_need_units() {
+        for (text, ms) in
+            [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0), ("30d", MAX_MS)]
+        {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for bad in ["", "30", "s", "-1s", "1.5s", "1 s", "1S", "1s ", "1sms", "1w", "٣s", "99999999999999999999s"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(parse("31d").expect_err("too long").contains("30 days"));
+        assert!(parse("18446744073709551615d").expect_err("too long").contains("30 days"));
+        assert!(parse(&"1ms".repeat(20)).is_err(), "too many parts");
+    }
+
+    #[test]
+    fn a_ttl_can_be_infinite() {
+        assert_eq!(parse_ttl("infinite"), Ok(TtlMs::Infinite));
+        assert_eq!(parse_ttl("2s"), Ok(TtlMs::Millis(2_000)));
+        assert!(parse_ttl("forever").expect_err("no such word").contains("infinite"));
+    }
+
+    #[test]
+    fn people_see_the_two_largest_units() {
+        for (ms, text) in [(7, "7ms"), (1_950, "1.9s"), (90_000, "1m30s"), (3_725_000, "1h2m"), (90_000_000, "1d1h")] {
+            assert_eq!(show(ms), text);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! `tenure lease`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::failure::Failure;
+use super::output::{self, Format};
+use super::{ClientArguments, duration};
+use crate::api::{self, Event, EventId, Lease, TtlMs};
+use crate::client::{CallError, ListQuery};
+use crate::token::FencingToken;
+use crate::types::{HolderId, LeaseName, Metadata};
+
+/// Leases asked for in one page while a list is printed.
+const PAGE: u32 = 500;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Claim a lease, and print its fencing token
+    Acquire(Acquire),
+    /// Keep a lease for another ttl
+    Renew {
+        #[command(flatten)]
+        held: Held,
+        /// A new ttl, like 30s, or `infinite`; without it that of the grant stays
+        #[arg(long, value_parser = duration::parse_ttl, value_name = "DURATION")]
+        ttl: Option<TtlMs>,
+    },
+    /// Give a lease back
+    Release {
+        #[command(flatten)]
+        held: Held,
+    },
+    /// Give a lease to a waiter, and print the waiter's token
+    Handover {
+        #[command(flatten)]
+        held: Held,
+        /// The waiter; without it the first in the queue
+        #[arg(long, value_name = "HOLDER")]
+        to: Option<HolderId>,
+    },
+    /// Show one lease
+    Get {
+        name: LeaseName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// List leases
+    List(List),
+    /// Print transitions of leases as they happen
+    Watch {
+        /// Only names that start with this
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Go on after this place in the stream, the `id` of an event
+        #[arg(long, value_name = "ID")]
+        after: Option<EventId>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Show who waits for a lease
+    Queue {
+        name: LeaseName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Show who had a lease, and how that ended
+    History {
+        name: LeaseName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Say why a lease is held or not, and who gets it next
+    Explain {
+        name: LeaseName,
+        /// Say also how this holder stands with it, and how it lost it
+        #[arg(long)]
+        holder: Option<HolderId>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Take a lease from whoever holds it (an operator's release)
+    Revoke {
+        name: LeaseName,
+        /// Kept in the history
+        #[arg(long, default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+#[derive(Args)]
+pub struct Acquire {
+    name: LeaseName,
+    #[command(flatten)]
+    who: Who,
+    /// How long it lasts without a renewal, like 30s, or `infinite`; without it the cluster's default
+    #[arg(long, value_parser = duration::parse_ttl, value_name = "DURATION")]
+    ttl: Option<TtlMs>,
+    /// Wait for at most this long when it is held
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    wait: Option<Duration>,
+    /// After a lapse or a revoke nobody gets it for this long
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    lock_delay: Option<Duration>,
+    /// How many may hold it at once
+    #[arg(long)]
+    limit: Option<u32>,
+    /// A note for whoever looks at the lease; can be given several times
+    #[arg(long = "meta", value_parser = read_note, value_name = "KEY=VALUE")]
+    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    client: ClientArguments,
+}
+
+/// Who claims a lease. There is no default: with one, two scripts of one user would hold each other's leases.
+#[derive(Args)]
+pub struct Who {
+    /// Who claims it: any text that no other claimant uses, for instance "$(hostname):$$" in a script
+    #[arg(long, env = "TENURE_HOLDER")]
+    holder: HolderId,
+}
+
+/// A lease that is held.
+#[derive(Args)]
+pub struct Held {
+    name: LeaseName,
+    #[command(flatten)]
+    who: Who,
+    /// The token that acquiring it printed
+    #[arg(long, env = "TENURE_TOKEN")]
+    token: FencingToken,
+    #[command(flatten)]
+    client: ClientArguments,
+}
+
+#[derive(Args)]
+pub struct List {
+    /// Only names that start with this
+    #[arg(default_value = "")]
+    prefix: String,
+    /// Only leases of this holder
+    #[arg(long)]
+    holder: Option<HolderId>,
+    /// Only these states, with commas between them: active, renewed, expired, released, revoked, handed_over
+    #[arg(long, default_value = "active", value_name = "STATES")]
+    state: String,
+    /// Ended leases too, as long as they are remembered
+    #[arg(long, conflicts_with = "state")]
+    all: bool,
+    /// Most leases to print
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+    #[command(flatten)]
+    client: ClientArguments,
+}
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Acquire(arguments) => acquire(arguments).await,
+        Command::Renew { held, ttl } => renew(held, ttl).await,
+        Command::Release { held } => release(held).await,
+        Command::Handover { held, to } => hand_over(held, to).await,
+        Command::Get { name, client } => get(&name, &client).await,
+        Command::List(arguments) => list(arguments).await,
+        Command::Watch { prefix, after, client } => watch(&prefix, after, &client).await,
+        Command::Queue { name, client } => queue(&name, &client).await,
+        Command::History { name, client } => history(&name, &client).await,
+        Command::Explain { name, holder, client } => explain(&name, holder.as_ref(), &client).await,
+        Command::Revoke { name, reason, client } => revoke(&name, &reason, &client).await,
+    }
+}
+
+async fn acquire(arguments: Acquire) -> Result<(), Failure> {
+    let metadata = Metadata::new(arguments.metadata.into_iter().collect());
+    let claim = api::Acquire {
+        holder: arguments.who.holder,
+        ttl_ms: arguments.ttl,
+        wait_ms: arguments.wait.map(as_ms),
+        lock_delay_ms: arguments.lock_delay.map(as_ms),
+        limit: arguments.limit,
+        metadata: metadata.map_err(|error| Failure::Usage(error.to_string()))?,
+    };
+    let lease = arguments.client.remote().acquire(&arguments.name, &claim).await?;
+    show_held("held", &lease, arguments.client.output)
+}
+
+async fn renew(held: Held, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
+    let renew = api::Renew { holder: held.who.holder, token: held.token, ttl_ms };
+    let lease = held.client.remote().renew(&held.name, &renew).await?;
+    show_held("renewed", &lease, held.client.output)
+}
+
+async fn release(held: Held) -> Result<(), Failure> {
+    let release = api::Release { holder: held.who.holder, token: held.token };
+    let answer = held.client.remote().release(&held.name, &release).await?;
+    match (answer.released, held.client.output) {
+        (_, Format::Json) => output::json(&answer)?,
+        (true, Format::Table) => eprintln!("released {}", held.name),
+        (false, Format::Table) => {}
+    }
+    if answer.released {
+        return Ok(());
+    }
+    let detail = format!("{} was not held by {} with token {}; nothing changed", held.name, release.holder, held.token);
+    Err(CallError::Refused(Box::new(api::Problem::new(api::Code::Lost, detail))).into())
+}
+
+async fn hand_over(held: Held, to: Option<HolderId>) -> Result<(), Failure> {
+    let hand_over = api::HandOver { holder: held.who.holder, token: held.token, to };
+    let lease = held.client.remote().hand_over(&held.name, &hand_over).await?;
+    show_held("handed over", &lease, held.client.output)
+}
+
+/// The token alone is data; the rest are words.
+fn show_held(what: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        return output::json(lease);
+    }
+    let left = match lease.expires_in_ms {
+        Some(left) => format!("lapses in {} unless renewed", duration::show(left)),
+        None => "until it is released".to_owned(),
+    };
+    eprintln!("{what}: {} by {}, {left}", lease.name, lease.holder);
+    output::line(&lease.token.to_string())
+}
+
+async fn get(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
+    let lease = client.remote().get(name).await?;
+    match (client.output, &lease.holders) {
+        (Format::Json, _) => output::json(&lease),
+        (Format::Table, Some(holders)) => output::leases(holders),
+        (Format::Table, None) => output::leases(std::slice::from_ref(&lease)),
+    }
+}
+
+async fn list(arguments: List) -> Result<(), Failure> {
+    let remote = arguments.client.remote();
+    let states = if arguments.all { String::new() } else { arguments.state };
+    let query = ListQuery { prefix: arguments.prefix, holder: arguments.holder, states, limit: Some(PAGE) };
+    let mut leases = Vec::new();
+    let mut cursor: Option<String> = None;
+    let more = loop {
+        let page = remote.list(&query, cursor.as_deref()).await?;
+        leases.extend(page.leases);
+        cursor = page.cursor;
+        if leases.len() > arguments.limit || cursor.is_none() {
+            break leases.len() > arguments.limit;
+        }
+    };
+    leases.truncate(arguments.limit);
+    match arguments.client.output {
+        Format::Json => output::json(&leases)?,
+        Format::Table => output::leases(&leases)?,
+    }
+    if more {
+        eprintln!("there are more; --limit shows them");
+    }
+    Ok(())
+}
+
+async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -> Result<(), Failure> {
+    let mut watch = client.remote().watch(prefix, after);
+    loop {
+        match watch.next().await {
+            Ok(event) => show_event(&event, client.output)?,
+            // A cluster without a node to ask is waited for: a watch is for looking on while things fail.
+            Err(CallError::Unavailable(why)) => eprintln!("tenure: {why}; trying on"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn show_event(event: &Event, format: Format) -> Result<(), Failure> {
+    match format {
+        Format::Json => output::json(event),
+        Format::Table => output::line(&output::transition(event)),
+    }
+}
+
+async fn queue(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
+    let queue = client.remote().queue(name).await?;
+    if client.output == Format::Json {
+        return output::json(&queue);
+    }
+    let rows = queue.waiters.iter().map(|waiter| {
+        let (waited, left) = (duration::show(waiter.waited_ms), duration::show(waiter.expires_in_ms));
+        vec![waiter.place.to_string(), waiter.holder.clone(), waited, left, waiter.since_at.to_string()]
+    });
+    output::table(&["PLACE", "HOLDER", "WAITED", "GIVES UP IN", "SINCE"], rows)
+}
+
+async fn history(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
+    let history = client.remote().history(name).await?;
+    match client.output {
+        Format::Json => output::json(&history),
+        Format::Table => history.transitions.iter().try_for_each(|event| output::line(&output::transition(event))),
+    }
+}
+
+async fn explain(name: &LeaseName, holder: Option<&HolderId>, client: &ClientArguments) -> Result<(), Failure> {
+    let explanation = client.remote().explain(name, holder).await?;
+    match client.output {
+        Format::Json => output::json(&explanation),
+        Format::Table => output::line(&format!("{name}: {}", explanation.summary)),
+    }
+}
+
+async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Result<(), Failure> {
+    let answer = client.remote().revoke(name, reason).await?;
+    match client.output {
+        Format::Json => output::json(&answer),
+        Format::Table if answer.revoked == 0 => {
+            eprintln!("nobody held {name}");
+            Ok(())
+        }
+        Format::Table => {
+            eprintln!(
+                "revoked {name} from {}",
+                if answer.revoked == 1 { "its holder".to_owned() } else { format!("{} holders", answer.revoked) }
+            );
+            Ok(())
+        }
+    }
+}
+
+fn as_ms(duration: Duration) -> u64 {
+    duration.as_millis() as u64
+}
+
+fn read_note(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| "a note is KEY=VALUE".to_owned())?;
+    Ok((key.to_owned(), value.to_owned()))
+}

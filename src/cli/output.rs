@@ -1,0 +1,91 @@
+//! What a command prints: tables or JSON on stdout.
+
+use std::io::{ErrorKind, Write};
+
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use super::duration;
+use super::failure::Failure;
+use crate::api::{Event, EventKind, Lease, LeaseState};
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+/// Prints text as it is.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
+        Err(error) => Err(Failure::Other(anyhow::Error::new(error).context("cannot write to stdout"))),
+    }
+}
+
+/// Prints one line.
+pub fn line(text: &str) -> Result<(), Failure> {
+    print(&format!("{text}\n"))
+}
+
+/// Prints a value as JSON, on one line.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).expect("the API's own types have text keys and finite numbers");
+    line(&text)
+}
+
+/// Prints rows below their headings.
+pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<(), Failure> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(headings);
+    table.add_rows(rows);
+    let text: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    print(&text)
+}
+
+/// Prints leases, one line each.
+pub fn leases(leases: &[Lease]) -> Result<(), Failure> {
+    let row = |lease: &Lease| {
+        vec![
+            lease.name.clone(),
+            state(lease.state).to_owned(),
+            lease.holder.clone(),
+            lease.token.to_string(),
+            lease.ttl_ms.map_or("infinite".to_owned(), duration::show),
+            lease.expires_in_ms.map_or("-".to_owned(), duration::show),
+            lease.renewals.to_string(),
+            lease.waiters.to_string(),
+            lease.granted_at.to_string(),
+        ]
+    };
+    let headings = ["NAME", "STATE", "HOLDER", "TOKEN", "TTL", "EXPIRES IN", "RENEWALS", "WAITERS", "GRANTED"];
+    table(&headings, leases.iter().map(row))
+}
+
+fn state(state: LeaseState) -> &'static str {
+    match state {
+        LeaseState::Active => "active",
+        LeaseState::Expired => "expired",
+        LeaseState::Released => "released",
+        LeaseState::Revoked => "revoked",
+        LeaseState::HandedOver => "handed over",
+    }
+}
+
+/// One transition on one line, for people.
+pub fn transition(event: &Event) -> String {
+    let Event { at, name, holder, token, .. } = event;
+    let mut words = format!("{at}  {:<11}  {name}  {holder}  token {token}", event.event.as_str());
+    match (event.event, &event.reason, &event.to) {
+        (EventKind::Revoked, Some(reason), _) if !reason.is_empty() => words.push_str(&format!("  because: {reason}")),
+        (EventKind::HandedOver, _, Some(to)) => words.push_str(&format!("  to {to}")),
+        _ => {}
+    }
+    words
+}

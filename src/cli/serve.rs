@@ -1,0 +1,82 @@
+//! `tenure serve`: one node of a cluster.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::Args;
+use tracing::{info, warn};
+
+use super::failure::Failure;
+use super::host::{Host, stop_all};
+use super::signals::Signals;
+use crate::config::{Config, NodeEntry};
+use crate::telemetry::{self, LogFormat};
+
+#[derive(Args)]
+#[command(after_help = "\
+SIGTERM or SIGINT hands leadership on, drains and exits with 0 within 10 s; a second signal exits at once.
+A node that cannot go on, because of its disk for instance, says why and exits with 1.")]
+pub struct Arguments {
+    /// The cluster's file, the same for every node
+    #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
+    config: PathBuf,
+    /// Which of its nodes to run
+    #[arg(long, env = "TENURE_NODE", value_name = "ID")]
+    node: u64,
+    /// What to log, in the syntax of tracing's EnvFilter: for instance `debug` or `info,tenure::raft=debug`
+    #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::SERVE_LOG, value_name = "FILTER")]
+    log: String,
+    /// How to log
+    #[arg(long, env = "TENURE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let config = Config::load(&arguments.config)?;
+    let entry = find(&config, &arguments)?;
+    telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
+    announce(&config, entry, arguments.log_format);
+    let mut signals = Signals::listen()?;
+    let metrics = telemetry::Metrics::install(Some(entry.id))?;
+    let host = tokio::select! {
+        host = Host::start(&config, entry, Some(metrics.render())) => host?,
+        signal = signals.next() => {
+            info!(signal, "asked to stop before the node had started");
+            return Ok(());
+        }
+    };
+    info!(node = entry.id, "the node has started");
+    tokio::select! {
+        why = host.node.wait_failed() => {
+            Err(Failure::Other(anyhow!("node {} cannot go on: {why}", entry.id)))
+        }
+        never = metrics.keep_up() => match never {},
+        signal = signals.next() => {
+            info!(signal, "stopping");
+            stop_all(vec![host], &mut signals).await;
+            info!("stopped");
+            Ok(())
+        }
+    }
+}
+
+fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, Failure> {
+    config.node(arguments.node).ok_or_else(|| {
+        let ids: Vec<String> = config.nodes.iter().map(|node| node.id.to_string()).collect();
+        let file = arguments.config.display();
+        Failure::Usage(format!("{file} has no node {}; it has {}", arguments.node, ids.join(", ")))
+    })
+}
+
+/// The first line of every start: which node this is, and where.
+fn announce(config: &Config, entry: &NodeEntry, format: LogFormat) {
+    let NodeEntry { id, http, peer, data } = entry;
+    let (cluster, data) = (&config.cluster, data.display());
+    match format {
+        LogFormat::Text => eprintln!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),
+        LogFormat::Json => info!(node = id, cluster, http, peer, %data, "starting"),
+    }
+    for warning in config.warnings() {
+        warn!("{warning}");
+    }
+}

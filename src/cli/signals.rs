@@ -1,0 +1,26 @@
+//! Being asked to stop.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::failure::Failure;
+
+/// SIGINT and SIGTERM, from when it is made.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    pub fn listen() -> Result<Signals, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::Other(error.into()));
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next signal, and returns its name.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

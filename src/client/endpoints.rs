@@ -1,0 +1,123 @@
+//! The nodes of a cluster, as a client reaches them.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use reqwest::Url;
+
+/// Environment variable with the nodes' URLs, commas between them.
+pub const ENDPOINTS_VARIABLE: &str = "TENURE_ENDPOINTS";
+/// The nodes of `tenure dev`.
+pub const DEFAULT_ENDPOINTS: &str = "http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103";
+/// Most nodes that a client knows.
+pub const MAX_ENDPOINTS: usize = 32;
+
+/// Where to ask. Cheap to clone; clones share which node answered last, and it is asked first.
+#[derive(Clone, Debug)]
+pub struct Endpoints(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    urls: Vec<Url>,
+    preferred: AtomicUsize,
+}
+
+impl Endpoints {
+    pub fn len(&self) -> usize {
+        self.0.urls.len()
+    }
+
+    /// Never true: there is at least one.
+    pub fn is_empty(&self) -> bool {
+        self.0.urls.is_empty()
+    }
+
+    /// Number `attempt` of a request goes there: to the preferred node first, then around.
+    pub(super) fn at(&self, first: usize, attempt: usize) -> (usize, &Url) {
+        let place = (first + attempt) % self.len();
+        (place, &self.0.urls[place])
+    }
+
+    pub(super) fn preferred(&self) -> usize {
+        self.0.preferred.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn prefer(&self, place: usize) {
+        self.0.preferred.store(place, Ordering::Relaxed);
+    }
+}
+
+impl Default for Endpoints {
+    fn default() -> Endpoints {
+        DEFAULT_ENDPOINTS.parse().expect("the default is valid, which a test checks")
+    }
+}
+
+/// URLs with commas between them. `host:port` stands for `http://host:port`.
+impl FromStr for Endpoints {
+    type Err = InvalidEndpoints;
+
+    fn from_str(text: &str) -> Result<Endpoints, InvalidEndpoints> {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let urls = words.map(read_url).collect::<Result<Vec<Url>, InvalidEndpoints>>()?;
+        match urls.len() {
+            0 => Err(InvalidEndpoints::None),
+            1..=MAX_ENDPOINTS => Ok(Endpoints(Arc::new(Inner { urls, preferred: AtomicUsize::new(0) }))),
+            found => Err(InvalidEndpoints::TooMany { found }),
+        }
+    }
+}
+
+fn read_url(word: &str) -> Result<Url, InvalidEndpoints> {
+    let invalid = |why: &str| InvalidEndpoints::Url { url: word.to_owned(), why: why.to_owned() };
+    let text = if word.contains("://") { word.to_owned() } else { format!("http://{word}") };
+    let url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
+    if url.scheme() != "http" {
+        return Err(invalid("only http is spoken"));
+    }
+    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+        return Err(invalid("a scheme, a host and a port are all that belongs there"));
+    }
+    Ok(url)
+}
+
+/// Why there are no endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEndpoints {
+    #[error("no endpoint is named")]
+    None,
+    #[error("{found} endpoints are named; at most {MAX_ENDPOINTS} are used")]
+    TooMany { found: usize },
+    #[error("endpoint {url:?}: {why}")]
+    Url { url: String, why: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_urls_are_read() {
+        let endpoints: Endpoints = " http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101,".parse().expect("three of them");
+        let urls: Vec<&str> = endpoints.0.urls.iter().map(Url::as_str).collect();
+        assert_eq!(urls, ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/"]);
+        assert_eq!(Endpoints::default().len(), 3);
+    }
+
+    #[test]
+    fn what_is_no_node_is_named() {
+        for bad in ["", ",", "https://a", "http://a/v1", "http://u:p@a", "http://a?x=1", "ftp://a", "http://"] {
+            assert!(bad.parse::<Endpoints>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_node_that_answered_is_asked_first_and_then_around() {
+        let endpoints = Endpoints::default();
+        endpoints.clone().prefer(2);
+        let first = endpoints.preferred();
+        let places: Vec<usize> = (0..4).map(|attempt| endpoints.at(first, attempt).0).collect();
+        assert_eq!(places, [2, 0, 1, 2]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Server-sent events, out of bytes that come in pieces.
+
+/// Longest line, in bytes: far above what one transition needs.
+const MAX_LINE_BYTES: usize = 1024 * 1024;
+
+/// One block of the stream. `data` is empty for a block that only says its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub id: Option<String>,
+    pub event: String,
+    pub data: String,
+}
+
+/// What has come of the stream so far and is not a whole frame.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    rest: Vec<u8>,
+    open: Frame,
+}
+
+/// The stream holds something that is none of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stream has a line of more than {MAX_LINE_BYTES} bytes, or one that is not UTF-8")]
+pub(super) struct Garbled;
+
+impl Frames {
+    /// Takes the next piece, and returns the frames that it completes.
+    pub fn feed(&mut self, piece: &[u8]) -> Result<Vec<Frame>, Garbled> {
+        let mut whole = Vec::new();
+        self.rest.extend_from_slice(piece);
+        let mut begin = 0;
+        while let Some(length) = self.rest[begin..].iter().position(|byte| *byte == b'\n') {
+            let line = &self.rest[begin..begin + length];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let line = std::str::from_utf8(line).map_err(|_| Garbled)?;
+            if line.is_empty() {
+                whole.push(std::mem::take(&mut self.open));
+            } else {
+                read_line(&mut self.open, line);
+            }
+            begin += length + 1;
+        }
+        self.rest.drain(..begin);
+        if self.rest.len() > MAX_LINE_BYTES || self.open.data.len() > MAX_LINE_BYTES {
+            return Err(Garbled);
+        }
+        Ok(whole)
+    }
+}
+
+fn read_line(frame: &mut Frame, line: &str) {
+    let (field, value) = line.split_once(':').unwrap_or((line, ""));
+    let value = value.strip_prefix(' ').unwrap_or(value);
+    match field {
+        "id" => frame.id = Some(value.to_owned()),
+        "event" => frame.event = value.to_owned(),
+        "data" if frame.data.is_empty() => frame.data = value.to_owned(),
+        "data" => {
+            frame.data.push('\n');
+            frame.data.push_str(value);
+        }
+        // Comments begin with a colon; unknown fields are to be ignored.
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_out_whole_however_they_are_cut() {
+        let text = ": alive\n\nid: 7.0\nevent: granted\ndata: {\"a\":1}\n\nid:8\r\n\r\ndata: a\ndata: b\n\n";
+        let frame = |id: Option<&str>, event: &str, data: &str| Frame {
+            id: id.map(str::to_owned),
+            event: event.to_owned(),
+            data: data.to_owned(),
+        };
+        let expected = [
+            frame(None, "", ""),
+            frame(Some("7.0"), "granted", "{\"a\":1}"),
+            frame(Some("8"), "", ""),
+            frame(None, "", "a\nb"),
+        ];
+        for size in 1..text.len() {
+            let mut frames = Frames::default();
+            let found: Vec<Frame> =
+                text.as_bytes().chunks(size).flat_map(|piece| frames.feed(piece).expect("it is fine")).collect();
+            assert_eq!(found, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept_for_ever() {
+        let mut frames = Frames::default();
+        let piece = vec![b'x'; 64 * 1024];
+        let fed = (0..32).map(|_| frames.feed(&piece)).find(Result::is_err);
+        assert_eq!(fed, Some(Err(Garbled)));
+        assert_eq!(Frames::default().feed(b"data: \xff\n"), Err(Garbled));
+    }
+}

@@ -1,0 +1,177 @@
+//! A remote cluster, and what can be asked of it.
+
+use std::time::Duration;
+
+use reqwest::Method;
+
+use super::call::{Call, Repeat};
+use super::{CallError, Endpoints, Watch};
+use crate::api::{
+    Acquire, Cluster, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released, Renew,
+    RenewBatch, Renewed, Revoked,
+};
+use crate::types::{HolderId, LeaseName};
+
+/// Time for one request, all attempts together, beside what it waits for a lease.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for one attempt of a request that is sent again, so that one silent node does not take all of it.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for a connection: what takes longer is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A node closes an idle connection after 60 s; one that is used in that very moment would break.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A client of a remote cluster. Cheap to clone; clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    pub(super) http: reqwest::Client,
+    pub(super) endpoints: Endpoints,
+    pub(super) timeout: Duration,
+}
+
+/// Which leases to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Names that start with this.
+    pub prefix: String,
+    pub holder: Option<HolderId>,
+    /// States as on the wire, commas between them; empty: all.
+    pub states: String,
+    /// Most leases on a page; `None`: the server's own choice.
+    pub limit: Option<u32>,
+}
+
+impl Remote {
+    pub fn new(endpoints: Endpoints) -> Remote {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .tcp_nodelay(true)
+            // Attempts are counted here, and a proxy that the environment names is not meant for a cluster's nodes.
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .expect("a client without TLS has nothing that can fail to load");
+        Remote { http, endpoints, timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// Time for one request, all attempts together, beside what it waits for a lease. 5 s if nothing is said.
+    pub fn with_timeout(self, timeout: Duration) -> Remote {
+        Remote { timeout, ..self }
+    }
+
+    /// Claims a lease. Sent again when the answer is lost: the same holder claims again without harm.
+    pub async fn acquire(&self, name: &LeaseName, claim: &Acquire) -> Result<Lease, CallError> {
+        let claim = claim.clone();
+        let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
+        let body = move |waited: Duration| {
+            let left = wait.saturating_sub(waited).as_millis() as u64;
+            to_json(&Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
+        };
+        let call = Call {
+            body: Some(Box::new(body)),
+            attempt: wait + ATTEMPT_TIMEOUT,
+            total: wait + self.timeout,
+            ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
+        };
+        call.send(&self.http, &self.endpoints).await
+    }
+
+    /// Keeps a lease. Sent again when the answer is lost.
+    pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<Lease, CallError> {
+        self.post(format!("v1/leases/{name}/renew"), renew, Repeat::Renewal).await
+    }
+
+    /// Keeps many leases, at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS). Sent again when the answer is
+    /// lost.
+    pub async fn renew_batch(&self, batch: &RenewBatch) -> Result<Renewed, CallError> {
+        self.post("v1/renew".to_owned(), batch, Repeat::Renewal).await
+    }
+
+    /// Gives a lease back. Not sent again: whoever has no answer may ask who holds the lease, or release again and
+    /// take `released: false` for an earlier success.
+    pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
+        self.post(format!("v1/leases/{name}/release"), release, Repeat::Never).await
+    }
+
+    /// Gives a lease to a waiter. Not sent again.
+    pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<Lease, CallError> {
+        self.post(format!("v1/leases/{name}/handover"), hand_over, Repeat::Never).await
+    }
+
+    /// Takes a lease from all its holders. Not sent again: a second revoke could hit the next holder.
+    pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
+        let query = vec![("reason", reason.to_owned())];
+        let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), Repeat::Never) };
+        call.send(&self.http, &self.endpoints).await
+    }
+
+    /// One lease; refused as `not_found` when nothing is remembered of it.
+    pub async fn get(&self, name: &LeaseName) -> Result<Lease, CallError> {
+        self.read(format!("v1/leases/{name}"), Vec::new()).await
+    }
+
+    pub async fn history(&self, name: &LeaseName) -> Result<History, CallError> {
+        self.read(format!("v1/leases/{name}/history"), Vec::new()).await
+    }
+
+    pub async fn queue(&self, name: &LeaseName) -> Result<Queue, CallError> {
+        self.read(format!("v1/leases/{name}/queue"), Vec::new()).await
+    }
+
+    /// Why a lease is held or not, and how one holder stands with it.
+    pub async fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Result<Explanation, CallError> {
+        let query = holder.map(|holder| ("holder", holder.to_string())).into_iter().collect();
+        self.read(format!("v1/leases/{name}/explain"), query).await
+    }
+
+    /// One page of leases; the page's own cursor asks for the next.
+    pub async fn list(&self, list: &ListQuery, cursor: Option<&str>) -> Result<LeasePage, CallError> {
+        let mut query = Vec::new();
+        let mut add = |key, value: Option<String>| query.extend(value.map(|value| (key, value)));
+        add("prefix", (!list.prefix.is_empty()).then(|| list.prefix.clone()));
+        add("holder", list.holder.as_ref().map(ToString::to_string));
+        add("state", (!list.states.is_empty()).then(|| list.states.clone()));
+        add("limit", list.limit.map(|limit| limit.to_string()));
+        add("cursor", cursor.map(str::to_owned));
+        self.read("v1/leases".to_owned(), query).await
+    }
+
+    /// What one node knows of the cluster.
+    pub async fn cluster(&self) -> Result<Cluster, CallError> {
+        self.read("v1/cluster".to_owned(), Vec::new()).await
+    }
+
+    /// Transitions of leases whose names start with `prefix`, from now on or after a place in the stream.
+    pub fn watch(&self, prefix: &str, after: Option<EventId>) -> Watch {
+        Watch::new(self.clone(), prefix.to_owned(), after)
+    }
+
+    async fn post<T, A>(&self, path: String, body: &T, repeat: Repeat) -> Result<A, CallError>
+    where
+        T: serde::Serialize,
+        A: serde::de::DeserializeOwned,
+    {
+        let json = to_json(body);
+        let call = Call { body: Some(Box::new(move |_| json.clone())), ..self.call(Method::POST, path, repeat) };
+        call.send(&self.http, &self.endpoints).await
+    }
+
+    async fn read<A>(&self, path: String, query: Vec<(&'static str, String)>) -> Result<A, CallError>
+    where
+        A: serde::de::DeserializeOwned,
+    {
+        let call = Call { query, ..self.call(Method::GET, path, Repeat::Read) };
+        call.send(&self.http, &self.endpoints).await
+    }
+
+    fn call(&self, method: Method, path: String, repeat: Repeat) -> Call {
+        let attempt = if repeat == Repeat::Never { self.timeout } else { ATTEMPT_TIMEOUT };
+        Call { method, path, query: Vec::new(), body: None, repeat, attempt, total: self.timeout }
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("the API's own types have text keys and finite numbers")
+}

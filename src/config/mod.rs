@@ -1,0 +1,171 @@
+//! The settings of a cluster: what `cluster.toml` says, checked as a whole.
+//!
+//! The same file serves every node. Reading it reports every problem at once, each with the key it is about, and a
+//! [`Config`] that exists is one that a node can start with. This module reads files and nothing else: it binds no
+//! address and opens no data directory.
+
+mod address;
+mod lease;
+mod nodes;
+mod raft;
+mod reader;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use address::is_loopback;
+pub use lease::{LeaseSettings, TtlPolicy};
+pub use nodes::{MemberConfig, NodeEntry};
+pub use raft::RaftTimings;
+use reader::Reader;
+
+/// Largest configuration file, in bytes.
+pub const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+/// Longest cluster name, in bytes.
+pub const MAX_CLUSTER_BYTES: usize = 100;
+
+/// Ports of the nodes that `tenure dev` starts: clients on 7101 to 7103, nodes among themselves on 7201 to 7203.
+const DEV_HTTP_PORT: u16 = 7100;
+const DEV_PEER_PORT: u16 = 7200;
+const DEV_NODES: u64 = 3;
+
+/// A whole cluster's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The cluster's name, which is also its id: nodes of another cluster are refused.
+    pub cluster: String,
+    /// In the order of the file.
+    pub nodes: Vec<NodeEntry>,
+    pub raft: RaftTimings,
+    pub lease: LeaseSettings,
+    pub ttl: TtlPolicy,
+    /// Addresses other than loopback are accepted although nothing on them is encrypted or authenticated.
+    pub allow_insecure_network: bool,
+}
+
+impl Config {
+    /// Reads a file. Relative paths in it are taken from the file's own folder.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, is no TOML, or holds problems, all of which are in the error.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+        let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
+        if bytes > MAX_CONFIG_BYTES {
+            return Err(ConfigError::TooLarge { path: path.to_owned(), bytes });
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Config::parse(&text, folder).map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
+    }
+
+    /// Reads the text of a file that lies in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
+        let table = text.parse::<toml::Table>().map_err(|error| Problems(vec![error.to_string().trim().to_owned()]))?;
+        let mut root = Reader::new(table);
+        let cluster = read_cluster(&mut root);
+        let allow_insecure_network = root.flag("allow_insecure_network", false);
+        let nodes = nodes::read(&mut root, folder, allow_insecure_network);
+        let raft = root.section("raft", raft::read);
+        let (lease, ttl) = root.section("lease", lease::read);
+        match root.finish() {
+            problems if problems.is_empty() => Ok(Config { cluster, nodes, raft, lease, ttl, allow_insecure_network }),
+            problems => Err(Problems(problems)),
+        }
+    }
+
+    /// The cluster of `tenure dev`: three nodes on fixed loopback ports, with their data below `data`.
+    pub fn dev(data: &Path) -> Config {
+        let node = |id: u64| NodeEntry {
+            id,
+            http: format!("127.0.0.1:{}", DEV_HTTP_PORT + id as u16),
+            peer: format!("127.0.0.1:{}", DEV_PEER_PORT + id as u16),
+            data: data.join(id.to_string()),
+        };
+        Config {
+            cluster: "dev".to_owned(),
+            nodes: (1..=DEV_NODES).map(node).collect(),
+            raft: RaftTimings::lan(),
+            lease: LeaseSettings::default(),
+            ttl: TtlPolicy::default(),
+            allow_insecure_network: false,
+        }
+    }
+
+    /// The node with this id, if the file lists it.
+    pub fn node(&self, id: u64) -> Option<&NodeEntry> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// All nodes as the members that a cluster is formed of.
+    pub fn members(&self) -> Vec<MemberConfig> {
+        let member = |node: &NodeEntry| MemberConfig { id: node.id, http: node.http.clone(), peer: node.peer.clone() };
+        self.nodes.iter().map(member).collect()
+    }
+
+    /// What is allowed and works, but is seldom meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let count = self.nodes.len();
+        if count.is_multiple_of(2) {
+            warnings.push(format!("{count} nodes tolerate no more failures than {} do", count - 1));
+        }
+        if count == 1 {
+            warnings.push("one node tolerates no failure: leases stand still while it is down".to_owned());
+        }
+        let remote = self.nodes.iter().any(|node| !is_loopback(&node.http) || !is_loopback(&node.peer));
+        if self.allow_insecure_network && remote {
+            warnings.push(
+                "allow_insecure_network: anybody who reaches these addresses can take, revoke and read every lease"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
+fn read_cluster(root: &mut Reader) -> String {
+    let cluster = root.required_text("cluster");
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed) {
+        root.problem(format!(
+            "cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"
+        ));
+    }
+    cluster
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} has {bytes} bytes; at most {MAX_CONFIG_BYTES} are read", path.display())]
+    TooLarge { path: PathBuf, bytes: u64 },
+    #[error("{} cannot be used:\n{problems}", path.display())]
+    Invalid { path: PathBuf, problems: Problems },
+}
+
+/// Everything that is wrong with a configuration, one line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, problem) in self.0.iter().enumerate() {
+            let newline = if number == 0 { "" } else { "\n" };
+            write!(f, "{newline}  {}", problem.replace('\n', "\n  "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+#[cfg(test)]
+mod tests;

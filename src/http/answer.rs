@@ -1,0 +1,41 @@
+//! Answers: JSON, and the headers that say who served it.
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::api::{INDEX_HEADER, NODE_HEADER, STALE_HEADER, TERM_HEADER};
+use crate::node::Served;
+
+/// 200 with a JSON body that reflects `served`.
+pub(super) fn ok(served: &Served, value: &impl Serialize) -> Response {
+    let mut response = json(StatusCode::OK, "application/json", value);
+    stamp(response.headers_mut(), served);
+    response
+}
+
+/// A JSON body of some type.
+pub(super) fn json(status: StatusCode, content_type: &'static str, value: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(value).expect("the API's own types have text keys and finite numbers");
+    with_type(status, content_type, body)
+}
+
+/// A body of some type.
+pub(super) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Says who carried the request out (the leader, for one that was passed on) and what state the answer reflects.
+pub(super) fn stamp(headers: &mut HeaderMap, served: &Served) {
+    headers.insert(HeaderName::from_static(NODE_HEADER), HeaderValue::from(served.node));
+    headers.insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(served.term));
+    headers.insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(served.applied));
+    if let Some(stale_ms) = served.stale_ms {
+        headers.insert(HeaderName::from_static(STALE_HEADER), HeaderValue::from(stale_ms));
+    }
+}

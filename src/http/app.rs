@@ -1,0 +1,88 @@
+//! What all handlers share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::NodeSlot;
+use super::refusal::Refused;
+use crate::api::Code;
+use crate::config::TtlPolicy;
+use crate::node::Node;
+use crate::types::NodeId;
+
+/// Renders the process's metrics in the Prometheus text format.
+pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// How the listener behaves.
+#[derive(Clone)]
+pub struct Settings {
+    /// The node that answers, for the headers.
+    pub node: NodeId,
+    pub ttl: TtlPolicy,
+    /// What `/metrics` says; without it there is no such path.
+    pub metrics: Option<RenderMetrics>,
+    /// Most connections at once. One more is told 503 and closed.
+    pub max_connections: usize,
+    /// Most watches at once. One more is refused as `too_busy`.
+    pub max_watches: usize,
+    /// A connection is closed when the head of its next request is not complete after this long; an idle one too.
+    pub head_timeout: Duration,
+    /// A body must be complete after this long.
+    pub body_timeout: Duration,
+    /// A quiet watch says at least this often that it is alive.
+    pub watch_keep_alive: Duration,
+}
+
+impl Settings {
+    pub fn new(node: NodeId) -> Settings {
+        Settings {
+            node,
+            ttl: TtlPolicy::default(),
+            metrics: None,
+            max_connections: 10_000,
+            max_watches: 1_000,
+            head_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(10),
+            watch_keep_alive: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The state of the router: cheap to clone.
+#[derive(Clone)]
+pub(super) struct App(Arc<Shared>);
+
+pub(super) struct Shared {
+    pub settings: Settings,
+    pub node: NodeSlot,
+    /// One permit for each watch that may be open.
+    pub watches: Arc<Semaphore>,
+    pub openapi: Bytes,
+    /// Cancelled when the listener stops: what never ends by itself ends then.
+    pub shutdown: CancellationToken,
+}
+
+impl App {
+    pub fn new(node: NodeSlot, settings: Settings, shutdown: CancellationToken) -> App {
+        let watches = Arc::new(Semaphore::new(settings.max_watches));
+        let openapi = Bytes::from(super::document());
+        App(Arc::new(Shared { settings, node, watches, openapi, shutdown }))
+    }
+
+    /// The node, once it has started.
+    pub fn node(&self) -> Result<&Node, Refused> {
+        self.0.node.get().ok_or_else(|| Refused::new(Code::NotReady, "the node is starting"))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}

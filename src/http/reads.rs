@@ -1,0 +1,210 @@
+//! Handlers that read leases.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::app::App;
+use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
+use super::refusal::Refused;
+use super::{answer, wire};
+use crate::api::{self, Code, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
+use crate::lease::{ListCursor, ListFilter, ListState};
+use crate::node::{Answer, Query, Request, Served};
+use crate::types::{HolderId, LeaseName};
+
+/// One lease: its holder, or its last grant while that is remembered.
+#[utoipa::path(get, path = "/v1/leases/{name}", tag = "reads",
+    params(("name" = String, Path, description = "The lease's name"), ReadParams),
+    responses(
+        (status = 200, description = "The lease", body = api::Lease),
+        (status = 404, description = "`not_found`: never granted, or forgotten", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn get(
+    State(app): State<App>,
+    hop: Hop,
+    Name(name): Name,
+    Params(params): Params<ReadParams>,
+) -> Result<Response, Refused> {
+    let asked = name.clone();
+    match read(&app, hop, Query::Lease(name), params.consistency).await? {
+        (Answer::Lease(leases), served) => match wire::one_name(leases, served.now) {
+            Some(lease) => Ok(answer::ok(&served, &lease)),
+            None => {
+                let detail = format!("nothing is remembered of a lease {:?}", asked.as_str());
+                Err(Refused::new(Code::NotFound, detail).served(served))
+            }
+        },
+        (other, _) => Err(Refused::unexpected(&other)),
+    }
+}
+
+/// The last transitions of a lease, oldest first.
+#[utoipa::path(get, path = "/v1/leases/{name}/history", tag = "reads",
+    params(("name" = String, Path, description = "The lease's name"), ReadParams),
+    responses((status = 200, description = "Who had it, and how that ended", body = api::History)))]
+pub(super) async fn history(
+    State(app): State<App>,
+    hop: Hop,
+    Name(name): Name,
+    Params(params): Params<ReadParams>,
+) -> Result<Response, Refused> {
+    match read(&app, hop, Query::History(name.clone()), params.consistency).await? {
+        (Answer::History(transitions), served) => {
+            let transitions = transitions.iter().map(wire::event).collect();
+            Ok(answer::ok(&served, &api::History { name: name.into(), transitions }))
+        }
+        (other, _) => Err(Refused::unexpected(&other)),
+    }
+}
+
+/// Who waits for a lease, next first.
+#[utoipa::path(get, path = "/v1/leases/{name}/queue", tag = "reads",
+    params(("name" = String, Path, description = "The lease's name"), ReadParams),
+    responses((status = 200, description = "The queue", body = api::Queue)))]
+pub(super) async fn queue(
+    State(app): State<App>,
+    hop: Hop,
+    Name(name): Name,
+    Params(params): Params<ReadParams>,
+) -> Result<Response, Refused> {
+    match read(&app, hop, Query::Queue(name.clone()), params.consistency).await? {
+        (Answer::Queue(waiters), served) => {
+            let waiters = wire::queue(waiters, served.now);
+            Ok(answer::ok(&served, &api::Queue { name: name.into(), waiters }))
+        }
+        (other, _) => Err(Refused::unexpected(&other)),
+    }
+}
+
+/// The query of an explanation.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExplainParams {
+    /// Say also how this holder stands with the lease.
+    #[param(value_type = Option<String>)]
+    holder: Option<HolderId>,
+    /// How current the answer must be.
+    #[serde(default)]
+    #[param(inline, required = false)]
+    consistency: ConsistencyParam,
+}
+
+/// Why a lease is held or not, who gets it next and when, and how one holder lost it.
+#[utoipa::path(get, path = "/v1/leases/{name}/explain", tag = "reads",
+    params(("name" = String, Path, description = "The lease's name"), ExplainParams),
+    responses((status = 200, description = "The explanation", body = api::Explanation)))]
+pub(super) async fn explain(
+    State(app): State<App>,
+    hop: Hop,
+    Name(name): Name,
+    Params(params): Params<ExplainParams>,
+) -> Result<Response, Refused> {
+    let query = Query::Explain { name: name.clone(), holder: params.holder };
+    match read(&app, hop, query, params.consistency).await? {
+        (Answer::Explain(explanation), served) => {
+            Ok(answer::ok(&served, &wire::explanation(name, explanation, served.now)))
+        }
+        (other, _) => Err(Refused::unexpected(&other)),
+    }
+}
+
+/// The query of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParams {
+    /// Only names that start with this.
+    #[serde(default)]
+    #[param(required = false)]
+    prefix: String,
+    /// Only leases of this holder.
+    #[param(value_type = Option<String>)]
+    holder: Option<HolderId>,
+    /// Only leases in one of these states, with commas between them: `active`, `renewed` (active, and renewed at
+    /// least once), `expired`, `released`, `revoked`, `handed_over`.
+    state: Option<String>,
+    /// Most leases on the page, 1 to 1000; 100 if absent.
+    limit: Option<u32>,
+    /// From the page before.
+    cursor: Option<String>,
+    /// How current the answer must be.
+    #[serde(default)]
+    #[param(inline, required = false)]
+    consistency: ConsistencyParam,
+}
+
+/// Leases in the order of their names, page by page.
+///
+/// Each page is read at its own moment: a lease that changes hands between two pages can be on both or on neither.
+#[utoipa::path(get, path = "/v1/leases", tag = "reads", params(ListParams),
+    responses((status = 200, description = "One page", body = api::LeasePage)))]
+pub(super) async fn list(
+    State(app): State<App>,
+    hop: Hop,
+    Params(params): Params<ListParams>,
+) -> Result<Response, Refused> {
+    let limit = params.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Refused::invalid(format!("limit {limit} is outside 1 to {MAX_PAGE}")));
+    }
+    let states = params.state.as_deref().map(read_states).transpose()?.unwrap_or_default();
+    let after = params.cursor.as_deref().map(read_cursor).transpose()?;
+    let filter = ListFilter { prefix: params.prefix, holder: params.holder, states };
+    match read(&app, hop, Query::List { filter, after, limit }, params.consistency).await? {
+        (Answer::List { leases, next }, served) => {
+            let leases = leases.into_iter().map(|lease| wire::lease(lease, served.now)).collect();
+            Ok(answer::ok(&served, &api::LeasePage { leases, cursor: next.map(|next| write_cursor(&next)) }))
+        }
+        (other, _) => Err(Refused::unexpected(&other)),
+    }
+}
+
+async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<(Answer, Served), Refused> {
+    let response = hop.ask(app, Request::Read { query, consistency: consistency.into() }).await?;
+    Ok((response.answer, response.served))
+}
+
+fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {
+    let state = |word: &str| {
+        let filter: Result<StateFilter, serde::de::value::Error> =
+            StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
+        filter.map(wire::list_state).map_err(|error| Refused::invalid(format!("state: {error}")))
+    };
+    text.split(',').filter(|word| !word.is_empty()).map(state).collect()
+}
+
+/// Opaque to clients: the name and the token behind which the next page begins. No name has a tilde.
+fn write_cursor(cursor: &ListCursor) -> String {
+    format!("{}~{}", cursor.name, cursor.token)
+}
+
+fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
+    let parts = text
+        .split_once('~')
+        .and_then(|(name, token)| Some(ListCursor { name: LeaseName::new(name).ok()?, token: token.parse().ok()? }));
+    parts.ok_or_else(|| Refused::invalid("cursor: it is not one that a page came with"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_given() {
+        let cursor = ListCursor { name: LeaseName::new("jobs:nightly.7").expect("valid"), token: u64::MAX };
+        assert_eq!(read_cursor(&write_cursor(&cursor)).expect("it reads back"), cursor);
+        for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
+            assert!(read_cursor(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn states_are_a_list_of_known_words() {
+        assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
+        assert_eq!(read_states("").expect("none means all"), []);
+        assert!(format!("{:?}", read_states("active,lapsed").expect_err("no such state")).contains("lapsed"));
+    }
+}

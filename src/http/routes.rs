@@ -1,0 +1,86 @@
+//! Which paths there are.
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::routing::{MethodRouter, delete, get, post};
+
+use super::app::App;
+use super::observe::Observe;
+use super::refusal::Refused;
+use super::{claims, reads, status, watch};
+use crate::api::Code;
+
+/// One method of one path.
+struct Route {
+    method: Method,
+    path: &'static str,
+    handler: MethodRouter<App>,
+}
+
+fn table() -> Vec<Route> {
+    let route = |method, path, handler| Route { method, path, handler };
+    vec![
+        route(Method::POST, "/v1/leases/{name}/acquire", post(claims::acquire)),
+        route(Method::POST, "/v1/leases/{name}/renew", post(claims::renew)),
+        route(Method::POST, "/v1/leases/{name}/release", post(claims::release)),
+        route(Method::POST, "/v1/leases/{name}/handover", post(claims::hand_over)),
+        route(Method::POST, "/v1/renew", post(claims::renew_batch)),
+        route(Method::DELETE, "/v1/leases/{name}", delete(claims::revoke)),
+        route(Method::GET, "/v1/leases/{name}", get(reads::get)),
+        route(Method::GET, "/v1/leases/{name}/history", get(reads::history)),
+        route(Method::GET, "/v1/leases/{name}/queue", get(reads::queue)),
+        route(Method::GET, "/v1/leases/{name}/explain", get(reads::explain)),
+        route(Method::GET, "/v1/leases", get(reads::list)),
+        route(Method::GET, "/v1/watch", get(watch::watch)),
+        route(Method::GET, "/v1/cluster", get(status::cluster)),
+        route(Method::GET, "/livez", get(status::livez)),
+        route(Method::GET, "/readyz", get(status::readyz)),
+        route(Method::GET, "/metrics", get(status::metrics)),
+        route(Method::GET, "/version", get(status::version)),
+        route(Method::GET, "/openapi.json", get(status::openapi)),
+    ]
+}
+
+/// The router with everything around it.
+pub(super) fn router(app: App) -> Router {
+    let table = table();
+    let observe = Observe::new(app.settings.node, table.iter().map(|route| (route.path, route.method.clone())));
+    let routes = table.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        // One layer for everything: each costs every request an allocation and an indirect call.
+        .layer(observe)
+        .with_state(app)
+}
+
+async fn no_such_path(uri: Uri) -> Refused {
+    Refused::new(Code::NotFound, format!("there is no path {:?}; see /openapi.json", uri.path()))
+}
+
+async fn no_such_method(method: Method, uri: Uri) -> Refused {
+    Refused::new(Code::MethodNotAllowed, format!("{} has no method {method}; see /openapi.json", uri.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_in_the_document_and_nothing_else_is() {
+        let routes: BTreeSet<(String, String)> =
+            table().iter().map(|route| (route.path.to_owned(), route.method.as_str().to_lowercase())).collect();
+        let document: serde_json::Value = serde_json::from_str(&super::super::document()).expect("it is JSON");
+        let paths = document["paths"].as_object().expect("it has paths");
+        let documented: BTreeSet<(String, String)> = paths
+            .iter()
+            .flat_map(|(path, item)| {
+                let methods = item.as_object().expect("a path has methods").keys();
+                methods.map(move |method| (path.clone(), method.clone()))
+            })
+            .collect();
+        assert_eq!(routes, documented);
+    }
+}

@@ -1,0 +1,128 @@
+//! Connections of the public listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use metrics::{counter, gauge};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use super::app::{App, Settings};
+use super::{NodeSlot, observe, routes};
+
+/// Pause after a failed accept: out of file descriptors is the usual reason, and trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Largest request head, in bytes.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+
+/// What a connection above the limit is told before it is closed. Its request was not read, so nothing was done.
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 181\r\n\r\n\
+    {\"type\":\"urn:tenure:problem:not_ready\",\"title\":\"The node is not ready\",\"status\":503,\
+    \"detail\":\"the node has as many connections as it takes\",\"code\":\"not_ready\",\"retry_after_ms\":1000}";
+
+/// Serves requests until `shutdown`, and returns when the last connection is done with its request.
+///
+/// A request that waits for a lease is ended by its node's shutdown, a watch by `shutdown`. Dropping the future
+/// closes every connection at once, which is how a caller bounds the wait. Metrics go to the recorder that is
+/// installed when this is called.
+pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(settings.max_connections));
+    let head_timeout = settings.head_timeout;
+    let router = routes::router(App::new(node, settings, shutdown.clone()));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => match permits.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    connections.spawn(connection(stream, router.clone(), head_timeout, shutdown.clone(), permit));
+                }
+                Err(_) => refuse(&stream),
+            },
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    head_timeout: Duration,
+    shutdown: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+) {
+    // An answer is one small write: with Nagle's algorithm it would wait for the acknowledgement of the one before.
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let open = observe::Open::new(gauge!("tenure_http_connections"));
+    let mut connection = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(head_timeout)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+    );
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    // Clients come and go in the middle of things; that is theirs to tell.
+    if let Err(error) = ended {
+        debug!(%error, "connection ended");
+    }
+    drop(open);
+}
+
+fn refuse(stream: &TcpStream) {
+    counter!("tenure_http_connections_refused_total").increment(1);
+    // The buffer of a new socket is empty, so this is taken whole or the peer is gone already.
+    let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        error!(%error, "a request made its connection's task panic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_of_a_connection_is_a_complete_answer() {
+        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).expect("it is text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());
+        let problem: crate::api::Problem = serde_json::from_str(body).expect("a problem");
+        assert_eq!(problem.code, crate::api::Code::NotReady);
+    }
+}

@@ -1,0 +1,73 @@
+//! Handlers that say how the node and its cluster are.
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use serde_json::json;
+
+use super::app::App;
+use super::refusal::Refused;
+use super::{answer, wire};
+use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
+
+/// What this node knows of the cluster. Never forwarded.
+#[utoipa::path(get, path = "/v1/cluster", tag = "status",
+    responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
+pub(super) async fn cluster(State(app): State<App>) -> Result<Response, Refused> {
+    let cluster = wire::cluster(app.node()?.status().await);
+    let mut response = answer::json(StatusCode::OK, "application/json", &cluster);
+    response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
+    response.headers_mut().insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(cluster.applied));
+    Ok(response)
+}
+
+/// Whether the process is alive. Fails only when a restart would help.
+#[utoipa::path(get, path = "/livez", tag = "status",
+    responses(
+        (status = 200, description = "Alive, ready or not"),
+        (status = 503, description = "`failed`: the node has stopped for good", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn livez(State(app): State<App>) -> Result<Response, Refused> {
+    match app.node.get().and_then(|node| node.health().failed) {
+        Some(why) => Err(Refused::new(Code::Failed, why)),
+        None => Ok(answer::with_type(StatusCode::OK, "application/json", r#"{"alive":true}"#)),
+    }
+}
+
+/// Whether requests should come here: a leader is known, the node is caught up and not shutting down.
+#[utoipa::path(get, path = "/readyz", tag = "status",
+    responses(
+        (status = 200, description = "Ready"),
+        (status = 503, description = "`not_ready`, `failed`", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn readyz(State(app): State<App>) -> Result<Response, Refused> {
+    let health = app.node()?.health();
+    match (health.failed, health.not_ready) {
+        (Some(why), _) => Err(Refused::new(Code::Failed, why)),
+        (None, Some(why)) => Err(Refused::new(Code::NotReady, why)),
+        (None, None) => Ok(answer::with_type(StatusCode::OK, "application/json", r#"{"ready":true}"#)),
+    }
+}
+
+/// The process's metrics in the Prometheus text format.
+#[utoipa::path(get, path = "/metrics", tag = "status",
+    responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
+pub(super) async fn metrics(State(app): State<App>) -> Result<Response, Refused> {
+    let render =
+        app.settings.metrics.as_ref().ok_or_else(|| Refused::new(Code::NotFound, "no metrics are collected"))?;
+    Ok(answer::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()))
+}
+
+/// Which build answers.
+#[utoipa::path(get, path = "/version", tag = "status",
+    responses((status = 200, description = "The version", body = api::Version)))]
+pub(super) async fn version() -> Response {
+    answer::json(StatusCode::OK, "application/json", &json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "status",
+    responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
+pub(super) async fn openapi(State(app): State<App>) -> Response {
+    answer::with_type(StatusCode::OK, "application/json", app.openapi.clone())
+}

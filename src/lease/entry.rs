@@ -1,0 +1,284 @@
+//! One log entry while it is applied: what each change of state does to the record, the indexes and the effects.
+//! The rules that decide on a change are in [`rules`](super::rules).
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::agenda::What;
+use super::ended::Ended;
+use super::history::Event;
+use super::holders::Grant;
+use super::machine::{Fading, Machine};
+use super::queue::{Ask, Place};
+use super::record::Record;
+use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+pub(super) struct Entry<'m> {
+    pub machine: &'m mut Machine,
+    pub position: FencingToken,
+    pub now: ClusterMs,
+    pub wall_ms: u64,
+    effects: Effects,
+}
+
+impl<'m> Entry<'m> {
+    pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> Entry<'m> {
+        // A leader that lost its time starts behind the state: time stands still until it has caught up.
+        machine.now = machine.now.max(stamp.now);
+        machine.applied = Some(position);
+        let now = machine.now;
+        Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
+    }
+
+    /// Everything that is due happens: lapses and drops first, then the places that are free go to the waiters, so
+    /// that no place goes to a waiter that is gone.
+    pub fn let_time_pass(&mut self) {
+        let mut touched = Vec::new();
+        while let Some(due) = self.machine.agenda.pop(self.now) {
+            match due.what {
+                What::Lapse(token) => self.end(&due.name, token, Change::Expired),
+                What::WaitEnds(ticket) => self.drop_late_waiter(&due.name, ticket),
+                What::DelayEnds => self.set_delay(&due.name, None),
+                What::Turn => {}
+            }
+            touched.push(due.name);
+        }
+        for name in &touched {
+            self.settle(name);
+        }
+    }
+
+    /// Forgets ended leases beyond their time and number. Only here, after the last command: within an entry the
+    /// record still knows that it was granted at this position.
+    pub fn finish(mut self) -> Effects {
+        while let Some((&key, oldest)) = self.machine.fading.get_min().map(|(key, oldest)| (key, oldest)) {
+            let limits = &self.machine.limits;
+            let is_old = oldest.at.saturating_add(limits.ended_keep_ms) <= self.now;
+            if !is_old && self.machine.fading.len() as u64 <= limits.ended_keep {
+                break;
+            }
+            let Fading { name, token, .. } = oldest.clone();
+            self.machine.fading.remove(&key);
+            self.machine.counts.ended -= 1;
+            self.record_mut(&name).ended.remove(token);
+            self.settle(&name);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    pub fn record(&self, name: &LeaseName) -> Option<&Record> {
+        self.machine.records.get(name).map(Arc::as_ref)
+    }
+
+    /// One entry grants a name once: a token is a log position.
+    pub fn is_granted_here(&self, record: &Record) -> bool {
+        record.last_grant == self.position.as_u64()
+    }
+
+    fn record_mut(&mut self, name: &LeaseName) -> &mut Record {
+        existing(&mut self.machine.records, name)
+    }
+
+    /// The record to grant or queue in; its limit is the asker's when nobody holds or waits.
+    fn engage(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
+        let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
+        let record = Arc::make_mut(record);
+        if !record.is_engaged() {
+            record.limit = limit;
+        }
+        record
+    }
+
+    pub fn grant(&mut self, name: &LeaseName, limit: u32, ask: Ask, cause: GrantCause) -> Lease {
+        let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
+        let deadline = ask.ttl.deadline(now);
+        let grant = Grant {
+            holder: ask.holder,
+            token: position,
+            ttl: ask.ttl,
+            deadline,
+            granted_at: now,
+            granted_wall_ms: wall_ms,
+            renewed_at: now,
+            renewed_wall_ms: wall_ms,
+            renewals: 0,
+            lock_delay_ms: ask.lock_delay_ms,
+            metadata: ask.metadata,
+        };
+        let record = self.engage(name, limit);
+        assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
+        assert!(record.has_free_place() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
+        record.last_grant = position.as_u64();
+        record.holders.insert(grant.clone());
+        let lease = record.lease(name, &grant);
+        if let Some(at) = deadline {
+            self.machine.agenda.add(at, name, What::Lapse(position.as_u64()));
+        }
+        self.machine.counts.held += 1;
+        self.tell(name, &grant, Change::Granted(cause));
+        lease
+    }
+
+    /// Gives more time, or what else a holder may change of its own grant: the one with this token, or the one that
+    /// it has; `None` if it has none. One look-up of the name, because renewals are most of what there is to do.
+    pub fn prolong(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: Option<FencingToken>,
+        change: impl FnOnce(&mut Grant, ClusterMs),
+    ) -> Option<Lease> {
+        let (now, wall_ms) = (self.now, self.wall_ms);
+        let record = Arc::make_mut(self.machine.records.get_mut(name)?);
+        let grant = record.holders.of(holder)?;
+        let (own, before) = (grant.token.as_u64(), grant.deadline);
+        if token.is_some_and(|token| token.as_u64() != own) {
+            return None;
+        }
+        record.holders.update(own, |grant| {
+            change(grant, now);
+            grant.renewals += 1;
+            grant.renewed_at = now;
+            grant.renewed_wall_ms = wall_ms;
+        });
+        let grant = record.holders.with_token(own).expect("it has been updated, not removed");
+        let lease = record.lease(name, grant);
+        if before != grant.deadline {
+            let agenda = &mut self.machine.agenda;
+            before.into_iter().for_each(|at| agenda.remove(at, name, What::Lapse(own)));
+            grant.deadline.into_iter().for_each(|at| agenda.add(at, name, What::Lapse(own)));
+        }
+        Some(lease)
+    }
+
+    /// Ends a grant. The place stays free until [`settle`](Entry::settle).
+    pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
+        let (now, index, part) = (self.now, self.position.index, self.next_part());
+        let state = change.ended_as().expect("a change that ends a grant");
+        let record = self.record_mut(name);
+        let grant = record.holders.remove(token).expect("only a held grant ends");
+        let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
+        record.ended.insert(ended);
+        let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
+        if let Some(at) = grant.deadline {
+            self.machine.agenda.remove(at, name, What::Lapse(token));
+        }
+        self.machine.fading.insert((index, part), Fading { at: now, name: name.clone(), token });
+        self.machine.counts.held -= 1;
+        self.machine.counts.ended += 1;
+        let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
+        if calls_for_delay && grant.lock_delay_ms > 0 {
+            self.set_delay(name, delay_until);
+        }
+        self.tell(name, &grant, change);
+    }
+
+    fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
+        let record = existing(&mut self.machine.records, name);
+        if let Some(at) = record.delay_until.take() {
+            self.machine.agenda.remove(at, name, What::DelayEnds);
+            self.machine.counts.delayed -= 1;
+        }
+        if let Some(at) = until {
+            record.delay_until = Some(at);
+            self.machine.agenda.add(at, name, What::DelayEnds);
+            self.machine.counts.delayed += 1;
+        }
+    }
+
+    pub fn join(&mut self, name: &LeaseName, limit: u32, place: Place) -> u32 {
+        let due = place.due();
+        let queue = &mut self.engage(name, limit).queue;
+        let ahead = queue.len() as u32;
+        let ticket = queue.push(place);
+        self.machine.agenda.add(due, name, What::WaitEnds(ticket));
+        self.machine.counts.waiting += 1;
+        ahead
+    }
+
+    /// Changes what a waiter asked for or how long it waits; its place stays.
+    pub fn adjust(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut Place)) {
+        let record = existing(&mut self.machine.records, name);
+        let place = record.queue.get_mut(ticket).expect("the caller has seen this waiter");
+        let before = place.due();
+        change(place);
+        let after = place.due();
+        self.machine.agenda.remove(before, name, What::WaitEnds(ticket));
+        self.machine.agenda.add(after, name, What::WaitEnds(ticket));
+    }
+
+    /// Takes a waiter out of its queue, to be granted or to be dropped.
+    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> Place {
+        let place = self.record_mut(name).queue.remove(ticket).expect("the caller has seen this waiter");
+        self.machine.agenda.remove(place.due(), name, What::WaitEnds(ticket));
+        self.machine.counts.waiting -= 1;
+        place
+    }
+
+    pub fn drop_waiter(&mut self, name: &LeaseName, ticket: u64, cause: DropCause) {
+        let holder = self.take_waiter(name, ticket).ask.holder;
+        self.effects.dropped.push(DroppedWaiter { waiter: WaiterId { name: name.clone(), holder }, cause });
+    }
+
+    fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
+        let place = self.record(name).and_then(|record| record.queue.get(ticket));
+        let until = place.expect("the agenda lists only waiters").until;
+        let cause = if until <= self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
+        self.drop_waiter(name, ticket, cause);
+    }
+
+    /// Brings a name to rest after any change: a free place goes to the first waiter, a second one is put off to the
+    /// next entry, and a record that nothing needs is removed.
+    pub fn settle(&mut self, name: &LeaseName) {
+        let Some(record) = self.record(name) else { return };
+        if record.has_turn() && !self.is_granted_here(record) {
+            let (limit, (ticket, _)) = (record.limit, record.queue.first().expect("a turn is a waiter's"));
+            let ask = self.take_waiter(name, ticket).ask;
+            self.grant(name, limit, ask, GrantCause::Queue);
+        }
+        let record = existing(&mut self.machine.records, name);
+        if record.has_turn() {
+            self.machine.agenda.add(self.now, name, What::Turn);
+        } else {
+            self.machine.agenda.remove(self.now, name, What::Turn);
+        }
+        let is_live = record.is_live();
+        if is_live != record.counted_live {
+            record.counted_live = is_live;
+            self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
+        }
+        // What was granted at this position has not been forgotten yet, so this loses no rule of this entry.
+        if !is_live && record.ended.is_empty() {
+            self.machine.records.remove(name);
+        }
+    }
+
+    fn next_part(&self) -> u32 {
+        self.effects.transitions.len() as u32
+    }
+
+    /// Notes a change in the name's history and for the watch.
+    fn tell(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
+        let event = Event {
+            index: self.position.index,
+            part: self.next_part(),
+            holder: grant.holder.clone(),
+            token: grant.token,
+            change,
+            at: self.now,
+            wall_ms: self.wall_ms,
+        };
+        self.effects.transitions.push(event.transition(name));
+        let keep = self.machine.limits.history as usize;
+        let record = self.record_mut(name);
+        record.history.push(event, grant, &record.holders, keep);
+    }
+}
+
+/// A name that the caller knows to exist. Not a method, so that the indexes can be changed beside it.
+fn existing<'r>(records: &'r mut OrdMap<LeaseName, Arc<Record>>, name: &LeaseName) -> &'r mut Record {
+    Arc::make_mut(records.get_mut(name).expect("a record exists while anything refers to it"))
+}

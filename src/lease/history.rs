@@ -1,0 +1,140 @@
+//! The last transitions of one name.
+
+use std::collections::VecDeque;
+
+use super::holders::{Grant, Holders};
+use super::{Change, GrantCause, LeaseState, Transition};
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+/// Oldest first. Nearly every lease has one event only, its own grant, and then it is told from the grant.
+#[derive(Clone, Debug)]
+pub(super) enum History {
+    /// The grant with this token, which is still held.
+    OneGrant {
+        token: u64,
+        part: u32,
+        cause: GrantCause,
+    },
+    #[expect(clippy::box_collection, reason = "few words in every record, and nearly all have one event")]
+    Events(Box<VecDeque<Event>>),
+    Empty,
+}
+
+/// A [`Transition`] without the name, which its record is filed under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub index: u64,
+    pub part: u32,
+    pub holder: HolderId,
+    pub token: FencingToken,
+    pub change: Change,
+    pub at: ClusterMs,
+    pub wall_ms: u64,
+}
+
+impl History {
+    /// The history that has these events; `holders` are those of the same record.
+    pub fn of(events: Vec<Event>, holders: &Holders) -> History {
+        if let [Event { part, token, change: Change::Granted(cause), .. }] = events[..] {
+            let token = token.as_u64();
+            if holders.with_token(token).is_some() {
+                return History::OneGrant { token, part, cause };
+            }
+        }
+        if events.is_empty() { History::Empty } else { History::Events(Box::new(events.into())) }
+    }
+
+    /// Adds an event of `grant` and forgets the oldest ones above `keep`. `holders` are those of the same record,
+    /// with a new grant and without an ended one.
+    pub fn push(&mut self, event: Event, grant: &Grant, holders: &Holders, keep: usize) {
+        if let (History::Empty, Change::Granted(cause)) = (&self, &event.change)
+            && keep > 0
+        {
+            *self = History::OneGrant { token: event.token.as_u64(), part: event.part, cause: *cause };
+            return;
+        }
+        let mut events = match std::mem::replace(self, History::Empty) {
+            History::Events(events) => events,
+            History::OneGrant { token, part, cause } => {
+                let first = if grant.token.as_u64() == token { Some(grant) } else { holders.with_token(token) };
+                let first = first.expect("it is told from a grant until that has ended");
+                Box::new(VecDeque::from([Event::of_grant(first, part, cause)]))
+            }
+            History::Empty => Box::default(),
+        };
+        while !events.is_empty() && events.len() >= keep {
+            events.pop_front();
+        }
+        if keep > 0 {
+            events.push_back(event);
+            *self = History::Events(events);
+        }
+    }
+
+    /// All events, oldest first.
+    pub fn events(&self, holders: &Holders) -> Vec<Event> {
+        match self {
+            History::Empty => Vec::new(),
+            History::Events(events) => events.iter().cloned().collect(),
+            History::OneGrant { token, part, cause } => {
+                let grant = holders.with_token(*token).expect("it is told from a grant until that has ended");
+                vec![Event::of_grant(grant, *part, *cause)]
+            }
+        }
+    }
+
+    /// How the grant with this token ended, if that is in the history.
+    pub fn end_of(&self, holder: &HolderId, token: u64) -> Option<LeaseState> {
+        let History::Events(events) = self else { return None };
+        let of_this_grant = |event: &&Event| event.token.as_u64() == token && event.holder == *holder;
+        events.iter().rev().filter(of_this_grant).find_map(|event| event.change.ended_as())
+    }
+}
+
+impl Event {
+    fn of_grant(grant: &Grant, part: u32, cause: GrantCause) -> Event {
+        Event {
+            index: grant.token.index,
+            part,
+            holder: grant.holder.clone(),
+            token: grant.token,
+            change: Change::Granted(cause),
+            at: grant.granted_at,
+            wall_ms: grant.granted_wall_ms,
+        }
+    }
+
+    pub fn transition(&self, name: &LeaseName) -> Transition {
+        Transition {
+            index: self.index,
+            part: self.part,
+            name: name.clone(),
+            holder: self.holder.clone(),
+            token: self.token,
+            change: self.change.clone(),
+            at: self.at,
+            wall_ms: self.wall_ms,
+        }
+    }
+
+    pub fn granted_by(&self) -> Option<GrantCause> {
+        match self.change {
+            Change::Granted(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+impl Change {
+    /// The state that a lease ends in by this change, unless it is a grant.
+    pub fn ended_as(&self) -> Option<LeaseState> {
+        match self {
+            Change::Granted(_) => None,
+            Change::Expired => Some(LeaseState::Expired),
+            Change::Released => Some(LeaseState::Released),
+            Change::Revoked { .. } => Some(LeaseState::Revoked),
+            Change::HandedOver { .. } => Some(LeaseState::HandedOver),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Who holds one name: nobody, one, or the many of a counted lease.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
+
+/// One holder's claim, from its grant to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub holder: HolderId,
+    pub token: FencingToken,
+    pub ttl: Ttl,
+    /// When it is due to lapse; `None` for an infinite ttl.
+    pub deadline: Option<ClusterMs>,
+    pub granted_at: ClusterMs,
+    pub granted_wall_ms: u64,
+    pub renewed_at: ClusterMs,
+    pub renewed_wall_ms: u64,
+    pub renewals: u64,
+    pub lock_delay_ms: u64,
+    pub metadata: Metadata,
+}
+
+impl Grant {
+    /// Sets the deadline to `now + ttl`, be it earlier or later: what a renewal that names a ttl asks for.
+    pub fn set_time(&mut self, ttl: Ttl, now: ClusterMs) {
+        self.ttl = ttl;
+        self.deadline = ttl.deadline(now);
+    }
+
+    /// Moves the deadline to `now + ttl` unless that is earlier: a request that may be an old one sent again must
+    /// not take away time that was acknowledged since.
+    pub fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
+        if deadline_key(ttl.deadline(now)) >= deadline_key(self.deadline) {
+            self.set_time(ttl, now);
+        }
+    }
+}
+
+/// The holders of one name, by token. One holder is kept in place, because nearly every lease has one.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Holders {
+    #[default]
+    Nobody,
+    One(Grant),
+    Many(Box<Crowd>),
+}
+
+/// Many holders, with the indexes that keep every operation on them logarithmic.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crowd {
+    by_token: OrdMap<u64, Arc<Grant>>,
+    by_holder: OrdMap<HolderId, u64>,
+    by_deadline: OrdSet<(ClusterMs, u64)>,
+}
+
+impl Holders {
+    pub fn len(&self) -> usize {
+        match self {
+            Holders::Nobody => 0,
+            Holders::One(_) => 1,
+            Holders::Many(crowd) => crowd.by_token.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn with_token(&self, token: u64) -> Option<&Grant> {
+        match self {
+            Holders::Nobody => None,
+            Holders::One(grant) => Some(grant).filter(|grant| grant.token.as_u64() == token),
+            Holders::Many(crowd) => crowd.by_token.get(&token).map(Arc::as_ref),
+        }
+    }
+
+    pub fn of(&self, holder: &HolderId) -> Option<&Grant> {
+        match self {
+            Holders::Nobody => None,
+            Holders::One(grant) => Some(grant).filter(|grant| grant.holder == *holder),
+            Holders::Many(crowd) => self.with_token(*crowd.by_holder.get(holder)?),
+        }
+    }
+
+    /// The one whose time runs out first.
+    pub fn soonest(&self) -> Option<&Grant> {
+        match self {
+            Holders::Nobody => None,
+            Holders::One(grant) => Some(grant),
+            Holders::Many(crowd) => self.with_token(crowd.by_deadline.get_min()?.1),
+        }
+    }
+
+    /// In token order, from the token `from` on.
+    pub fn from(&self, from: u64) -> impl Iterator<Item = &Grant> {
+        let (one, many) = match self {
+            Holders::Nobody => (None, None),
+            Holders::One(grant) => (Some(grant).filter(|grant| grant.token.as_u64() >= from), None),
+            Holders::Many(crowd) => (None, Some(crowd.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Grant> {
+        self.from(0)
+    }
+
+    pub fn insert(&mut self, grant: Grant) {
+        match self {
+            Holders::Nobody => *self = Holders::One(grant),
+            Holders::Many(crowd) => crowd.insert(grant),
+            Holders::One(_) => {
+                let mut crowd = Crowd::default();
+                if let Holders::One(first) = std::mem::take(self) {
+                    crowd.insert(first);
+                }
+                crowd.insert(grant);
+                *self = Holders::Many(Box::new(crowd));
+            }
+        }
+    }
+
+    /// Changes a grant; only its token and holder must stay.
+    pub fn update(&mut self, token: u64, change: impl FnOnce(&mut Grant)) {
+        match self {
+            Holders::Nobody => {}
+            Holders::One(grant) => change(grant),
+            Holders::Many(crowd) => {
+                if let Some(mut grant) = crowd.remove(token) {
+                    change(&mut grant);
+                    crowd.insert(grant);
+                }
+            }
+        }
+    }
+
+    pub fn remove(&mut self, token: u64) -> Option<Grant> {
+        self.with_token(token)?;
+        match self {
+            Holders::Many(crowd) if crowd.by_token.len() > 1 => crowd.remove(token),
+            Holders::Many(crowd) => {
+                let last = crowd.remove(token);
+                *self = Holders::Nobody;
+                last
+            }
+            _ => match std::mem::take(self) {
+                Holders::One(grant) => Some(grant),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Crowd {
+    fn insert(&mut self, grant: Grant) {
+        let token = grant.token.as_u64();
+        self.by_holder.insert(grant.holder.clone(), token);
+        self.by_deadline.insert((deadline_key(grant.deadline), token));
+        self.by_token.insert(token, Arc::new(grant));
+    }
+
+    fn remove(&mut self, token: u64) -> Option<Grant> {
+        let grant = Arc::unwrap_or_clone(self.by_token.remove(&token)?);
+        self.by_holder.remove(&grant.holder);
+        self.by_deadline.remove(&(deadline_key(grant.deadline), token));
+        Some(grant)
+    }
+}
+
+/// An infinite ttl sorts behind every deadline.
+fn deadline_key(deadline: Option<ClusterMs>) -> ClusterMs {
+    deadline.unwrap_or(ClusterMs::MAX)
+}

@@ -1,0 +1,43 @@
+//! The lease state machine: pure, in memory, deterministic.
+//!
+//! A [`Machine`] is driven by log entries alone. [`Machine::apply`] takes an entry's position and its [`Batch`] and
+//! returns one [`Outcome`] for each command, and the [`Effects`] for those who listen. It reads no clock, no random
+//! source and no hash order, does no I/O and logs nothing, so that all replicas stay alike.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `command`, `outcome` | what can be asked, what is answered |
+//! | `machine` | the state and the way in |
+//! | `entry` | one log entry while it is applied: every change of state is here |
+//! | `rules` | the commands: what each does and when it is refused |
+//! | `record`, `holders`, `queue`, `ended`, `history` | what is remembered of one name |
+//! | `agenda` | what is due when |
+//! | `view`, `list` | reads |
+//! | `snapshot` | what is stored, and a machine rebuilt from it |
+//!
+//! This module must not know Raft, storage, HTTP or tokio.
+
+mod agenda;
+mod command;
+mod ended;
+mod entry;
+mod history;
+mod holders;
+mod list;
+mod machine;
+mod outcome;
+mod queue;
+mod record;
+mod rules;
+mod snapshot;
+mod view;
+
+pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
+pub use list::{LIST_SCAN, ListCursor, ListFilter, ListState};
+pub use machine::{Counts, Machine};
+pub use outcome::{
+    Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Lost, LostCause, Outcome, Refusal,
+    Transition, Waiter,
+};
+pub use snapshot::{BadSnapshot, Rebuild, SnapshotHeader, StoredRecord};
+pub use view::{Explanation, LeaseView, Standing};

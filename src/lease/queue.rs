@@ -1,0 +1,105 @@
+//! Who waits for one name: first come, first served.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
+
+/// What a grant is made from, now or when a waiter's turn comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub holder: HolderId,
+    pub ttl: Ttl,
+    pub lock_delay_ms: u64,
+    pub metadata: Metadata,
+}
+
+/// One waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub ask: Ask,
+    pub since: ClusterMs,
+    pub since_wall_ms: u64,
+    /// When its wait ends.
+    pub until: ClusterMs,
+    /// When it is dropped unless somebody still asks for it.
+    pub patience_until: ClusterMs,
+}
+
+impl Place {
+    pub fn due(&self) -> ClusterMs {
+        self.until.min(self.patience_until)
+    }
+}
+
+/// The waiters of one name in the order of their tickets. Most names have none, and then it is one word.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue(Option<Box<Line>>);
+
+#[derive(Clone, Debug, Default)]
+struct Line {
+    places: OrdMap<u64, Arc<Place>>,
+    tickets: OrdMap<HolderId, u64>,
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |line| line.places.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub fn first(&self) -> Option<(u64, &Place)> {
+        let (ticket, place) = self.0.as_ref()?.places.get_min()?;
+        Some((*ticket, place))
+    }
+
+    pub fn get(&self, ticket: u64) -> Option<&Place> {
+        self.0.as_ref()?.places.get(&ticket).map(Arc::as_ref)
+    }
+
+    pub fn ticket_of(&self, holder: &HolderId) -> Option<u64> {
+        self.0.as_ref()?.tickets.get(holder).copied()
+    }
+
+    /// How many stand before this ticket. Linear in that number.
+    pub fn ahead_of(&self, ticket: u64) -> u32 {
+        self.0.as_ref().map_or(0, |line| line.places.range(..ticket).count() as u32)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Place)> {
+        self.0.iter().flat_map(|line| line.places.iter()).map(|(ticket, place)| (*ticket, place.as_ref()))
+    }
+
+    /// Joins at the tail.
+    pub fn push(&mut self, place: Place) -> u64 {
+        // Tickets only order the queue: taking them from the last waiter leaves no counter to store.
+        let last = self.0.as_ref().and_then(|line| line.places.get_max());
+        let ticket = last.map_or(0, |(last, _)| last + 1);
+        self.put(ticket, place);
+        ticket
+    }
+
+    pub fn put(&mut self, ticket: u64, place: Place) {
+        let line = self.0.get_or_insert_default();
+        line.tickets.insert(place.ask.holder.clone(), ticket);
+        line.places.insert(ticket, Arc::new(place));
+    }
+
+    pub fn get_mut(&mut self, ticket: u64) -> Option<&mut Place> {
+        self.0.as_mut()?.places.get_mut(&ticket).map(Arc::make_mut)
+    }
+
+    pub fn remove(&mut self, ticket: u64) -> Option<Place> {
+        let line = self.0.as_mut()?;
+        let place = Arc::unwrap_or_clone(line.places.remove(&ticket)?);
+        line.tickets.remove(&place.ask.holder);
+        if line.places.is_empty() {
+            self.0 = None;
+        }
+        Some(place)
+    }
+}

@@ -1,0 +1,120 @@
+//! Everything that is remembered of one name.
+
+use super::ended::{Ended, EndedGrants};
+use super::history::History;
+use super::holders::{Grant, Holders};
+use super::queue::Queue;
+use super::{Lease, LeaseState, Lost, LostCause};
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// How many may hold it. One limit for all who hold or wait; free to change when nobody does.
+    pub limit: u32,
+    /// Token of the last grant: one entry grants a name once.
+    pub last_grant: u64,
+    /// Nobody gets it before this.
+    pub delay_until: Option<ClusterMs>,
+    pub holders: Holders,
+    pub queue: Queue,
+    pub ended: EndedGrants,
+    pub history: History,
+    /// Whether this record is counted against `Limits::max_leases`. Derived.
+    pub counted_live: bool,
+}
+
+impl Record {
+    pub fn new(limit: u32) -> Record {
+        Record {
+            limit,
+            last_grant: 0,
+            delay_until: None,
+            holders: Holders::Nobody,
+            queue: Queue::default(),
+            ended: EndedGrants::default(),
+            history: History::Empty,
+            counted_live: false,
+        }
+    }
+
+    /// Held or waited for: then its limit is fixed.
+    pub fn is_engaged(&self) -> bool {
+        !self.holders.is_empty() || !self.queue.is_empty()
+    }
+
+    /// Held, waited for or delayed: then it counts against the number of leases.
+    pub fn is_live(&self) -> bool {
+        self.is_engaged() || self.delay_until.is_some()
+    }
+
+    pub fn has_free_place(&self) -> bool {
+        self.holders.len() < self.limit as usize
+    }
+
+    /// A waiter could be granted, but for the rule of one grant an entry.
+    pub fn has_turn(&self) -> bool {
+        self.has_free_place() && self.delay_until.is_none() && !self.queue.is_empty()
+    }
+
+    /// The grant that this holder has with this token.
+    pub fn grant(&self, holder: &HolderId, token: FencingToken) -> Option<&Grant> {
+        self.holders.with_token(token.as_u64()).filter(|grant| grant.holder == *holder)
+    }
+
+    /// Why this holder does not have the grant with this token.
+    pub fn lost(&self, holder: &HolderId, token: FencingToken) -> Lost {
+        let token = token.as_u64();
+        let remembered = self.ended.with_token(token).filter(|ended| ended.grant.holder == *holder);
+        let state = remembered.map(|ended| ended.state).or_else(|| self.history.end_of(holder, token));
+        let cause = state.map_or(LostCause::Unknown, LostCause::of);
+        Lost { cause, holder: self.holders.soonest().map(|now| now.holder.clone()) }
+    }
+
+    pub fn lease(&self, name: &LeaseName, grant: &Grant) -> Lease {
+        self.describe(name, grant, LeaseState::Active, self.limit, grant.deadline)
+    }
+
+    pub fn ended_lease(&self, name: &LeaseName, ended: &Ended) -> Lease {
+        self.describe(name, &ended.grant, ended.state, ended.limit, None)
+    }
+
+    fn describe(
+        &self,
+        name: &LeaseName,
+        grant: &Grant,
+        state: LeaseState,
+        limit: u32,
+        deadline: Option<ClusterMs>,
+    ) -> Lease {
+        Lease {
+            name: name.clone(),
+            holder: grant.holder.clone(),
+            token: grant.token,
+            ttl: grant.ttl,
+            deadline,
+            state,
+            granted_at: grant.granted_at,
+            granted_wall_ms: grant.granted_wall_ms,
+            renewed_at: grant.renewed_at,
+            renewed_wall_ms: grant.renewed_wall_ms,
+            renewals: grant.renewals,
+            metadata: grant.metadata.clone(),
+            limit,
+            lock_delay_ms: grant.lock_delay_ms,
+            waiters: self.queue.len() as u32,
+        }
+    }
+}
+
+impl LostCause {
+    fn of(state: LeaseState) -> LostCause {
+        match state {
+            LeaseState::Active => LostCause::Unknown,
+            LeaseState::Expired => LostCause::Expired,
+            LeaseState::Released => LostCause::Released,
+            LeaseState::Revoked => LostCause::Revoked,
+            LeaseState::HandedOver => LostCause::HandedOver,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The rules: what each command does, and when it is refused.
+//!
+//! Where two readings were possible, these were taken:
+//!
+//! - **Time is taken away only by who says so.** An acquire by the holder, and a renewal without a ttl, never bring a
+//!   deadline forward: they may be old requests that arrive late. A renewal that names a ttl sets it, be it shorter.
+//! - **A name has one limit** for all who hold it or wait for it. It can change when nobody does.
+//! - **Who waits, waits in line.** A waiter that asks without a wait is refused like anybody and keeps its place; one
+//!   that asks with a wait keeps its place too, with what it asked for last and a new end of its wait.
+//! - **A lock delay is the name's**, also for a counted lease; it starts at the entry that ended the grant, and of two
+//!   the later end counts. Renewals, releases and hand-overs go on under it.
+//! - **Nothing due is overlooked.** A place that became free goes to a waiter only if that is still in time at the
+//!   entry's own time, even if the place had been due before the wait was.
+
+use super::entry::Entry;
+use super::queue::{Ask, Place};
+use super::record::Record;
+use super::{
+    Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, LostCause, Outcome, Refusal, Renewal, WaiterId,
+};
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+impl Entry<'_> {
+    pub fn obey(&mut self, command: &Command) -> Outcome {
+        match command {
+            Command::Acquire(acquire) => self.acquire(acquire),
+            Command::Renew { holder, leases } => {
+                Outcome::Renewed(leases.iter().map(|renewal| self.renew(holder, renewal)).collect())
+            }
+            Command::Release { name, holder, token } => Outcome::Released(self.release(name, holder, *token)),
+            Command::Revoke { name, reason } => Outcome::Revoked(self.revoke(name, reason)),
+            Command::HandOver { name, holder, token, to } => self.hand_over(name, holder, *token, to.as_ref()),
+            Command::KeepWaiting { waiters } => {
+                Outcome::Waiting(waiters.iter().filter(|waiter| self.keep_waiting(waiter)).count() as u32)
+            }
+            Command::LeaveQueue { waiter } => Outcome::Waiting(self.leave_queue(waiter) as u32),
+            Command::Tick => Outcome::Done,
+            Command::SetLimits(limits) => {
+                self.machine.limits = *limits;
+                Outcome::Done
+            }
+        }
+    }
+
+    /// A lease has one limit for all who hold it or wait for it. A direct acquire never overtakes a waiter.
+    fn acquire(&mut self, acquire: &Acquire) -> Outcome {
+        let Acquire { name, holder, ttl, .. } = acquire;
+        // The edge refuses 0; a log that has it all the same must not stop every replica.
+        let limit = acquire.limit.max(1);
+        let record = self.record(name);
+        if let Some(engaged) = record.filter(|record| record.is_engaged() && record.limit != limit) {
+            return Outcome::Refused(Refusal::LimitDiffers { limit: engaged.limit });
+        }
+        if record.is_some_and(|record| record.holders.of(holder).is_some()) {
+            let lease = self.prolong(name, holder, None, |grant, now| {
+                grant.extend(*ttl, now);
+                grant.metadata = acquire.metadata.clone();
+                grant.lock_delay_ms = acquire.lock_delay_ms;
+            });
+            return Outcome::Held { lease: lease.expect("it holds the lease"), fresh: false };
+        }
+        let max_leases = self.machine.limits.max_leases;
+        if !record.is_some_and(Record::is_live) && self.machine.live >= max_leases {
+            return Outcome::Refused(Refusal::TooManyLeases { max_leases });
+        }
+        let outcome = match (record.and_then(|record| self.obstacle(record)), acquire.wait_ms) {
+            (None, _) => {
+                let lease = self.grant(name, limit, ask_of(acquire), GrantCause::Asked);
+                Outcome::Held { lease, fresh: true }
+            }
+            (Some(_), Some(wait_ms)) => self.wait(acquire, limit, wait_ms),
+            // Somebody who waits and asks without a wait is refused like anybody, and keeps its place.
+            (Some(refusal), None) => Outcome::Refused(refusal),
+        };
+        self.settle(name);
+        outcome
+    }
+
+    /// What keeps this name from being granted to a newcomer.
+    fn obstacle(&self, record: &Record) -> Option<Refusal> {
+        if !record.has_free_place() {
+            return record.held_refusal(self.now);
+        }
+        if let Some(until) = record.delay_until {
+            return Some(Refusal::LockDelay { retry_after_ms: until - self.now });
+        }
+        // A free place that somebody waits for exists only within the entry that granted the name already.
+        (self.is_granted_here(record) || !record.queue.is_empty()).then_some(Refusal::GrantedInThisEntry)
+    }
+
+    /// Joins the queue; who is in it already keeps the place and waits with what it asked for last.
+    fn wait(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
+        let name = &acquire.name;
+        let queue = self.record(name).map(|record| &record.queue);
+        let (length, ticket) = queue.map_or((0, None), |queue| (queue.len(), queue.ticket_of(&acquire.holder)));
+        let until = self.now.saturating_add(wait_ms);
+        let patience_until = self.patience_until();
+        if let Some(ticket) = ticket {
+            let place = queue.map_or(0, |queue| queue.ahead_of(ticket));
+            self.adjust(name, ticket, |waiting| {
+                waiting.ask = ask_of(acquire);
+                waiting.until = until;
+                waiting.patience_until = patience_until;
+            });
+            return Outcome::Queued { place };
+        }
+        let max_waiters = self.machine.limits.max_waiters;
+        if length >= max_waiters as usize {
+            return Outcome::Refused(Refusal::QueueFull { max_waiters });
+        }
+        let place = Place { ask: ask_of(acquire), since: self.now, since_wall_ms: self.wall_ms, until, patience_until };
+        Outcome::Queued { place: self.join(name, limit, place) }
+    }
+
+    fn patience_until(&self) -> ClusterMs {
+        self.now.saturating_add(self.machine.limits.patience_ms)
+    }
+
+    /// A renewal that names a ttl sets the time, be it shorter; one that does not never takes time away.
+    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
+        let Renewal { name, token, ttl } = renewal;
+        let renewed = self.prolong(name, holder, Some(*token), |grant, now| match ttl {
+            Some(ttl) => grant.set_time(*ttl, now),
+            None => grant.extend(grant.ttl, now),
+        });
+        renewed.ok_or_else(|| self.lost(name, holder, *token))
+    }
+
+    /// Whether it was held: releasing what one does not hold changes nothing.
+    fn release(&mut self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> bool {
+        let is_held = self.own_grant(name, holder, token).is_ok();
+        if is_held {
+            self.end(name, token.as_u64(), Change::Released);
+            self.settle(name);
+        }
+        is_held
+    }
+
+    /// Ends every grant of the name. Waiters keep their places.
+    fn revoke(&mut self, name: &LeaseName, reason: &str) -> u32 {
+        let Some(record) = self.record(name) else { return 0 };
+        let tokens: Vec<u64> = record.holders.iter().map(|grant| grant.token.as_u64()).collect();
+        for token in &tokens {
+            self.end(name, *token, Change::Revoked { reason: reason.to_string() });
+        }
+        self.settle(name);
+        tokens.len() as u32
+    }
+
+    /// No lock delay applies: the holder itself says that the next one may start.
+    fn hand_over(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: FencingToken,
+        to: Option<&HolderId>,
+    ) -> Outcome {
+        if let Err(lost) = self.own_grant(name, holder, token) {
+            return Outcome::Refused(Refusal::Lost(lost));
+        }
+        let record = self.record(name).expect("it has a holder");
+        let waiter = match to {
+            Some(heir) => record.queue.ticket_of(heir),
+            None => record.queue.first().map(|(ticket, _)| ticket),
+        };
+        let Some(ticket) = waiter else { return Outcome::Refused(Refusal::NoSuchWaiter) };
+        if self.is_granted_here(record) {
+            return Outcome::Refused(Refusal::GrantedInThisEntry);
+        }
+        let limit = record.limit;
+        let heir = self.take_waiter(name, ticket).ask;
+        self.end(name, token.as_u64(), Change::HandedOver { to: heir.holder.clone() });
+        let mut lease = self.grant(name, limit, heir, GrantCause::HandOver);
+        self.settle(name);
+        lease.waiters = self.record(name).map_or(0, |record| record.queue.len() as u32);
+        Outcome::HandedOver(lease)
+    }
+
+    fn keep_waiting(&mut self, waiter: &WaiterId) -> bool {
+        let Some(ticket) = self.ticket_of(waiter) else { return false };
+        let patience_until = self.patience_until();
+        self.adjust(&waiter.name, ticket, |place| place.patience_until = patience_until);
+        true
+    }
+
+    fn leave_queue(&mut self, waiter: &WaiterId) -> bool {
+        let Some(ticket) = self.ticket_of(waiter) else { return false };
+        self.drop_waiter(&waiter.name, ticket, DropCause::Left);
+        self.settle(&waiter.name);
+        true
+    }
+
+    fn ticket_of(&self, waiter: &WaiterId) -> Option<u64> {
+        self.record(&waiter.name)?.queue.ticket_of(&waiter.holder)
+    }
+
+    /// Only the current token of its holder will do.
+    fn own_grant(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Result<(), Lost> {
+        let grant = self.record(name).and_then(|record| record.grant(holder, token));
+        grant.map(|_| ()).ok_or_else(|| self.lost(name, holder, token))
+    }
+
+    fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
+        let unheard = Lost { cause: LostCause::Unknown, holder: None };
+        self.record(name).map_or(unheard, |record| record.lost(holder, token))
+    }
+}
+
+fn ask_of(acquire: &Acquire) -> Ask {
+    Ask {
+        holder: acquire.holder.clone(),
+        ttl: acquire.ttl,
+        lock_delay_ms: acquire.lock_delay_ms,
+        metadata: acquire.metadata.clone(),
+    }
+}
+
+impl Record {
+    /// The refusal of a name that is held by as many as may, naming the one whose time runs out first.
+    pub fn held_refusal(&self, now: ClusterMs) -> Option<Refusal> {
+        self.holders.soonest().map(|grant| Refusal::Held {
+            holder: grant.holder.clone(),
+            token: grant.token,
+            granted_wall_ms: grant.granted_wall_ms,
+            retry_after_ms: grant.deadline.map(|at| at.saturating_sub(now)),
+            waiters: self.queue.len() as u32,
+        })
+    }
+}

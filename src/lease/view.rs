@@ -1,0 +1,129 @@
+//! Reads of one name. They tell the committed state: what is due but not yet in the log has not happened.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+use super::{Acquire, GrantCause, Lease, Machine, Refusal, Transition, Waiter};
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+/// What is known of one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseView {
+    /// Who holds it, in the order of their tokens: at most one for a plain lease.
+    pub held: Vec<Lease>,
+    /// Its grants that are over and still remembered, in the order of their tokens.
+    pub ended: Vec<Lease>,
+    /// Nobody gets it before this cluster time.
+    pub delay_until: Option<ClusterMs>,
+    pub waiters: u32,
+}
+
+/// Why things are as they are with one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Who holds it, since when and until when.
+    pub held: Vec<Lease>,
+    /// Nobody gets it before this cluster time.
+    pub delay_until: Option<ClusterMs>,
+    /// Who gets it next.
+    pub next: Option<Waiter>,
+    pub waiters: u32,
+    /// How the holder that was asked about stands with it.
+    pub standing: Option<Standing>,
+}
+
+/// How one holder stands with one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    Holds {
+        lease: Lease,
+        /// `None` when that is forgotten.
+        cause: Option<GrantCause>,
+    },
+    /// Waits; `place` 0 is next.
+    Waits { place: u32, waiter: Waiter },
+    /// Held it; this transition ended that.
+    Ended(Transition),
+    /// Neither holds nor waits, and no grant of it is remembered.
+    Unknown,
+}
+
+impl Machine {
+    /// One name, unless nothing is remembered of it.
+    pub fn get(&self, name: &LeaseName) -> Option<LeaseView> {
+        self.records.get(name).map(|record| LeaseView {
+            held: held(name, record),
+            ended: record.ended.iter().map(|ended| record.ended_lease(name, ended)).collect(),
+            delay_until: record.delay_until,
+            waiters: record.queue.len() as u32,
+        })
+    }
+
+    /// Who waits, first to be granted first.
+    pub fn queue(&self, name: &LeaseName) -> Vec<Waiter> {
+        self.records.get(name).map(|record| waiters(record).collect()).unwrap_or_default()
+    }
+
+    /// The last transitions, oldest first, at most [`Limits::history`](super::Limits::history) of them.
+    pub fn history(&self, name: &LeaseName) -> Vec<Transition> {
+        let Some(record) = self.records.get(name) else { return Vec::new() };
+        let events = record.history.events(&record.holders);
+        let beyond = events.len().saturating_sub(self.limits.history as usize);
+        events.iter().skip(beyond).map(|event| event.transition(name)).collect()
+    }
+
+    /// Who holds a name and who is next; and for one holder, why it does not hold it. A name of which nothing is
+    /// remembered is explained as free.
+    pub fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Explanation {
+        let Some(record) = self.records.get(name) else {
+            let standing = holder.map(|_| Standing::Unknown);
+            return Explanation { held: Vec::new(), delay_until: None, next: None, waiters: 0, standing };
+        };
+        Explanation {
+            held: held(name, record),
+            delay_until: record.delay_until,
+            next: waiters(record).next(),
+            waiters: record.queue.len() as u32,
+            standing: holder.map(|holder| standing(name, record, holder)),
+        }
+    }
+
+    /// The refusal that this acquire gets, if it is certain to be refused as [`Refusal::Held`] at `now`: the lease
+    /// is held by others until after `now`, and this acquire would not wait. `None` means ask the log.
+    pub fn held_by_other(&self, acquire: &Acquire, now: ClusterMs) -> Option<Refusal> {
+        let record = self.records.get(&acquire.name)?;
+        let is_same_kind = acquire.wait_ms.is_none() && record.limit == acquire.limit;
+        let is_full = !record.has_free_place() && record.holders.of(&acquire.holder).is_none();
+        let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at > now);
+        if is_same_kind && is_full && lasts { record.held_refusal(now) } else { None }
+    }
+}
+
+fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
+    record.holders.iter().map(|grant| record.lease(name, grant)).collect()
+}
+
+fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {
+    record.queue.iter().map(|(_, place)| Waiter {
+        holder: place.ask.holder.clone(),
+        since: place.since,
+        since_wall_ms: place.since_wall_ms,
+        until: place.until,
+    })
+}
+
+fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
+    let events = record.history.events(&record.holders);
+    let mut events = events.iter().rev().filter(|event| event.holder == *holder);
+    if let Some(grant) = record.holders.of(holder) {
+        let cause = events.find_map(|event| event.granted_by().filter(|_| event.token == grant.token));
+        return Standing::Holds { lease: record.lease(name, grant), cause };
+    }
+    if let Some(ticket) = record.queue.ticket_of(holder) {
+        let place = record.queue.ahead_of(ticket);
+        let waiter = waiters(record).nth(place as usize).expect("a place is inside its queue");
+        return Standing::Waits { place, waiter };
+    }
+    let last_end = events.find(|event| event.change.ended_as().is_some());
+    last_end.map_or(Standing::Unknown, |event| Standing::Ended(event.transition(name)))
+}

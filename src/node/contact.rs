@@ -1,0 +1,31 @@
+//! When this node last heard from a leader.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock::Clock;
+
+pub(super) struct Contact {
+    clock: Arc<dyn Clock>,
+    /// Milliseconds of the clock, plus one; 0 for never.
+    last: AtomicU64,
+}
+
+impl Contact {
+    pub fn new(clock: Arc<dyn Clock>) -> Contact {
+        Contact { clock, last: AtomicU64::new(0) }
+    }
+
+    pub fn heard(&self) {
+        self.last.store(self.now_ms() + 1, Ordering::Relaxed);
+    }
+
+    pub fn elapsed_ms(&self) -> Option<u64> {
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.now_ms().saturating_sub(last))
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.elapsed().as_millis() as u64
+    }
+}

@@ -1,0 +1,143 @@
+//! Who joined with which disk.
+//!
+//! Each data directory has an incarnation: a random number from its first start. The leader writes a member's
+//! incarnation into the log when it first meets it, and from then on every node refuses that member with another
+//! one: a voter that lost its disk may have forgotten votes and entries that the cluster counts on.
+//!
+//! An incarnation only ever changes by the loss of a disk, so every trace of an earlier one counts: in the state, in
+//! the part of the log that is not known to be committed, and in the memory of this process.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::Inner;
+use crate::config::MemberConfig;
+use crate::peer::{CallError, Incarnations, Lane, Refusal, Transport};
+use crate::raft::{Joined, Proposal, RaftHandle, Replica};
+use crate::storage::Storage;
+use crate::types::NodeId;
+
+/// How often members that have not joined yet are looked for, beside when one is met.
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+/// Longest wait for a peer that is asked whether it knows this node.
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What this node knows of its peers' disks.
+#[derive(Default)]
+pub(crate) struct Acquaintances {
+    replica: OnceLock<Replica>,
+    /// The first that each node came with, as far as this node has seen since it started or has in its log.
+    met: Mutex<HashMap<NodeId, u64>>,
+    /// Somebody was met.
+    news: Notify,
+}
+
+impl Acquaintances {
+    /// From now on callers are let in: `logged` and the replica say with which disks.
+    pub fn look_into(&self, replica: Replica, logged: Vec<Joined>) {
+        for Joined { node, incarnation } in logged {
+            self.met.lock().entry(node).or_insert(incarnation);
+        }
+        let first = self.replica.set(replica);
+        assert!(first.is_ok(), "a node has one replica");
+    }
+
+    /// Writes down, as the leader of `term`, whom this node met.
+    pub(super) async fn write_down<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
+        for new in self.unwritten(raft.replica()) {
+            // Lost with the lead, it is written by the next leader.
+            let _ = raft.propose(term, Proposal::joined(new)).await;
+        }
+    }
+
+    /// Who was met and is not in the log.
+    fn unwritten(&self, replica: &Replica) -> Vec<Joined> {
+        let met = self.met.lock();
+        replica.read(|state| {
+            let new = met.iter().filter(|(node, _)| !state.joined.contains_key(node));
+            new.map(|(&node, &incarnation)| Joined { node, incarnation }).collect()
+        })
+    }
+}
+
+impl Incarnations for Acquaintances {
+    fn are_read(&self) -> bool {
+        self.replica.get().is_some()
+    }
+
+    fn joined(&self, node: NodeId) -> Option<u64> {
+        let joined = self.replica.get()?.read(|state| state.joined.get(&node).copied());
+        joined.or_else(|| self.met.lock().get(&node).copied())
+    }
+
+    fn met(&self, node: NodeId, incarnation: u64) {
+        if let Entry::Vacant(first) = self.met.lock().entry(node) {
+            first.insert(incarnation);
+            self.news.notify_one();
+        }
+    }
+}
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    /// Runs until every member has joined: a leader writes down whom it met; a node that has not joined asks its peers
+    /// whether they will have it, and fails if one says that its disk is not the one it joined with.
+    pub(super) async fn join(self: Arc<Self>, known: Arc<Acquaintances>, incarnation: u64, peers: Vec<MemberConfig>) {
+        let mut leads = self.clock.changes();
+        loop {
+            let joined = self.raft.replica().read(|state| state.joined.clone());
+            if joined.get(&self.id).is_some_and(|&joined| joined != incarnation) {
+                let refusal = Refusal::OtherDisk { node: self.id, joined: joined[&self.id], now: incarnation };
+                return self.fail(refusal.to_string());
+            }
+            if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
+                return;
+            }
+            let lead = *leads.borrow_and_update();
+            if let Some(lead) = lead {
+                known.write_down(&self.raft, lead.term).await;
+            }
+            if lead.is_none()
+                && !joined.contains_key(&self.id)
+                && let Some(refusal) = ask(&self.transport, self.id, &peers).await
+            {
+                return self.fail(refusal.to_string());
+            }
+            // A member that is met counts towards majorities at once, so it is written down at once: until then it
+            // could lose its disk unnoticed.
+            tokio::select! {
+                () = known.news.notified() => {}
+                _ = leads.changed() => {}
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// The node cannot go on, and says why. The first reason stays.
+    pub(super) fn fail(&self, why: String) {
+        tracing::error!(why, "this node cannot go on");
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(why);
+            first
+        });
+    }
+}
+
+/// Presents this node to each of its peers. Tells if one of them refuses it for its disk.
+pub(super) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
+    for peer in peers.iter().filter(|peer| peer.id != own) {
+        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), ASK_TIMEOUT).await;
+        if let Err(CallError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
+            && node == own
+        {
+            return Some(reason);
+        }
+    }
+    None
+}

@@ -1,0 +1,111 @@
+//! What an operator can watch of a node, through the `metrics` facade. The names are stable.
+//!
+//! | name | what |
+//! |---|---|
+//! | `tenure_leases` by `state` | names held (`held`), waited for (`waiting`: waiters), under a lock delay (`delayed`), ended and still listed (`ended`) |
+//! | `tenure_lease_transitions_total` by `change` | `granted`, `expired`, `released`, `revoked`, `handed_over`, as this node applied them |
+//! | `tenure_raft_term` | the term this node is in |
+//! | `tenure_raft_leader` | 1 while this node leads |
+//! | `tenure_raft_applied_index` | log index of the last entry applied here |
+//! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; 0 while it leads |
+//! | `tenure_cluster_time_seconds` | cluster time here: what leases lapse by |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, counter, gauge};
+
+use super::Inner;
+use crate::lease::{Change, Transition};
+use crate::peer::Transport;
+use crate::storage::Storage;
+
+/// How often the gauges are set.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+struct Gauges {
+    held: Gauge,
+    waiting: Gauge,
+    delayed: Gauge,
+    ended: Gauge,
+    term: Gauge,
+    leader: Gauge,
+    applied: Gauge,
+    contact: Gauge,
+    cluster_time: Gauge,
+}
+
+impl Gauges {
+    fn new() -> Gauges {
+        Gauges {
+            held: gauge!("tenure_leases", "state" => "held"),
+            waiting: gauge!("tenure_leases", "state" => "waiting"),
+            delayed: gauge!("tenure_leases", "state" => "delayed"),
+            ended: gauge!("tenure_leases", "state" => "ended"),
+            term: gauge!("tenure_raft_term"),
+            leader: gauge!("tenure_raft_leader"),
+            applied: gauge!("tenure_raft_applied_index"),
+            contact: gauge!("tenure_raft_leader_contact_seconds"),
+            cluster_time: gauge!("tenure_cluster_time_seconds"),
+        }
+    }
+}
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    pub(super) async fn set_gauges(self: Arc<Self>) {
+        let gauges = Gauges::new();
+        loop {
+            let (counts, now, applied) = self.raft.replica().read(|state| {
+                let applied = state.applied.map_or(0, |applied| applied.index);
+                (state.machine.counts(), state.machine.now(), applied)
+            });
+            let leads = self.clock.lead().is_some();
+            let contact = if leads { Some(0) } else { self.contact.elapsed_ms() };
+            gauges.held.set(counts.held as f64);
+            gauges.waiting.set(counts.waiting as f64);
+            gauges.delayed.set(counts.delayed as f64);
+            gauges.ended.set(counts.ended as f64);
+            gauges.term.set(self.raft.leadership().term as f64);
+            gauges.leader.set(f64::from(u8::from(leads)));
+            gauges.applied.set(applied as f64);
+            gauges.contact.set(contact.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
+            gauges.cluster_time.set(now as f64 / 1e3);
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// Counts what entries change.
+pub(super) struct Transitions {
+    granted: Counter,
+    expired: Counter,
+    released: Counter,
+    revoked: Counter,
+    handed_over: Counter,
+}
+
+impl Transitions {
+    pub fn new() -> Transitions {
+        let counter = |change: &'static str| counter!("tenure_lease_transitions_total", "change" => change);
+        Transitions {
+            granted: counter("granted"),
+            expired: counter("expired"),
+            released: counter("released"),
+            revoked: counter("revoked"),
+            handed_over: counter("handed_over"),
+        }
+    }
+
+    pub fn count(&self, transitions: &[Transition]) {
+        for transition in transitions {
+            let counter = match transition.change {
+                Change::Granted(_) => &self.granted,
+                Change::Expired => &self.expired,
+                Change::Released => &self.released,
+                Change::Revoked { .. } => &self.revoked,
+                Change::HandedOver { .. } => &self.handed_over,
+            };
+            counter.increment(1);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Any node takes any request: the leader carries it out, another node passes it to the leader, once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::Inner;
+use super::proposer::NoOutcome;
+use super::request::{Answer, Consistency, Request, RequestError, Response};
+use crate::lease::{Command, Outcome};
+use crate::peer::{CallError, Lane, Transport};
+use crate::raft::{Call, Forwarded, PeerInfo, Reply};
+use crate::storage::{Storage, codec};
+use crate::types::NodeId;
+
+/// Pause before a leader that could not be reached, or was none, is looked for again. It doubles, so that many
+/// requests that wait for an election leave it the processor.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+/// Largest request that is passed on, in bytes.
+const MAX_REQUEST_BYTES: usize = 4 << 20;
+/// Largest answer, in bytes.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
+
+/// Whether a node that does not lead passes a request on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    Once,
+    Never,
+}
+
+/// What the leader says to a request that was passed on.
+#[derive(Debug, Serialize, Deserialize)]
+enum Passed {
+    Done(Box<Result<Response, RequestError>>),
+    /// Certainly not done: look for the leader again.
+    NotLeader,
+}
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    pub(super) async fn route(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, RequestError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(RequestError::ShuttingDown);
+        }
+        if let Request::Read { query, consistency: Consistency::Stale } = request {
+            return Ok(self.read_memory(query, self.stale_ms()));
+        }
+        let arrived = Instant::now();
+        let mut leaderless_since = arrived;
+        // Once a try may have been carried out, nothing that a later one is refused for says that it was not.
+        let mut doubt = None;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let refusal = match self.attempt(request.clone_for(arrived), forward).await {
+                Ok(response) => return without_doubt(response, doubt),
+                Err(NoOutcome::NotLeader) => None,
+                Err(NoOutcome::Refused(error)) => Some(error),
+                Err(NoOutcome::Unknown(reason)) => {
+                    let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request;
+                    let error = (!again).then(|| RequestError::Unknown(reason.clone()));
+                    doubt = Some(reason).filter(|_| request.is_change());
+                    error
+                }
+            };
+            if request.waits() && self.raft.leadership().leader.is_some() {
+                leaderless_since = Instant::now();
+            }
+            let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
+            if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
+                return Err(doubt.map_or(error, RequestError::Unknown));
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => {
+                    return Err(doubt.map_or(RequestError::ShuttingDown, RequestError::Unknown));
+                }
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+
+    /// One try, wherever the leader is now.
+    pub(super) async fn attempt(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, NoOutcome> {
+        match self.raft.leadership().leader {
+            Some(leader) if leader == self.id => self.lead(request).await,
+            Some(leader) => {
+                let info = self.raft.member(leader).ok_or(NoOutcome::NotLeader)?;
+                match forward {
+                    Forward::Once => self.pass_on(leader, &info, &request).await,
+                    Forward::Never => Err(NoOutcome::Refused(RequestError::NotLeader { leader, http: info.http })),
+                }
+            }
+            None => Err(NoOutcome::NotLeader),
+        }
+    }
+
+    async fn pass_on(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, NoOutcome> {
+        let call = codec::encode(&Call::Forward(codec::encode(request).into())).into();
+        let timeout = self.timeouts.request + request.wait();
+        let mut leadership = self.raft.watch_leadership();
+        let called = tokio::select! {
+            called = self.transport.call(leader, &info.peer, Lane::Request, call, timeout) => called,
+            // It may be frozen, or cut off: then it never answers.
+            () = async {
+                while leadership.now().leader.is_none_or(|now| now == leader) {
+                    leadership.changed().await;
+                }
+            } => return Err(NoOutcome::Unknown(format!("node {leader} stopped being the leader"))),
+        };
+        let reply = called.map_err(|error: CallError| {
+            if error.certainly_not_done() { NoOutcome::NotLeader } else { NoOutcome::Unknown(error.to_string()) }
+        })?;
+        let unreadable =
+            |what: String| NoOutcome::Unknown(format!("node {leader} answered what cannot be read: {what}"));
+        match codec::decode(&reply, MAX_RESPONSE_BYTES) {
+            Ok(Reply::Forward(passed)) => match codec::decode(&passed, MAX_RESPONSE_BYTES) {
+                Ok(Passed::Done(done)) => done.map_err(NoOutcome::from),
+                Ok(Passed::NotLeader) => Err(NoOutcome::NotLeader),
+                Err(error) => Err(unreadable(error.to_string())),
+            },
+            Ok(Reply::NotNow(_) | Reply::Failed(_)) => Err(NoOutcome::NotLeader),
+            Ok(other) => Err(unreadable(format!("{other:?}"))),
+            Err(error) => Err(unreadable(error.to_string())),
+        }
+    }
+
+    /// Milliseconds since this node heard from a leader.
+    fn stale_ms(&self) -> Option<u64> {
+        if self.clock.lead().is_some() { Some(0) } else { self.contact.elapsed_ms() }
+    }
+}
+
+/// What other nodes pass on to this one.
+pub(crate) struct Forwarding<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
+
+impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
+    async fn forwarded(&self, _: NodeId, request: Bytes) -> Bytes {
+        let passed = match codec::decode::<Request>(&request, MAX_REQUEST_BYTES) {
+            Err(error) => {
+                let reason = format!("the leader cannot read it: {error}");
+                Passed::Done(Box::new(Err(RequestError::Unreadable(reason))))
+            }
+            Ok(request) => match self.0.lead(request).await {
+                Ok(response) => Passed::Done(Box::new(Ok(response))),
+                Err(NoOutcome::NotLeader) => Passed::NotLeader,
+                Err(NoOutcome::Refused(error)) => Passed::Done(Box::new(Err(error))),
+                Err(NoOutcome::Unknown(reason)) => Passed::Done(Box::new(Err(RequestError::Unknown(reason)))),
+            },
+        };
+        codec::encode(&passed).into()
+    }
+
+    fn heard(&self, _: NodeId) {
+        self.0.contact.heard();
+    }
+}
+
+/// An answer, where an earlier try of the same request may have been carried out too: a claim that is refused now may
+/// have been granted then. What changed nothing, or the same, is certain.
+fn without_doubt(response: Response, doubt: Option<String>) -> Result<Response, RequestError> {
+    let is_refused =
+        matches!(response.answer, Answer::Outcome(Outcome::Refused(_)) | Answer::WaitTimeout | Answer::WaitAbandoned);
+    match doubt.filter(|_| is_refused) {
+        Some(reason) => Err(RequestError::Unknown(format!("{reason}; tried again, it was refused"))),
+        None => Ok(response),
+    }
+}
+
+impl From<RequestError> for NoOutcome {
+    fn from(error: RequestError) -> NoOutcome {
+        match error {
+            RequestError::Unknown(reason) => NoOutcome::Unknown(reason),
+            // The leader is going: the next one takes it.
+            RequestError::ShuttingDown | RequestError::NoLeader => NoOutcome::NotLeader,
+            error => NoOutcome::Refused(error),
+        }
+    }
+}
+
+impl Request {
+    /// Whether doing it twice is the same as once, answer included: then an unknown outcome is simply tried again. A
+    /// release or hand-over that had been done would be answered as if it had not.
+    fn may_repeat(&self) -> bool {
+        match self {
+            Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
+            Request::Change(command) => matches!(command, Command::Renew { .. }),
+        }
+    }
+
+    fn is_change(&self) -> bool {
+        matches!(self, Request::Acquire(_) | Request::Change(_))
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait().is_zero()
+    }
+
+    fn wait(&self) -> Duration {
+        match self {
+            Request::Acquire(acquire) => Duration::from_millis(acquire.wait_ms.unwrap_or_default()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The request as it is to be tried now: a wait that began earlier has less left.
+    fn clone_for(&self, arrived: Instant) -> Request {
+        let mut request = self.clone();
+        if let Request::Acquire(acquire) = &mut request
+            && let Some(wait_ms) = &mut acquire.wait_ms
+        {
+            *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
+        }
+        request
+    }
+}

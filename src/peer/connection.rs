@@ -1,0 +1,149 @@
+//! The calling end of one connection: many requests under way, each answered by its id.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Lane;
+use super::frame::{self, Frame, Kind};
+
+pub struct Connection {
+    address: String,
+    next_id: AtomicU64,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Bytes>>>,
+    /// Cancelled once: from then on nothing is sent, and whoever waits is told.
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// Why a call on a connection has no answer.
+#[derive(Debug)]
+pub enum Broken {
+    BeforeSending(String),
+    AfterSending(String),
+}
+
+impl Connection {
+    /// Takes a connection over after the handshake. Its reader runs in `tasks` until it breaks or `stop`.
+    pub fn start(
+        stream: TcpStream,
+        address: &str,
+        lane: Lane,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Arc<Connection> {
+        let (reader, writer) = stream.into_split();
+        let connection = Arc::new(Connection {
+            address: address.to_string(),
+            next_id: AtomicU64::new(0),
+            writer: tokio::sync::Mutex::new(writer),
+            waiting: Mutex::default(),
+            closed: stop.child_token(),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn(connection.clone().read_answers(reader, lane));
+        connection
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, Broken> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.waiting.lock().insert(id, answer);
+        let mut pending = Pending { connection: self, id, sent: false };
+        self.send(Frame { kind: Kind::Request, id, body }).await.map_err(|e| Broken::BeforeSending(e.to_string()))?;
+        pending.sent = true;
+        let answer = tokio::select! {
+            biased;
+            answer = answered => answer.ok(),
+            () = self.closed.cancelled() => None,
+        };
+        pending.sent = false;
+        answer.ok_or_else(|| Broken::AfterSending("the connection closed".into()))
+    }
+
+    /// Writes a frame whole, or closes the connection: half a frame would garble all that follows.
+    async fn send(&self, frame: Frame) -> io::Result<()> {
+        let mut writer = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
+            writer = self.writer.lock() => writer,
+        };
+        let close_unless_done = self.closed.clone().drop_guard();
+        frame::write(&mut *writer, &frame).await?;
+        close_unless_done.disarm();
+        Ok(())
+    }
+
+    async fn read_answers(self: Arc<Self>, reader: OwnedReadHalf, lane: Lane) {
+        let mut reader = BufReader::with_capacity(64 << 10, reader);
+        let _closed_at_the_end = self.closed.clone().drop_guard();
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = self.closed.cancelled() => break,
+                frame = frame::read(&mut reader, lane.max_body()) => frame,
+            };
+            match frame {
+                Ok(Some(Frame { kind: Kind::Response, id, body })) => {
+                    if let Some(waiting) = self.waiting.lock().remove(&id) {
+                        // The caller may have gone; its answer goes with it.
+                        let _ = waiting.send(body);
+                    }
+                }
+                Ok(Some(frame)) => {
+                    tracing::warn!(peer = self.address, kind = ?frame.kind, "an answering node sent what only callers send");
+                    break;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(peer = self.address, %error, "peer connection lost");
+                    break;
+                }
+            }
+        }
+        self.waiting.lock().clear();
+    }
+}
+
+/// A call under way. Dropped before its answer, it tells the other end that nobody waits any more.
+struct Pending<'a> {
+    connection: &'a Arc<Connection>,
+    id: u64,
+    sent: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.connection.waiting.lock().remove(&self.id);
+        if self.sent && !self.connection.is_closed() {
+            // Without a runtime (it is going down) there is nobody to tell either.
+            let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+            let (connection, id) = (self.connection.clone(), self.id);
+            let withdraw = Frame { kind: Kind::Withdraw, id, body: Bytes::new() };
+            self.connection.tasks.spawn_on(async move { connection.send(withdraw).await }, &runtime);
+        }
+    }
+}

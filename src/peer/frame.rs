@@ -1,0 +1,89 @@
+//! Frames on a peer connection: `length u32, kind u8, id u64, body`, big-endian; the length counts what follows it.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+const HEADER_BYTES: usize = 4 + 1 + 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Request = 1,
+    Response = 2,
+    /// The caller no longer wants the answer to the request of this id.
+    Withdraw = 3,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: Kind,
+    pub id: u64,
+    pub body: Bytes,
+}
+
+/// Reads one frame; `None` at a clean end between frames.
+pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::Result<Option<Frame>> {
+    let mut length = [0; 4];
+    match reader.read_exact(&mut length).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    };
+    let length = u32::from_be_bytes(length) as usize;
+    if !(HEADER_BYTES - 4..=HEADER_BYTES - 4 + max_body).contains(&length) {
+        return Err(invalid(format!("a frame of {length} bytes; at most {max_body} are allowed here")));
+    }
+    let kind = match reader.read_u8().await? {
+        1 => Kind::Request,
+        2 => Kind::Response,
+        3 => Kind::Withdraw,
+        other => return Err(invalid(format!("a frame of unknown kind {other}"))),
+    };
+    let id = reader.read_u64().await?;
+    let mut body = BytesMut::zeroed(length - (HEADER_BYTES - 4));
+    reader.read_exact(&mut body).await?;
+    Ok(Some(Frame { kind, id, body: body.freeze() }))
+}
+
+/// Writes one frame with one system call where the kernel takes it whole.
+pub async fn write<W: AsyncWrite + Unpin>(writer: &mut W, frame: &Frame) -> io::Result<()> {
+    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + frame.body.len());
+    bytes.extend_from_slice(&((HEADER_BYTES - 4 + frame.body.len()) as u32).to_be_bytes());
+    bytes.extend_from_slice(&[frame.kind as u8]);
+    bytes.extend_from_slice(&frame.id.to_be_bytes());
+    bytes.extend_from_slice(&frame.body);
+    writer.write_all(&bytes).await
+}
+
+fn invalid(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_comes_back_as_it_was_sent() {
+        let frame = Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") };
+        let mut wire = Vec::new();
+        write(&mut wire, &frame).await.expect("a vector takes all");
+        let mut reader = &wire[..];
+        assert_eq!(read(&mut reader, 4).await.expect("readable"), Some(frame));
+        assert_eq!(read(&mut reader, 4).await.expect("a clean end"), None);
+    }
+
+    #[tokio::test]
+    async fn frames_that_are_too_large_too_short_unknown_or_cut_are_errors() {
+        let frame = Frame { kind: Kind::Response, id: 7, body: Bytes::from_static(b"body") };
+        let mut wire = Vec::new();
+        write(&mut wire, &frame).await.expect("a vector takes all");
+        assert!(read(&mut &wire[..], 3).await.is_err(), "larger than allowed");
+        assert!(read(&mut &wire[..wire.len() - 1], 4).await.is_err(), "cut");
+        let mut unknown = wire.clone();
+        unknown[4] = 9;
+        assert!(read(&mut &unknown[..], 4).await.is_err(), "unknown kind");
+        assert!(read(&mut &[0, 0, 0, 1, 1][..], 4).await.is_err(), "shorter than its header");
+        assert!(read(&mut &[0xff; 64][..], 4).await.is_err(), "random bytes");
+    }
+}

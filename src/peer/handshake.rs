@@ -1,0 +1,272 @@
+//! Who is at the other end. Both ends say their cluster, node and incarnation before anything else, and each refuses
+//! an end that does not belong.
+//!
+//! An *incarnation* is a random number written beside a node's data at its first start. A voter that comes back with
+//! another one has lost its disk: it may have forgotten votes and entries that the cluster counts on.
+
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::Lane;
+use crate::storage::codec;
+use crate::types::NodeId;
+
+const MAGIC: &[u8; 8] = b"TENUREp\x01";
+const MAX_HELLO_BYTES: usize = 4096;
+
+/// This node, as it presents itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub cluster: String,
+    pub node: NodeId,
+    pub incarnation: u64,
+    /// How long this node's promises last. Two nodes that work together keep and count on the same length.
+    pub promise: Duration,
+}
+
+/// The first message of each end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub cluster: String,
+    pub from: NodeId,
+    pub incarnation: u64,
+    pub promise_ms: u64,
+    /// Whom the caller means to reach; the answering end gives its caller's id back.
+    pub to: NodeId,
+    /// The lane of the connection.
+    pub lane: u8,
+    /// Set by the answering end when it will not have the caller.
+    pub refused: Option<Refusal>,
+}
+
+/// Why two ends do not belong together. Travels between builds: new reasons go at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("node {node} belongs to cluster {theirs:?}, not to {ours:?}")]
+    OtherCluster { node: NodeId, theirs: String, ours: String },
+    #[error("node {caller} meant to reach node {meant}, and node {answers} answers there")]
+    OtherNode { caller: NodeId, meant: NodeId, answers: NodeId },
+    #[error("two nodes say that they are node {node}; ids are never shared")]
+    SharedId { node: NodeId },
+    #[error(
+        "node {node} joined with another disk ({joined:016x}, now {now:016x}): a voter that lost its disk may have \
+         forgotten votes and entries that the cluster counts on. Remove it from the cluster and let it join again \
+         under a new id with an empty directory"
+    )]
+    OtherDisk { node: NodeId, joined: u64, now: u64 },
+    #[error(
+        "node {node} has a leadership lease of {theirs_ms} ms, and this cluster's other nodes one of {ours_ms} ms: all \
+         nodes need the same [raft] timings. To change them, stop all nodes, change the file, and start them again"
+    )]
+    OtherTimings { node: NodeId, theirs_ms: u64, ours_ms: u64 },
+}
+
+/// What is known of the incarnations of the cluster's members.
+pub trait Incarnations: Send + Sync + 'static {
+    /// Whether this end has read its log yet. Before that it could let in a caller that it must refuse.
+    fn are_read(&self) -> bool;
+
+    /// The incarnation that `node` joined with, if it has joined.
+    fn joined(&self, node: NodeId) -> Option<u64>;
+
+    /// `node` presented itself, and it was not refused.
+    fn met(&self, node: NodeId, incarnation: u64);
+}
+
+impl Identity {
+    fn hello(&self, to: NodeId, lane: Lane, refused: Option<Refusal>) -> Hello {
+        Hello {
+            cluster: self.cluster.clone(),
+            from: self.node,
+            incarnation: self.incarnation,
+            promise_ms: self.promise_ms(),
+            to,
+            lane: lane.code(),
+            refused,
+        }
+    }
+
+    /// Why the other end does not belong to this one, if it does not.
+    fn refusal(&self, other: &Hello, known: &dyn Incarnations) -> Option<Refusal> {
+        if other.cluster != self.cluster {
+            let (theirs, ours) = (other.cluster.clone(), self.cluster.clone());
+            return Some(Refusal::OtherCluster { node: other.from, theirs, ours });
+        }
+        if other.to != self.node {
+            return Some(Refusal::OtherNode { caller: other.from, meant: other.to, answers: self.node });
+        }
+        if other.from == self.node {
+            return Some(Refusal::SharedId { node: self.node });
+        }
+        if let Some(joined) = known.joined(other.from).filter(|&joined| joined != other.incarnation) {
+            return Some(Refusal::OtherDisk { node: other.from, joined, now: other.incarnation });
+        }
+        // A leader trusts its memory for as long as it thinks that the others promised.
+        let (theirs_ms, ours_ms) = (other.promise_ms, self.promise_ms());
+        (theirs_ms != ours_ms).then_some(Refusal::OtherTimings { node: other.from, theirs_ms, ours_ms })
+    }
+
+    fn promise_ms(&self) -> u64 {
+        self.promise.as_millis() as u64
+    }
+}
+
+/// The calling end: presents itself and checks who answers.
+pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    identity: &Identity,
+    target: NodeId,
+    lane: Lane,
+    known: &dyn Incarnations,
+) -> io::Result<Result<(), Refusal>> {
+    write_hello(stream, &identity.hello(target, lane, None)).await?;
+    let answer = read_hello(stream).await?;
+    if let Some(reason) = answer.refused {
+        return Ok(Err(reason));
+    }
+    if answer.from != target {
+        return Ok(Err(Refusal::OtherNode { caller: identity.node, meant: target, answers: answer.from }));
+    }
+    let refusal = identity.refusal(&answer, known);
+    if refusal.is_none() {
+        known.met(answer.from, answer.incarnation);
+    }
+    Ok(refusal.map_or(Ok(()), Err))
+}
+
+/// The answering end: who calls, and on which lane.
+pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    identity: &Identity,
+    known: &dyn Incarnations,
+) -> io::Result<Result<(NodeId, Lane), Refusal>> {
+    let hello = read_hello(stream).await?;
+    let Some(lane) = Lane::from_code(hello.lane) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unknown lane {}", hello.lane)));
+    };
+    if !known.are_read() {
+        return Err(io::Error::other(format!("node {} called before this node has read its log", hello.from)));
+    }
+    let refusal = identity.refusal(&hello, known);
+    write_hello(stream, &identity.hello(hello.from, lane, refusal.clone())).await?;
+    if refusal.is_none() {
+        known.met(hello.from, hello.incarnation);
+    }
+    Ok(refusal.map_or(Ok((hello.from, lane)), Err))
+}
+
+async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io::Result<()> {
+    let body = codec::encode(hello);
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&body);
+    writer.write_all(&bytes).await
+}
+
+async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Hello> {
+    let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let mut magic = [0; 8];
+    reader.read_exact(&mut magic).await?;
+    if magic[..7] != MAGIC[..7] {
+        return Err(invalid("the other end does not speak Tenure's peer protocol".into()));
+    }
+    if magic[7] != MAGIC[7] {
+        return Err(invalid(format!("the other end speaks peer protocol {}, this node {}", magic[7], MAGIC[7])));
+    }
+    let length = reader.read_u32().await? as usize;
+    if length > MAX_HELLO_BYTES {
+        return Err(invalid(format!("a greeting of {length} bytes")));
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await?;
+    codec::decode(&body, MAX_HELLO_BYTES).map_err(|error| invalid(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Known(Option<u64>);
+
+    impl Incarnations for Known {
+        fn are_read(&self) -> bool {
+            true
+        }
+        fn joined(&self, _: NodeId) -> Option<u64> {
+            self.0
+        }
+        fn met(&self, _: NodeId, _: u64) {}
+    }
+
+    fn identity(cluster: &str, node: NodeId) -> Identity {
+        Identity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
+    }
+
+    async fn meet(
+        caller: Identity,
+        target: NodeId,
+        callee: Identity,
+        known: Option<u64>,
+    ) -> (Result<(), Refusal>, Result<(NodeId, Lane), Refusal>) {
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let known = Known(known);
+        let (called, answered) =
+            tokio::join!(call(&mut near, &caller, target, Lane::Log, &Known(None)), answer(&mut far, &callee, &known));
+        (called.expect("io"), answered.expect("io"))
+    }
+
+    #[tokio::test]
+    async fn two_nodes_of_one_cluster_meet() {
+        let (called, answered) = meet(identity("a", 1), 2, identity("a", 2), Some(11)).await;
+        assert_eq!(called, Ok(()));
+        assert_eq!(answered, Ok((1, Lane::Log)));
+    }
+
+    #[tokio::test]
+    async fn another_cluster_node_or_disk_a_double_and_other_timings_are_refused_at_both_ends() {
+        let cases = [
+            (identity("b", 1), 2, None, "belongs to cluster"),
+            (identity("a", 1), 3, None, "meant to reach node 3"),
+            (identity("a", 2), 2, None, "ids are never shared"),
+            (identity("a", 1), 2, Some(99), "lost its disk"),
+            (Identity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
+        ];
+        for (caller, target, known, reason) in cases {
+            let (called, answered) = meet(caller, target, identity("a", 2), known).await;
+            assert!(called.unwrap_err().to_string().contains(reason), "{reason}");
+            assert!(answered.unwrap_err().to_string().contains(reason), "{reason}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_is_let_in_before_the_log_is_read() {
+        struct Unread;
+        impl Incarnations for Unread {
+            fn are_read(&self) -> bool {
+                false
+            }
+            fn joined(&self, _: NodeId) -> Option<u64> {
+                None
+            }
+            fn met(&self, node: NodeId, _: u64) {
+                panic!("node {node} was let in");
+            }
+        }
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let (caller, callee) = (identity("a", 1), identity("a", 2));
+        let answer = async move { answer(&mut far, &callee, &Unread).await.map(|_| ()) };
+        let (called, answered) = tokio::join!(call(&mut near, &caller, 2, Lane::Log, &Known(None)), answer);
+        assert!(called.is_err() && answered.is_err(), "{called:?} {answered:?}");
+    }
+
+    #[tokio::test]
+    async fn other_protocols_and_versions_are_told_apart() {
+        let http = read_hello(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await.unwrap_err().to_string();
+        assert!(http.contains("does not speak"), "{http}");
+        let newer = read_hello(&mut &b"TENUREp\x02\0\0\0\0"[..]).await.unwrap_err().to_string();
+        assert!(newer.contains("protocol 2"), "{newer}");
+    }
+}

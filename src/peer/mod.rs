@@ -1,0 +1,110 @@
+//! Connections between the nodes of a cluster: who is at the other end, and one answer for each request.
+//!
+//! This module does not know Raft: bodies are bytes whose meaning is the caller's. [`Transport`] is what callers
+//! see; [`TcpTransport`] is the real one, and [`memory::Switchboard`] its twin for tests.
+
+mod connection;
+mod frame;
+mod handshake;
+mod listener;
+pub mod memory;
+mod pool;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::types::NodeId;
+
+pub use handshake::{Identity, Incarnations, Refusal};
+pub use listener::serve;
+pub use pool::TcpTransport;
+
+/// Each lane is a connection of its own, so that what must be quick does not queue behind what is large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Heartbeats, votes, transfers.
+    Control,
+    /// Log entries, one request at a time.
+    Log,
+    /// Snapshot chunks, one request at a time.
+    Snapshot,
+    /// Client requests on their way to the leader.
+    Request,
+}
+
+impl Lane {
+    pub const ALL: [Lane; 4] = [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request];
+
+    /// Largest body of a frame, in bytes.
+    pub fn max_body(self) -> usize {
+        match self {
+            Lane::Control => 1 << 20,
+            Lane::Log | Lane::Snapshot => 4 << 20,
+            Lane::Request => 16 << 20,
+        }
+    }
+
+    /// Whether requests are answered one after the other, in order.
+    fn in_order(self) -> bool {
+        matches!(self, Lane::Log | Lane::Snapshot)
+    }
+
+    fn code(self) -> u8 {
+        self as u8
+    }
+
+    fn from_code(code: u8) -> Option<Lane> {
+        Lane::ALL.into_iter().find(|lane| lane.code() == code)
+    }
+}
+
+/// Sends one request to a node and brings its answer.
+pub trait Transport: Clone + Send + Sync + 'static {
+    /// Dropping the future withdraws the request, as far as it has not been carried out.
+    fn call(
+        &self,
+        target: NodeId,
+        address: &str,
+        lane: Lane,
+        body: Bytes,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Bytes, CallError>> + Send;
+}
+
+/// Answers what other nodes ask.
+pub trait Service: Send + Sync + 'static {
+    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> impl Future<Output = Bytes> + Send;
+}
+
+impl<S: Service> Service for Arc<S> {
+    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> impl Future<Output = Bytes> + Send {
+        (**self).serve(from, lane, body)
+    }
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Certainly not delivered.
+    #[error("node {target} at {address} cannot be reached: {reason}")]
+    NotSent { target: NodeId, address: String, reason: String },
+    /// Certainly not delivered: the other end is not who it should be, or will not have us.
+    #[error("node {target} at {address} and this node do not belong together: {reason}")]
+    Refused { target: NodeId, address: String, reason: Refusal },
+    /// It may have been delivered and carried out.
+    #[error("the connection to node {target} was lost: {reason}")]
+    Lost { target: NodeId, reason: String },
+    /// It may have been delivered and carried out.
+    #[error("node {target} did not answer within {timeout:?}")]
+    Timeout { target: NodeId, timeout: Duration },
+}
+
+impl CallError {
+    /// Whether the request certainly had no effect.
+    pub fn certainly_not_done(&self) -> bool {
+        matches!(self, CallError::NotSent { .. } | CallError::Refused { .. })
+    }
+}

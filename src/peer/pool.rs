@@ -1,0 +1,120 @@
+//! One connection to each node for each lane, opened when it is first needed and again when it broke.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Broken, Connection};
+use super::handshake::{self, Identity, Incarnations};
+use super::{CallError, Lane, Transport};
+use crate::types::NodeId;
+
+/// Longest time to open a connection and shake hands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Calls over TCP.
+#[derive(Clone)]
+pub struct TcpTransport {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Identity,
+    incarnations: Arc<dyn Incarnations>,
+    slots: Mutex<HashMap<(NodeId, Lane), Slot>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Async, so that concurrent callers wait for one attempt to connect instead of making many.
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
+
+impl TcpTransport {
+    pub fn new(identity: Identity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        TcpTransport { inner: Arc::new(Inner { identity, incarnations, slots: Mutex::default(), tasks, stop }) }
+    }
+
+    /// Closes every connection and waits until nothing of this transport runs.
+    pub async fn shutdown(&self) {
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
+        let slot = self.inner.slots.lock().entry((target, lane)).or_default().clone();
+        let mut slot = slot.lock().await;
+        if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
+            return Ok(open.clone());
+        }
+        let connection = self.connect(target, address, lane).await?;
+        if let Some(old) = slot.replace(connection.clone()) {
+            old.close();
+        }
+        Ok(connection)
+    }
+
+    async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
+        let inner = &self.inner;
+        let not_sent = |reason: String| CallError::NotSent { target, address: address.to_string(), reason };
+        if inner.stop.is_cancelled() {
+            return Err(not_sent("this node is shutting down".into()));
+        }
+        let attempt = async {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            let met = handshake::call(&mut stream, &inner.identity, target, lane, &*inner.incarnations).await?;
+            io::Result::Ok((stream, met))
+        };
+        let (stream, met) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) => return Err(not_sent(error.to_string())),
+            Err(_) => return Err(not_sent(format!("no connection within {CONNECT_TIMEOUT:?}"))),
+        };
+        met.map_err(|reason| CallError::Refused { target, address: address.to_string(), reason })?;
+        Ok(Connection::start(stream, address, lane, &inner.tasks, &inner.stop))
+    }
+}
+
+impl Transport for TcpTransport {
+    async fn call(
+        &self,
+        target: NodeId,
+        address: &str,
+        lane: Lane,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        let deadline = tokio::time::Instant::now() + timeout;
+        let timed_out = || CallError::Timeout { target, timeout };
+        let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
+            Ok(connection) => connection?,
+            Err(_) => {
+                let reason = format!("no connection within {timeout:?}");
+                return Err(CallError::NotSent { target, address: address.to_string(), reason });
+            }
+        };
+        match tokio::time::timeout_at(deadline, connection.call(body)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Broken::BeforeSending(reason))) => {
+                Err(CallError::NotSent { target, address: address.to_string(), reason })
+            }
+            Ok(Err(Broken::AfterSending(reason))) => Err(CallError::Lost { target, reason }),
+            Err(_) => {
+                // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
+                if lane != Lane::Request {
+                    connection.close();
+                }
+                Err(timed_out())
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Raft, by openraft: the only module that names it.
+//!
+//! It carries log entries to a majority of disks and applies them to a [`Replica`]. What an entry asks for is the
+//! lease machine's business, where bytes are kept the storage's, and how they travel the peer module's.
+
+mod handle;
+mod log;
+mod network;
+mod payload;
+mod replica;
+mod service;
+mod snapshot;
+mod state_machine;
+#[cfg(test)]
+mod tests;
+mod timings;
+mod types;
+mod wire;
+
+pub use handle::{HandOnError, Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
+pub use payload::{Joined, MAX_ENTRY_BYTES};
+pub use replica::{Observer, Progress, Replica, State};
+pub use service::{Forwarded, RaftService};
+pub use timings::Safeguards;
+pub use types::{Applied, PeerInfo, Proposal};
+pub use wire::{Call, Reply};
+
+use crate::config::RaftTimings;
+use log::Log;

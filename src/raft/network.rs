@@ -1,0 +1,208 @@
+//! openraft's network over a [`Transport`].
+//!
+//! Appends go one at a time to each node: openraft counts the acknowledgement of a stream's later requests from a
+//! moment that local reads cannot rely on, so nothing is pipelined. Heartbeats and snapshots have connections of
+//! their own.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::alias::{SnapshotOf, VoteOf};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{Backoff, RPCOption};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
+};
+use openraft::{RaftNetworkFactory, RaftNetworkV2};
+
+use super::snapshot::SnapshotData;
+use super::state_machine::blocking;
+use super::types::{PeerInfo, TypeConfig, vote, vote_record};
+use super::wire::{self, Append, Ballot, Call, Reply, SNAPSHOT_MESSAGE_BYTES, Transfer};
+use crate::peer::{CallError, Lane, Transport};
+use crate::storage::{SnapshotManifest, Storage, StorageError};
+use crate::types::NodeId;
+
+type Rpc<T> = Result<T, RPCError<TypeConfig>>;
+
+/// Wait before a node that could not be reached is tried again.
+const BACKOFF: Duration = Duration::from_millis(50);
+
+#[derive(Clone)]
+pub struct Network<S, T> {
+    pub transport: T,
+    pub storage: S,
+    /// Highest commit index that was put into any message: what a follower can have applied.
+    pub announced_commit: Arc<AtomicU64>,
+    /// Longest wait for the answer to an append with entries, or to a piece of a snapshot: it includes the other
+    /// node's disk.
+    pub disk_timeout: Duration,
+}
+
+/// The way to one node.
+pub struct Link<S, T> {
+    network: Network<S, T>,
+    target: NodeId,
+    address: String,
+    append_lane: Lane,
+}
+
+impl<S: Storage, T: Transport> Network<S, T> {
+    fn link(&self, target: NodeId, info: &PeerInfo, append_lane: Lane) -> Link<S, T> {
+        Link { network: self.clone(), target, address: info.peer.clone(), append_lane }
+    }
+}
+
+impl<S: Storage, T: Transport> RaftNetworkFactory<TypeConfig> for Network<S, T> {
+    type Network = Link<S, T>;
+
+    async fn new_client(&mut self, target: NodeId, node: &PeerInfo) -> Link<S, T> {
+        self.link(target, node, Lane::Log)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: NodeId, node: &PeerInfo) -> Link<S, T> {
+        self.link(target, node, Lane::Control)
+    }
+}
+
+impl<S: Storage, T: Transport> Link<S, T> {
+    async fn call(&self, lane: Lane, call: &Call, timeout: Duration) -> Rpc<Reply> {
+        let body = wire::encode(call);
+        let sent = self.network.transport.call(self.target, &self.address, lane, body, timeout).await;
+        let reply = sent.map_err(|error| rpc_error(&error))?;
+        match wire::decode(&reply) {
+            Ok(Reply::NotNow(reason)) => Err(unreachable(reason)),
+            Ok(Reply::Failed(reason)) => Err(unreachable(reason)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(network_error(&error)),
+        }
+    }
+
+    async fn ballot(&self, call: Call, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
+        match self.call(Lane::Control, &call, option.soft_ttl()).await? {
+            Reply::Vote(poll) => Ok(poll.response(self.target)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn send_snapshot(
+        &self,
+        by: VoteOf<TypeConfig>,
+        manifest: SnapshotManifest,
+    ) -> Rpc<SnapshotResponse<TypeConfig>> {
+        let timeout = self.network.disk_timeout;
+        self.go_on(Call::SnapshotBegin).await?;
+        let mut next = 0;
+        while next < manifest.chunks {
+            let (storage, id, chunks) = (self.network.storage.clone(), manifest.id, manifest.chunks);
+            let read = blocking(move || read_message(&storage, id, next, chunks)).await;
+            let (bytes, after) = read.map_err(|error| network_error(&error))?;
+            self.go_on(Call::SnapshotBytes(bytes)).await?;
+            next = after;
+        }
+        let end = Call::SnapshotEnd { vote: vote_record(&by), crc: manifest.crc };
+        match self.call(Lane::Snapshot, &end, timeout).await? {
+            Reply::SnapshotEnd { vote: record } => Ok(SnapshotResponse::new(vote(record, self.target))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn go_on(&self, call: Call) -> Rpc<()> {
+        match self.call(Lane::Snapshot, &call, self.network.disk_timeout).await? {
+            Reply::SnapshotGoOn => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
+    type SnapshotData = SnapshotData<S>;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
+        // Before the message leaves: a local read must not answer from before what a follower may already show.
+        let commit = request.leader_commit.as_ref().map_or(0, |commit| commit.index);
+        self.network.announced_commit.fetch_max(commit, Ordering::SeqCst);
+        let timeout = if self.append_lane == Lane::Log { self.network.disk_timeout } else { option.soft_ttl() };
+        match self.call(self.append_lane, &Call::Append(Append::new(&request)), timeout).await? {
+            Reply::Append(appended) => Ok(appended.response(self.target)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn vote(&mut self, request: VoteRequest<TypeConfig>, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
+        self.ballot(Call::Vote(Ballot::new(&request)), option).await
+    }
+
+    async fn pre_vote(&mut self, request: VoteRequest<TypeConfig>, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
+        self.ballot(Call::PreVote(Ballot::new(&request)), option).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        by: VoteOf<TypeConfig>,
+        snapshot: SnapshotOf<TypeConfig, SnapshotData<S>>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        _: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let SnapshotData::Stored { manifest, .. } = snapshot.snapshot else {
+            unreachable!("only a snapshot on this node's disk is ever sent");
+        };
+        tokio::select! {
+            closed = cancel => Err(closed.into()),
+            sent = self.send_snapshot(by, manifest) => Ok(sent?),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
+        let call = Call::Transfer(Transfer::new(&request));
+        match self.call(Lane::Control, &call, option.soft_ttl()).await? {
+            Reply::Transfer(Ok(())) => Ok(Ok(())),
+            Reply::Transfer(Err(reason)) => Err(unreachable(reason)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        Some(Backoff::new(std::iter::repeat(BACKOFF)))
+    }
+}
+
+/// As many chunks as fit one message, from `next` on, and the number after them.
+fn read_message<S: Storage>(storage: &S, id: u64, mut next: u64, chunks: u64) -> io::Result<(Bytes, u64)> {
+    let mut message = Vec::with_capacity(SNAPSHOT_MESSAGE_BYTES);
+    while next < chunks && message.len() < SNAPSHOT_MESSAGE_BYTES {
+        let chunk = storage.read_snapshot(id, next).map_err(|error: StorageError| io::Error::other(error))?;
+        message.extend_from_slice(&chunk);
+        next += 1;
+    }
+    Ok((message.into(), next))
+}
+
+fn rpc_error(error: &CallError) -> RPCError<TypeConfig> {
+    if error.certainly_not_done() { RPCError::Unreachable(Unreachable::new(error)) } else { network_error(error) }
+}
+
+fn network_error<E: std::error::Error + 'static>(error: &E) -> RPCError<TypeConfig> {
+    RPCError::Network(NetworkError::new(error))
+}
+
+fn unreachable(reason: String) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::from_string(reason))
+}
+
+fn unexpected(reply: &Reply) -> RPCError<TypeConfig> {
+    RPCError::Network(NetworkError::from_string(format!("an answer that does not fit the question: {reply:?}")))
+}

@@ -1,0 +1,187 @@
+//! What stands in a log entry: one byte for the format, one for the kind, then the content. Old entries are read by
+//! newer builds: kinds are never given another meaning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use openraft::EntryPayload;
+use serde::{Deserialize, Serialize};
+
+use super::types::{Entry, Membership, PeerInfo, Proposal, log_id, position};
+use crate::lease::Batch;
+use crate::storage::LogRecord;
+use crate::storage::codec::{self, DecodeError};
+use crate::types::NodeId;
+
+const FORMAT: u8 = 1;
+const BLANK: u8 = 0;
+const BATCH: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+const JOINED: u8 = 3;
+
+/// Largest entry, in bytes: more than a batch of the proposer's, less than one group commit of the store.
+pub const MAX_ENTRY_BYTES: usize = 128 << 10;
+
+/// What a proposal asks of every replica.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    Leases(Batch),
+    Joined(Joined),
+}
+
+/// The disk that a member came with; from then on it is refused with another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    pub node: NodeId,
+    pub incarnation: u64,
+}
+
+/// A membership in our own frozen form.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MembershipRecord {
+    /// Voters; two sets while the membership changes.
+    pub configs: Vec<BTreeSet<NodeId>>,
+    /// Address of the public listener and of the peer listener of each node.
+    pub nodes: BTreeMap<NodeId, (String, String)>,
+}
+
+impl Proposal {
+    pub fn leases(batch: &Batch) -> Proposal {
+        Proposal(frame(BATCH, batch))
+    }
+
+    pub fn joined(joined: Joined) -> Proposal {
+        Proposal(frame(JOINED, &joined))
+    }
+
+    pub fn content(&self) -> Result<Content, PayloadError> {
+        match self.0.get(..2) {
+            Some([FORMAT, BATCH]) => Ok(Content::Leases(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
+            Some([FORMAT, JOINED]) => Ok(Content::Joined(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
+            other => Err(PayloadError::unknown(other)),
+        }
+    }
+}
+
+impl From<&Membership> for MembershipRecord {
+    fn from(membership: &Membership) -> MembershipRecord {
+        let node = |(id, info): (&NodeId, &PeerInfo)| (*id, (info.http.clone(), info.peer.clone()));
+        MembershipRecord {
+            configs: membership.get_joint_config().clone(),
+            nodes: membership.nodes().map(node).collect(),
+        }
+    }
+}
+
+impl MembershipRecord {
+    pub fn membership(self) -> Membership {
+        let nodes: BTreeMap<NodeId, PeerInfo> =
+            self.nodes.into_iter().map(|(id, (http, peer))| (id, PeerInfo { http, peer })).collect();
+        Membership::new(self.configs, nodes).expect("only memberships that are in force are written")
+    }
+}
+
+/// The record of an entry. A proposal's bytes go into it as they are.
+pub fn record(entry: &Entry) -> LogRecord {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => Bytes::from_static(&[FORMAT, BLANK]),
+        EntryPayload::Normal(proposal) => proposal.0.clone(),
+        EntryPayload::Membership(membership) => frame(MEMBERSHIP, &MembershipRecord::from(membership)),
+    };
+    LogRecord { position: position(&entry.log_id), payload }
+}
+
+pub fn entry(record: LogRecord) -> Result<Entry, PayloadError> {
+    let payload = match record.payload.get(..2) {
+        Some([FORMAT, BLANK]) => EntryPayload::Blank,
+        Some([FORMAT, BATCH | JOINED]) => EntryPayload::Normal(Proposal(record.payload)),
+        Some([FORMAT, MEMBERSHIP]) => {
+            let stored: MembershipRecord = codec::decode(&record.payload[2..], MAX_ENTRY_BYTES)?;
+            EntryPayload::Membership(stored.membership())
+        }
+        other => return Err(PayloadError::unknown(other)),
+    };
+    Ok(Entry { log_id: log_id(record.position), payload })
+}
+
+/// Who joined by this entry, if that is what it says.
+pub fn joined(record: LogRecord) -> Result<Option<Joined>, PayloadError> {
+    let EntryPayload::Normal(proposal) = entry(record)?.payload else { return Ok(None) };
+    match proposal.content()? {
+        Content::Joined(joined) => Ok(Some(joined)),
+        Content::Leases(_) => Ok(None),
+    }
+}
+
+fn frame<T: Serialize>(kind: u8, content: &T) -> Bytes {
+    let mut bytes = vec![FORMAT, kind];
+    codec::encode_into(content, &mut bytes);
+    bytes.into()
+}
+
+/// An entry that this build cannot read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    #[error("log entry of format {format}, kind {kind}: a newer build wrote it; run that build or newer")]
+    Unknown { format: u8, kind: u8 },
+    #[error("log entry shorter than its header")]
+    Short,
+    #[error("log entry cannot be read: {0}")]
+    Undecodable(String),
+}
+
+impl PayloadError {
+    fn unknown(header: Option<&[u8]>) -> PayloadError {
+        match header {
+            Some(&[format, kind]) => PayloadError::Unknown { format, kind },
+            _ => PayloadError::Short,
+        }
+    }
+}
+
+impl From<DecodeError> for PayloadError {
+    fn from(error: DecodeError) -> PayloadError {
+        PayloadError::Undecodable(error.to_string())
+    }
+}
+
+impl From<PayloadError> for std::io::Error {
+    fn from(error: PayloadError) -> std::io::Error {
+        std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Command, Stamp};
+    use crate::storage::Position;
+
+    fn read_back(payload: EntryPayload<Proposal, NodeId, PeerInfo>) -> Vec<u8> {
+        let written = Entry { log_id: log_id(Position { term: 3, index: 9 }), payload };
+        let record = record(&written);
+        assert_eq!(entry(record.clone()).expect("readable"), written);
+        record.payload.to_vec()
+    }
+
+    #[test]
+    fn entries_read_back_and_their_bytes_are_frozen() {
+        let batch = Batch { stamp: Stamp { now: 7, wall_ms: 300 }, commands: vec![Command::Tick] };
+        let nodes = BTreeMap::from([(1, PeerInfo { http: "h".into(), peer: "p".into() })]);
+        assert_eq!(read_back(EntryPayload::Blank), [1, 0]);
+        assert_eq!(read_back(EntryPayload::Normal(Proposal::leases(&batch))), [1, 1, 7, 251, 44, 1, 1, 7]);
+        assert_eq!(read_back(EntryPayload::Normal(Proposal::joined(Joined { node: 2, incarnation: 5 }))), [1, 3, 2, 5]);
+        let membership = Membership::new(vec![BTreeSet::from([1])], nodes).expect("valid");
+        assert_eq!(read_back(EntryPayload::Membership(membership)), [1, 2, 1, 1, 1, 1, 1, 1, 104, 1, 112]);
+    }
+
+    #[test]
+    fn unknown_and_cut_entries_are_refused_with_what_was_found() {
+        let read = |bytes: &'static [u8]| {
+            entry(LogRecord { position: Position::default(), payload: Bytes::from_static(bytes) }).unwrap_err()
+        };
+        assert_eq!(read(&[2, 1]), PayloadError::Unknown { format: 2, kind: 1 });
+        assert_eq!(read(&[1]), PayloadError::Short);
+        assert!(matches!(read(&[1, 2, 200]), PayloadError::Undecodable(_)));
+    }
+}

@@ -1,0 +1,187 @@
+//! What nodes say to each other for Raft's sake, in types of our own: openraft's may change with any release, and
+//! some of its errors do not survive the encoding. Enums only grow at their ends; structs are frozen.
+
+use bytes::Bytes;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
+use serde::{Deserialize, Serialize};
+
+use super::payload::{self, PayloadError};
+use super::types::{TypeConfig, log_id, position, vote, vote_record};
+use crate::storage::codec::{self, DecodeError};
+use crate::storage::{LogRecord, Position, VoteRecord};
+use crate::types::NodeId;
+
+/// Bytes of entries in one append, at most (one entry is always sent).
+pub const MAX_APPEND_BYTES: usize = 1 << 20;
+/// Bytes of a snapshot in one message.
+pub const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
+/// Largest message, in bytes, that is decoded.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Call {
+    Append(Append),
+    Vote(Ballot),
+    PreVote(Ballot),
+    Transfer(Transfer),
+    SnapshotBegin,
+    SnapshotBytes(Bytes),
+    SnapshotEnd {
+        vote: VoteRecord,
+        crc: u32,
+    },
+    /// A client's request on its way to the leader; its meaning is the node's.
+    Forward(Bytes),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    Append(Appended),
+    Vote(Poll),
+    Transfer(Result<(), String>),
+    SnapshotGoOn,
+    SnapshotEnd {
+        vote: VoteRecord,
+    },
+    Forward(Bytes),
+    /// This node takes no part yet (it has just started) or any more (it is stopping).
+    NotNow(String),
+    /// This node could not do what was asked; asking again will not help by itself.
+    Failed(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Append {
+    pub vote: VoteRecord,
+    pub previous: Option<Position>,
+    pub commit: Option<Position>,
+    pub entries: Vec<(Position, Bytes)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Appended {
+    Success,
+    PartialSuccess(Option<Position>),
+    Conflict,
+    HigherVote(VoteRecord),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ballot {
+    pub vote: VoteRecord,
+    pub last: Option<Position>,
+    pub transfer: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Poll {
+    pub vote: VoteRecord,
+    pub granted: bool,
+    pub last: Option<Position>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Transfer {
+    pub from: VoteRecord,
+    pub to: NodeId,
+    pub last: Option<Position>,
+}
+
+pub fn encode<T: Serialize>(message: &T) -> Bytes {
+    codec::encode(message).into()
+}
+
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    codec::decode(bytes, MAX_MESSAGE_BYTES)
+}
+
+impl Append {
+    pub fn new(request: &AppendEntriesRequest<TypeConfig>) -> Append {
+        let entry = |entry| {
+            let LogRecord { position, payload } = payload::record(entry);
+            (position, payload)
+        };
+        Append {
+            vote: vote_record(&request.vote),
+            previous: request.prev_log_id.as_ref().map(position),
+            commit: request.leader_commit.as_ref().map(position),
+            entries: request.entries.iter().map(entry).collect(),
+        }
+    }
+
+    pub fn request(self, from: NodeId) -> Result<AppendEntriesRequest<TypeConfig>, PayloadError> {
+        let entry = |(position, payload)| payload::entry(LogRecord { position, payload });
+        Ok(AppendEntriesRequest {
+            vote: vote(self.vote, from),
+            prev_log_id: self.previous.map(log_id),
+            leader_commit: self.commit.map(log_id),
+            entries: self.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Appended {
+    pub fn new(response: AppendEntriesResponse<TypeConfig>) -> Appended {
+        match response {
+            AppendEntriesResponse::Success => Appended::Success,
+            AppendEntriesResponse::PartialSuccess(upto) => Appended::PartialSuccess(upto.as_ref().map(position)),
+            AppendEntriesResponse::Conflict => Appended::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => Appended::HigherVote(vote_record(&vote)),
+        }
+    }
+
+    pub fn response(self, from: NodeId) -> AppendEntriesResponse<TypeConfig> {
+        match self {
+            Appended::Success => AppendEntriesResponse::Success,
+            Appended::PartialSuccess(upto) => AppendEntriesResponse::PartialSuccess(upto.map(log_id)),
+            Appended::Conflict => AppendEntriesResponse::Conflict,
+            Appended::HigherVote(higher) => AppendEntriesResponse::HigherVote(vote(higher, from)),
+        }
+    }
+}
+
+impl Ballot {
+    pub fn new(request: &VoteRequest<TypeConfig>) -> Ballot {
+        Ballot {
+            vote: vote_record(&request.vote),
+            last: request.last_log_id.as_ref().map(position),
+            transfer: request.leadership_transfer,
+        }
+    }
+
+    pub fn request(self, from: NodeId) -> VoteRequest<TypeConfig> {
+        VoteRequest {
+            vote: vote(self.vote, from),
+            last_log_id: self.last.map(log_id),
+            leadership_transfer: self.transfer,
+        }
+    }
+}
+
+impl Poll {
+    pub fn new(response: VoteResponse<TypeConfig>) -> Poll {
+        Poll {
+            vote: vote_record(&response.vote),
+            granted: response.vote_granted,
+            last: response.last_log_id.as_ref().map(position),
+        }
+    }
+
+    pub fn response(self, from: NodeId) -> VoteResponse<TypeConfig> {
+        VoteResponse { vote: vote(self.vote, from), vote_granted: self.granted, last_log_id: self.last.map(log_id) }
+    }
+}
+
+impl Transfer {
+    pub fn new(request: &TransferLeaderRequest<TypeConfig>) -> Transfer {
+        Transfer {
+            from: vote_record(request.from_leader()),
+            to: *request.to_node_id(),
+            last: request.last_log_id().map(position),
+        }
+    }
+
+    pub fn request(self, from: NodeId) -> TransferLeaderRequest<TypeConfig> {
+        TransferLeaderRequest::new(vote(self.from, from), self.to, self.last.map(log_id))
+    }
+}

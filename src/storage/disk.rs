@@ -1,0 +1,342 @@
+//! The store on a disk: opening and closing it, and the calls.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+use tokio::sync::watch;
+
+use super::directory::Directory;
+use super::group::{Committer, chunk_key};
+use super::record::{self, ChunkV1, Kind};
+use super::recovery::{self, Found};
+use super::state::{Op, State};
+use super::trees::{self, Trees};
+use super::{
+    Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
+};
+
+/// A node's store in a directory, safe against power cuts.
+///
+/// Clones share it. It is closed by [`close`](SledStorage::close), or when the last clone goes.
+#[derive(Clone)]
+pub struct SledStorage {
+    handle: Arc<Handle>,
+}
+
+/// A store that has just been opened.
+pub struct Opened {
+    pub storage: SledStorage,
+    /// Nothing was in the directory: this is the first start of its node.
+    pub is_new: bool,
+    /// A random number from the first start: a directory that was emptied and filled again has another one.
+    pub incarnation: u64,
+}
+
+/// Closes the store when the last clone goes.
+struct Handle {
+    shared: Arc<Shared>,
+    recovered: Recovered,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What callers and the storage thread share.
+pub(super) struct Shared {
+    pub state: Mutex<State>,
+    /// The storage thread waits here.
+    pub wake: Condvar,
+    /// For reading; gone once the store is closed.
+    trees: RwLock<Option<Trees>>,
+    failure: watch::Sender<Option<StorageError>>,
+    dir: PathBuf,
+}
+
+impl SledStorage {
+    /// Opens the store of this node, or creates it in a directory that is empty or missing.
+    ///
+    /// Refuses when another process uses the directory, when it belongs to somebody else, comes
+    /// from a newer version, has lost its data, or when any record in it is not what was written.
+    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
+        Ok(SledStorage::open_or_create(dir, identity)?.storage)
+    }
+
+    /// [`open`](SledStorage::open), and says whether this is the node's first start.
+    pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
+        let directory = Directory::claim(dir.as_ref())?;
+        let is_initialised = directory.check_marker(&identity)?;
+        directory.prepare_store()?;
+        let trees = trees::open(&directory)?;
+        directory.sync_store()?;
+        let data_path = directory.data_file();
+        let data_file = File::options().read(true).write(true).open(&data_path);
+        let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
+
+        let mut incarnation = rand::random();
+        match recovery::read_identity(&directory, &trees)? {
+            Some((found, stored)) => {
+                directory.check_identity(found, &identity)?;
+                incarnation = stored;
+            }
+            None if is_initialised => {
+                return Err(directory.emptied(&identity, "the store holds no record of it".to_string()));
+            }
+            None => {}
+        }
+        if !is_initialised {
+            // Until the marker is there no open has returned, so nothing but the identity can have been written.
+            if recovery::holds_data(&directory, &trees)? {
+                return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+            }
+            trees::write_identity(&directory, &trees, &data_file, &identity, incarnation)?;
+            directory.write_marker(&identity)?;
+        }
+        let found = recovery::check_all(&directory, &trees)?;
+        let storage = SledStorage::start(directory, trees, data_file, found)?;
+        Ok(Opened { storage, is_new: !is_initialised, incarnation })
+    }
+
+    fn start(directory: Directory, trees: Trees, data_file: File, found: Found) -> Result<SledStorage, StorageError> {
+        let Found { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::new(&recovered, tail, next_snapshot_id)),
+            wake: Condvar::new(),
+            trees: RwLock::new(Some(trees.clone())),
+            failure: watch::Sender::new(None),
+            dir: directory.path().to_path_buf(),
+        });
+        if unfinished_entry {
+            let after = recovered.last.map(|last| last.index);
+            shared.state.lock().queue.push_back(Op::Truncate { after, done: Box::new(drop) });
+        }
+        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
+        committer.sweep(leftovers);
+        let run = move || run_thread(committer);
+        let dir = shared.dir.clone();
+        let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
+        let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
+        Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
+    }
+
+    /// Writes what is queued, and releases every file. The directory can be opened again when this returns. Calls on
+    /// clones fail with [`StorageError::Closed`] from then on.
+    ///
+    /// Inside a callback it returns at once, because it would wait for itself. On a disk that hangs it hangs, too.
+    pub fn close(&self) {
+        self.handle.close();
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
+    /// Queues what `prepare` makes of the state, or fails it.
+    fn queue(&self, done: Done, prepare: impl FnOnce(&mut State, Done) -> Result<Op, (Done, StorageError)>) {
+        let mut state = self.shared().state.lock();
+        let prepared = match state.check() {
+            Ok(()) => prepare(&mut state, done),
+            Err(error) => Err((done, error)),
+        };
+        match prepared {
+            Ok(op) => {
+                state.queue.push_back(op);
+                let wake = std::mem::take(&mut state.idle);
+                drop(state);
+                if wake {
+                    self.shared().wake.notify_one();
+                }
+            }
+            Err((done, error)) => {
+                drop(state);
+                done(Err(error));
+            }
+        }
+    }
+}
+
+impl Handle {
+    fn close(&self) {
+        self.shared.state.lock().closing = true;
+        self.shared.wake.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|running| running.thread().id() != thread::current().id()) {
+            thread.join().expect("the storage thread catches its panics");
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// The first error stays; nothing is written after it.
+    pub fn poison(&self, error: StorageError) {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            tracing::error!(%error, "the store has failed");
+            state.failure = Some(error.clone());
+            state.committing_since = None;
+            self.failure.send_replace(Some(error));
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub fn sled_error(&self, action: &'static str, error: sled::Error) -> StorageError {
+        trees::sled_error(&self.dir, action, error)
+    }
+
+    pub fn corrupt(&self, what: impl ToString) -> StorageError {
+        StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
+    }
+
+    pub fn read<T>(&self, read: impl FnOnce(&Trees) -> T) -> Result<T, StorageError> {
+        self.trees
+            .read()
+            .as_ref()
+            .map(read)
+            .ok_or_else(|| self.state.lock().check().err().unwrap_or(StorageError::Closed))
+    }
+}
+
+/// The storage thread, from its start to the release of everything.
+fn run_thread(mut committer: Committer) {
+    let shared = committer.shared();
+    // sled panics where it finds itself in a state that it does not expect: for us that is a failed store.
+    let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
+        Ok(Ok(())) => StorageError::Closed,
+        Ok(Err(error)) => error,
+        Err(panic) => trees::panicked("write to", &shared.dir, panic.as_ref()),
+    };
+    if end != StorageError::Closed {
+        shared.poison(end.clone());
+    }
+    committer.fail_all(&end);
+    shared.trees.write().take();
+    let (trees, directory) = committer.into_parts();
+    // sled writes what is left when it goes, and panics when that fails: nobody was promised any of it.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
+    trees::wait_for_release(&directory);
+}
+
+impl Storage for SledStorage {
+    fn recovered(&self) -> Recovered {
+        self.handle.recovered.clone()
+    }
+
+    fn log_bounds(&self) -> (Option<Position>, Option<Position>) {
+        let state = self.shared().state.lock();
+        (state.floor, state.last)
+    }
+
+    fn vote(&self) -> Option<VoteRecord> {
+        self.shared().state.lock().vote
+    }
+
+    fn append(&self, records: Vec<LogRecord>, done: Done) {
+        self.queue(done, |state, done| match state.append(&records) {
+            Ok(first_seq) => Ok(Op::Append { records, first_seq, done }),
+            Err(error) => Err((done, error)),
+        });
+    }
+
+    fn truncate_after(&self, index: Option<u64>, done: Done) {
+        // The term of the entry that becomes the last one; entries do not change, so it can be read beforehand.
+        let at = match index.map_or(Ok(None), |index| self.shared().position_at(index)) {
+            Ok(at) => at,
+            Err(error) => return done(Err(error)),
+        };
+        self.queue(done, |state, done| {
+            if state.last.is_some_and(|last| index.is_none_or(|index| last.index > index)) {
+                state.truncate(at);
+            }
+            // Never below the floor: what is there is not part of the log any more.
+            let after = index.max(state.floor.map(|floor| floor.index));
+            Ok(Op::Truncate { after, done })
+        });
+    }
+
+    fn purge(&self, upto: Position, done: Done) {
+        self.queue(done, |state, done| {
+            let upto = state.floor.map_or(upto, |floor| floor.max(upto));
+            state.purge(upto);
+            Ok(Op::Purge { upto, done })
+        });
+    }
+
+    fn save_vote(&self, vote: VoteRecord, done: Done) {
+        self.queue(done, |state, done| {
+            state.vote = Some(vote);
+            Ok(Op::Vote { vote, done })
+        });
+    }
+
+    fn save_committed(&self, committed: Option<Position>) {
+        self.shared().state.lock().committed = Some(committed);
+    }
+
+    fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
+        self.shared().read_log(from, to, max_bytes)
+    }
+
+    fn begin_snapshot(&self) -> Result<SnapshotWriter<SledStorage>, StorageError> {
+        let mut state = self.shared().state.lock();
+        state.check()?;
+        let id = state.next_snapshot_id;
+        state.next_snapshot_id += 1;
+        drop(state);
+        Ok(SnapshotWriter::new(self.clone(), id))
+    }
+
+    fn write_snapshot_chunk(&self, id: u64, number: u64, bytes: Bytes, done: Done) {
+        self.queue(done, |_, done| Ok(Op::Chunk { id, number, bytes, done }));
+    }
+
+    fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done) {
+        self.queue(done, |_, done| Ok(Op::Finish { manifest, done }));
+    }
+
+    fn abandon_snapshot(&self, id: u64) {
+        self.queue(Box::new(drop), |_, _| Ok(Op::Abandon { id }));
+    }
+
+    fn snapshot(&self) -> Option<SnapshotManifest> {
+        self.shared().state.lock().snapshot.clone()
+    }
+
+    fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
+        let key = chunk_key(id, number);
+        let stored = self
+            .shared()
+            .read(|trees| trees.snap.get(key))?
+            .map_err(|error| self.shared().sled_error("read", error))?;
+        let state = self.shared().state.lock();
+        state.check()?;
+        // Looked at after the read: a chunk that was there may be one of a snapshot that is being removed.
+        if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.id != id) {
+            return Err(StorageError::SnapshotReplaced { id });
+        }
+        drop(state);
+        let Some(stored) = stored else {
+            return Err(self.shared().corrupt(format!("chunk {number} of snapshot {id} is missing")));
+        };
+        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &key, &stored)
+            .map_err(|error| self.shared().corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
+        Ok(Bytes::copy_from_slice(chunk.payload.0))
+    }
+
+    fn committing_for(&self) -> Option<Duration> {
+        self.shared().state.lock().committing_since.map(|since| since.elapsed())
+    }
+
+    fn failure(&self) -> watch::Receiver<Option<StorageError>> {
+        self.shared().failure.subscribe()
+    }
+}

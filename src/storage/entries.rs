@@ -1,0 +1,142 @@
+//! How log entries lie in sled: cut into parts, under their index and the part's number.
+//!
+//! A payload is never stored in one piece above 4 KiB. sled moves large values into files of their own, and those do not
+//! survive a power cut; and it writes pages of sixteen values as a whole, so that a few large ones make a commit grow.
+
+use bytes::{Bytes, BytesMut};
+
+use super::record::{self, Kind, LogPartV1, Raw, RecordError};
+use super::{LogRecord, Position};
+
+/// Most bytes of payload in one part.
+pub(super) const PART_BYTES: usize = 4 << 10;
+/// u64 index and u32 part, big-endian: sled's order is the log's.
+const KEY_BYTES: usize = 12;
+
+pub(super) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    key[..8].copy_from_slice(&index.to_be_bytes());
+    key[8..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// How many parts an entry is stored in; an empty one has a part, too.
+pub(super) fn parts(record: &LogRecord) -> u32 {
+    u32::try_from(record.payload.len().div_ceil(PART_BYTES).max(1)).expect("an entry is far below 64 TiB")
+}
+
+/// The payload of one part.
+pub(super) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
+    let start = part as usize * PART_BYTES;
+    &record.payload[start..record.payload.len().min(start + PART_BYTES)]
+}
+
+/// The stored form of one part.
+pub(super) fn seal(record: &LogRecord, part: u32) -> Vec<u8> {
+    let payload = part_bytes(record, part);
+    let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };
+    record::seal(Kind::LogPart, &key(record.position.index, part), &stored, payload.len())
+}
+
+/// Entries in the order of their indices, each checked and the next after the one before.
+pub(super) struct Entries {
+    iter: sled::Iter,
+    next: Expected,
+}
+
+/// A part as it was read.
+struct Part {
+    index: u64,
+    number: u32,
+    term: u64,
+    parts: u32,
+    payload: Bytes,
+}
+
+/// Which index the next entry must have.
+enum Expected {
+    /// The start of a log of which nothing was purged.
+    Start,
+    Index(u64),
+}
+
+impl Entries {
+    /// Entries above `floor` and below `to`.
+    pub fn above(log: &sled::Tree, floor: Option<u64>, to: Option<u64>) -> Entries {
+        let from = floor.map_or(0, |floor| floor + 1);
+        let iter = match to {
+            Some(to) => log.range(key(from, 0)..key(to.max(from), 0)),
+            None => log.range(key(from, 0)..),
+        };
+        Entries { iter, next: floor.map_or(Expected::Start, |floor| Expected::Index(floor + 1)) }
+    }
+
+    fn read(&mut self) -> Result<Option<LogRecord>, Damage> {
+        let Some(first) = self.read_part()? else { return Ok(None) };
+        let Part { index, term, parts, .. } = first;
+        match self.next {
+            Expected::Start if index > 1 => return Err(Damage::Gap { expected: 0, found: index }),
+            Expected::Index(expected) if index != expected => return Err(Damage::Gap { expected, found: index }),
+            _ => {}
+        }
+        if first.number != 0 {
+            return Err(Damage::Part { index, expected: 0, found: first.number });
+        }
+        let payload = if parts <= 1 { first.payload } else { self.read_rest(first)? };
+        self.next = Expected::Index(index + 1);
+        Ok(Some(LogRecord { position: Position { term, index }, payload }))
+    }
+
+    fn read_rest(&mut self, first: Part) -> Result<Bytes, Damage> {
+        let Part { index, term, parts, .. } = first;
+        let mut payload = BytesMut::from(first.payload);
+        for expected in 1..parts {
+            let Some(part) = self.read_part()? else { return Err(Damage::Unfinished { index }) };
+            if (part.index, part.number, part.term, part.parts) != (index, expected, term, parts) {
+                return Err(Damage::Part { index, expected, found: part.number });
+            }
+            payload.extend_from_slice(&part.payload);
+        }
+        Ok(payload.freeze())
+    }
+
+    fn read_part(&mut self) -> Result<Option<Part>, Damage> {
+        let Some(item) = self.iter.next() else { return Ok(None) };
+        let (key, value) = item?;
+        let Some((index, number)) = split(&key) else { return Err(Damage::Key(key.to_vec())) };
+        let stored: LogPartV1 =
+            record::unseal(Kind::LogPart, &key, &value).map_err(|error| Damage::Record { index, error })?;
+        let payload = Bytes::copy_from_slice(stored.payload.0);
+        Ok(Some(Part { index, number, term: stored.term, parts: stored.parts, payload }))
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<LogRecord, Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+fn split(key: &[u8]) -> Option<(u64, u32)> {
+    let (index, part) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*index), u32::from_be_bytes(part.try_into().ok()?)))
+}
+
+/// What is wrong with the stored log.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    #[error("{0}")]
+    Sled(#[from] sled::Error),
+    #[error("a log key that is none: {0:02x?}")]
+    Key(Vec<u8>),
+    #[error("log entry {index} is {error}")]
+    Record { index: u64, error: RecordError },
+    #[error("the log has a gap: entry {expected} is missing, the next one there is {found}")]
+    Gap { expected: u64, found: u64 },
+    #[error("log entry {index} has part {found} where part {expected} belongs")]
+    Part { index: u64, expected: u32, found: u32 },
+    #[error("log entry {index} is the last one, and unfinished")]
+    Unfinished { index: u64 },
+}

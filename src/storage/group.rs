@@ -1,0 +1,400 @@
+//! The storage thread: it alone writes to sled, in groups that share one sync.
+//!
+//! A group is what has been queued when the last one was done, up to [`GROUP_BYTES`] or [`GROUP_ENTRIES`]. Its writes
+//! are single inserts and removes in the order of the queue; sled's log recovers to a prefix of them. Then `flush()`
+//! hands sled's buffers to the kernel, and `fdatasync` on a handle of our own makes the device keep them: sled's
+//! `flush` alone neither reaches the device nor stores the file's new size. Only then are the callers told.
+//!
+//! The bound on a group is not about speed: commits near the size of a sled segment were seen to lose data. What
+//! reaches the file is a multiple of the payload, because sled writes whole pages and moves old ones out of the way, so
+//! that is measured as well, and synced in between when it gets too much.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::directory::Directory;
+use super::disk::Shared;
+use super::meters::Meters;
+use super::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
+use super::state::Op;
+use super::trees::Trees;
+use super::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord, entries};
+
+/// Most bytes of payload in one group.
+const GROUP_BYTES: usize = 128 << 10;
+/// Most entries, or other writes, in one group.
+const GROUP_ENTRIES: usize = 1024;
+/// sled is made to show how much it has written after this many writes, each KiB of payload counting as one.
+const LOOK_EVERY: usize = 128;
+/// A group syncs in between when sled has written so much since the last sync: an eighth of its segment.
+const UNSYNCED_BYTES: i64 = 1 << 20;
+/// Most bytes of what is not needed any more that go in one group: sled writes the pages that they leave anew.
+const SWEEP_BYTES: usize = 128 << 10;
+/// Fewest removes of what is not needed any more in one group, so that a big purge delays nobody for long.
+const SWEEP_AT_LEAST: usize = 64;
+
+/// Keys of the `meta` tree.
+pub(super) const IDENTITY: &[u8] = b"identity";
+pub(super) const VOTE: &[u8] = b"vote";
+pub(super) const FLOOR: &[u8] = b"floor";
+pub(super) const COMMITTED: &[u8] = b"committed";
+pub(super) const SNAPSHOT: &[u8] = b"snapshot";
+
+/// Key of a snapshot's chunk.
+pub(super) fn chunk_key(id: u64, number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&id.to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// What the storage thread owns.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    trees: Trees,
+    directory: Directory,
+    /// sled's data file, opened once more: `fdatasync` through it reaches what sled wrote through its own handle.
+    data_file: File,
+    work: VecDeque<Op>,
+    /// How far the entries at the front of `work` have been written: entries, and parts of the next one.
+    cursor: (usize, u32),
+    group: Group,
+    /// Writes since sled was last flushed.
+    unflushed: usize,
+    /// Up to where sled's log is on the device.
+    synced_lsn: i64,
+    sweeps: VecDeque<Sweep>,
+    /// Chunks written of each unfinished snapshot.
+    unfinished: HashMap<u64, u64>,
+    meters: Meters,
+}
+
+/// Removal of what nothing refers to any more. A power cut may leave any part of it: opening starts it again.
+#[derive(Debug)]
+pub(super) enum Sweep {
+    /// Entries up to and with this index, ascending.
+    Log(u64),
+    /// Chunks of this snapshot, ascending.
+    Snapshot(u64),
+}
+
+/// What is being committed.
+#[derive(Default)]
+struct Group {
+    bytes: usize,
+    writes: usize,
+    entries: usize,
+    /// The tail's sequence number up to which entries are written.
+    written_seq: u64,
+    dones: VecDeque<(Done, Result<(), StorageError>)>,
+    /// Follows the sync.
+    sweeps: Vec<Sweep>,
+    finished: Option<SnapshotManifest>,
+    committed: Option<Option<Position>>,
+}
+
+/// How far an operation got.
+enum Progress {
+    Written,
+    /// The group is full: the next one goes on.
+    Partly,
+    /// It could not be done; the store is as good as before.
+    Refused(StorageError),
+}
+
+impl Group {
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.writes == 0 || (self.bytes + bytes <= GROUP_BYTES && self.writes < GROUP_ENTRIES)
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.writes += 1;
+    }
+}
+
+impl Committer {
+    pub fn new(shared: Arc<Shared>, trees: Trees, directory: Directory, data_file: File) -> Committer {
+        let synced_lsn = trees.written_lsn();
+        Committer {
+            shared,
+            trees,
+            directory,
+            data_file,
+            work: VecDeque::new(),
+            cursor: (0, 0),
+            group: Group::default(),
+            unflushed: 0,
+            synced_lsn,
+            sweeps: VecDeque::new(),
+            unfinished: HashMap::new(),
+            meters: Meters::new(),
+        }
+    }
+
+    /// What an earlier run left to be removed.
+    pub fn sweep(&mut self, sweeps: Vec<Sweep>) {
+        self.sweeps.extend(sweeps);
+    }
+
+    /// Commits groups until the store is closed, or fails: then [`fail_all`](Committer::fail_all) is due.
+    pub fn run(&mut self) -> Result<(), StorageError> {
+        while self.wait_for_work() {
+            self.fill()?;
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Tells everybody who still waits. The store must be poisoned, so that nobody comes after.
+    pub fn fail_all(&mut self, error: &StorageError) {
+        self.group.dones.drain(..).for_each(|(done, _)| done(Err(error.clone())));
+        let queued = std::mem::take(&mut self.shared.state.lock().queue);
+        self.work.drain(..).chain(queued).filter_map(Op::into_done).for_each(|done| done(Err(error.clone())));
+    }
+
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub fn into_parts(self) -> (Trees, Directory) {
+        (self.trees, self.directory)
+    }
+
+    /// Waits until there is something to commit; `false` when the store is closed and everything is done.
+    fn wait_for_work(&mut self) -> bool {
+        let mut state = self.shared.state.lock();
+        loop {
+            self.work.append(&mut state.queue);
+            // Nobody waits for a noted position, so it alone starts no group, but the last one takes it along.
+            let last_note = state.closing && state.committed.is_some();
+            if !self.work.is_empty() || !self.sweeps.is_empty() && !state.closing || last_note {
+                state.committing_since = Some(Instant::now());
+                self.group.committed = state.committed.take();
+                return true;
+            }
+            if state.closing {
+                return false;
+            }
+            state.idle = true;
+            self.shared.wake.wait(&mut state);
+            state.idle = false;
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), StorageError> {
+        if let Some(position) = self.group.committed {
+            self.write_committed(position)?;
+        }
+        while let Some(op) = self.work.pop_front() {
+            match self.write(&op) {
+                Ok(Progress::Written) => self.group.dones.extend(op.into_done().map(|done| (done, Ok(())))),
+                Ok(Progress::Refused(error)) => self.group.dones.extend(op.into_done().map(|done| (done, Err(error)))),
+                Ok(Progress::Partly) => {
+                    self.work.push_front(op);
+                    break;
+                }
+                Err(error) => {
+                    self.work.push_front(op);
+                    return Err(error);
+                }
+            }
+        }
+        self.sweep_some()
+    }
+
+    /// Writes an operation, or as much of it as the group has room for.
+    fn write(&mut self, op: &Op) -> Result<Progress, StorageError> {
+        match op {
+            // A manifest says that its chunks are durable: they must be, by an earlier sync.
+            Op::Finish { .. } if self.group.writes > 0 => return Ok(Progress::Partly),
+            Op::Finish { manifest, .. } => return self.finish_snapshot(manifest),
+            Op::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
+            Op::Truncate { after, .. } => return self.remove_end(*after),
+            op if !self.group.has_room_for(op.bytes()) => return Ok(Progress::Partly),
+            Op::Purge { upto, .. } => {
+                self.write_floor(*upto)?;
+                // The entries go once the floor is durable: below it nobody misses them.
+                self.group.sweeps.push(Sweep::Log(upto.index));
+            }
+            Op::Vote { vote, .. } => self.write_vote(*vote)?,
+            Op::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
+            Op::Abandon { id } => {
+                self.unfinished.remove(id);
+                self.sweeps.push_back(Sweep::Snapshot(*id));
+            }
+        }
+        self.group.wrote(op.bytes());
+        self.count_write(op.bytes())?;
+        Ok(Progress::Written)
+    }
+
+    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<Progress, StorageError> {
+        let (mut next, mut part) = std::mem::take(&mut self.cursor);
+        while let Some(record) = records.get(next) {
+            let bytes = entries::part_bytes(record, part).len();
+            if !self.group.has_room_for(bytes) {
+                self.cursor = (next, part);
+                return Ok(Progress::Partly);
+            }
+            self.insert(&self.trees.log, &entries::key(record.position.index, part), entries::seal(record, part))?;
+            self.group.wrote(bytes);
+            self.count_write(bytes)?;
+            part += 1;
+            if part == entries::parts(record) {
+                self.group.entries += 1;
+                self.group.written_seq = first_seq + next as u64;
+                (next, part) = (next + 1, 0);
+            }
+        }
+        Ok(Progress::Written)
+    }
+
+    /// Removes from the end, so that whatever a power cut leaves is a log that ends earlier.
+    fn remove_end(&mut self, after: Option<u64>) -> Result<Progress, StorageError> {
+        let above = entries::key(after.map_or(0, |after| after + 1), 0);
+        while let Some(last) = self.trees.log.range(above..).next_back() {
+            let (key, value) = last.map_err(|error| self.failed("read", error))?;
+            if !self.group.has_room_for(value.len()) {
+                return Ok(Progress::Partly);
+            }
+            self.remove(&self.trees.log, &key)?;
+            self.group.wrote(value.len());
+            self.count_write(value.len())?;
+        }
+        Ok(Progress::Written)
+    }
+
+    fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<Progress, StorageError> {
+        let SnapshotManifest { id, meta, chunks, bytes, crc } = manifest;
+        let found = self.unfinished.remove(id).unwrap_or(0);
+        if found != *chunks {
+            self.sweeps.push_back(Sweep::Snapshot(*id));
+            return Ok(Progress::Refused(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
+        }
+        let stored = ManifestV1 { id: *id, meta: Raw(meta), chunks: *chunks, bytes: *bytes, crc: *crc };
+        self.insert(&self.trees.meta, SNAPSHOT, record::seal(Kind::Manifest, SNAPSHOT, &stored, meta.len()))?;
+        self.group.wrote(meta.len());
+        self.group.finished = Some(manifest.clone());
+        Ok(Progress::Written)
+    }
+
+    /// Makes the group durable, then tells everybody in order. A failed sync is not tried again: the kernel may have
+    /// dropped what it could not write, and a second sync would report success without it.
+    fn commit(&mut self) -> Result<(), StorageError> {
+        let start = Instant::now();
+        self.flush()?;
+        self.sync()?;
+        self.meters.committed(self.group.entries, self.group.bytes, start.elapsed());
+
+        let replaced = self.publish();
+        self.sweeps.append(&mut self.group.sweeps.drain(..).collect());
+        self.sweeps.extend(replaced.map(Sweep::Snapshot));
+        while let Some((done, result)) = self.group.dones.pop_front() {
+            done(result);
+        }
+        self.group = Group::default();
+        Ok(())
+    }
+
+    /// Counts a write, and syncs when the group has become more than it looked like. Nobody is told anything by that: a
+    /// power cut after it leaves a prefix of the writes, as any other does.
+    fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
+        self.unflushed += 1 + (bytes >> 10);
+        if self.unflushed < LOOK_EVERY {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.trees.written_lsn() - self.synced_lsn < UNSYNCED_BYTES { Ok(()) } else { self.sync() }
+    }
+
+    fn flush(&mut self) -> Result<(), StorageError> {
+        self.unflushed = 0;
+        self.trees.db.flush().map(drop).map_err(|error| self.failed("flush", error))
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        let written_lsn = self.trees.written_lsn();
+        let synced = self.data_file.sync_data();
+        synced.map_err(|error| StorageError::io("sync", self.directory.data_file(), &error))?;
+        self.synced_lsn = written_lsn;
+        Ok(())
+    }
+
+    /// Shows what is durable now. Returns the snapshot that was replaced.
+    fn publish(&mut self) -> Option<u64> {
+        let mut state = self.shared.state.lock();
+        state.committing_since = None;
+        state.tail.written(self.group.written_seq);
+        let finished = self.group.finished.take()?;
+        state.snapshot.replace(finished).map(|replaced| replaced.id)
+    }
+
+    /// Removes a bounded part of what is not needed, faster than this group added to it.
+    fn sweep_some(&mut self) -> Result<(), StorageError> {
+        let most = match self.group.writes {
+            0 => GROUP_ENTRIES,
+            _ => SWEEP_AT_LEAST.max(2 * self.group.entries),
+        };
+        let (mut removed, mut bytes) = (0, 0);
+        while let Some(sweep) = self.sweeps.front() {
+            let (tree, range) = match *sweep {
+                Sweep::Log(upto) => {
+                    (self.trees.log.clone(), entries::key(0, 0).to_vec()..entries::key(upto + 1, 0).to_vec())
+                }
+                Sweep::Snapshot(id) => {
+                    (self.trees.snap.clone(), chunk_key(id, 0).to_vec()..chunk_key(id + 1, 0).to_vec())
+                }
+            };
+            for item in tree.range(range) {
+                if removed >= most || bytes >= SWEEP_BYTES {
+                    return Ok(());
+                }
+                let (key, value) = item.map_err(|error| self.failed("read", error))?;
+                self.remove(&tree, &key)?;
+                self.count_write(value.len())?;
+                (removed, bytes) = (removed + 1, bytes + value.len());
+            }
+            self.sweeps.pop_front();
+        }
+        Ok(())
+    }
+
+    fn write_chunk(&mut self, id: u64, number: u64, bytes: &[u8]) -> Result<(), StorageError> {
+        let key = chunk_key(id, number);
+        let value = record::seal(Kind::Chunk, &key, &ChunkV1 { payload: Raw(bytes) }, bytes.len());
+        self.insert(&self.trees.snap, &key, value)?;
+        *self.unfinished.entry(id).or_default() += 1;
+        Ok(())
+    }
+
+    fn write_floor(&self, upto: Position) -> Result<(), StorageError> {
+        let stored = PositionV1 { term: upto.term, index: upto.index };
+        self.insert(&self.trees.meta, FLOOR, record::seal(Kind::Floor, FLOOR, &stored, 0))
+    }
+
+    fn write_vote(&self, vote: VoteRecord) -> Result<(), StorageError> {
+        let stored = VoteV1 { term: vote.term, candidate: vote.candidate, committed: vote.committed };
+        self.insert(&self.trees.meta, VOTE, record::seal(Kind::Vote, VOTE, &stored, 0))
+    }
+
+    fn write_committed(&self, position: Option<Position>) -> Result<(), StorageError> {
+        let position = position.map(|position| PositionV1 { term: position.term, index: position.index });
+        let value = record::seal(Kind::Committed, COMMITTED, &CommittedV1 { position }, 0);
+        self.insert(&self.trees.meta, COMMITTED, value)
+    }
+
+    fn insert(&self, tree: &sled::Tree, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
+        tree.insert(key, value).map(drop).map_err(|error| self.failed("write", error))
+    }
+
+    fn remove(&self, tree: &sled::Tree, key: &[u8]) -> Result<(), StorageError> {
+        tree.remove(key).map(drop).map_err(|error| self.failed("write", error))
+    }
+
+    fn failed(&self, action: &'static str, error: sled::Error) -> StorageError {
+        self.shared.sled_error(action, error)
+    }
+}

@@ -1,0 +1,364 @@
+//! The store's twin for simulation: no disk and no thread, and a power cut whenever a test wants one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::state::check_contiguous;
+use super::{
+    Done, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
+};
+
+/// A store in memory with a synced and an unsynced part.
+///
+/// Clones share it. [`crash`](MemoryStorage::crash) takes the disk away from all of them and returns the store that a
+/// restarted node finds.
+#[derive(Clone)]
+pub struct MemoryStorage {
+    shared: Arc<Shared>,
+}
+
+/// When queued writes become durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncMode {
+    /// At once: the callback runs inside the call.
+    #[default]
+    Inline,
+    /// When the test calls [`MemoryStorage::sync`].
+    ///
+    /// Chunks of snapshots are called back at once all the same, so that a writer's window never blocks a simulation of
+    /// one thread. They are not durable for that: a manifest is, together with its chunks.
+    Manual,
+}
+
+/// What a power cut leaves of the unsynced writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The first so many of them.
+    Keep(usize),
+    /// The first `writes`, and of the next one, if it is an append, only the first `entries`.
+    Torn { writes: usize, entries: usize },
+}
+
+struct Shared {
+    state: Mutex<State>,
+    recovered: Recovered,
+    failure: watch::Sender<Option<StorageError>>,
+    queued: Notify,
+}
+
+struct State {
+    mode: SyncMode,
+    /// What a power cut leaves for certain.
+    synced: Image,
+    /// What callers see: `synced` and then `unsynced`.
+    live: Image,
+    unsynced: VecDeque<Write>,
+    /// When the oldest of them came.
+    unsynced_since: Option<Instant>,
+    next_snapshot_id: u64,
+    fail_next: Option<StorageError>,
+    failure: Option<StorageError>,
+}
+
+struct Write {
+    op: Op,
+    done: Option<Done>,
+}
+
+#[derive(Clone)]
+enum Op {
+    Append(Vec<LogRecord>),
+    Truncate(Option<u64>),
+    Purge(Position),
+    Vote(VoteRecord),
+    Committed(Option<Position>),
+    Chunk { id: u64, number: u64, bytes: Bytes },
+    Finish(SnapshotManifest),
+    Abandon(u64),
+}
+
+/// The contents of a store.
+#[derive(Clone, Debug, Default)]
+struct Image {
+    log: BTreeMap<u64, LogRecord>,
+    floor: Option<Position>,
+    vote: Option<VoteRecord>,
+    committed: Option<Position>,
+    snapshot: Option<SnapshotManifest>,
+    chunks: BTreeMap<(u64, u64), Bytes>,
+}
+
+impl Default for MemoryStorage {
+    fn default() -> MemoryStorage {
+        MemoryStorage::new(SyncMode::Inline)
+    }
+}
+
+impl MemoryStorage {
+    /// An empty store.
+    pub fn new(mode: SyncMode) -> MemoryStorage {
+        MemoryStorage::on(Image::default(), mode, 1)
+    }
+
+    fn on(mut image: Image, mode: SyncMode, next_snapshot_id: u64) -> MemoryStorage {
+        let kept = image.snapshot.as_ref().map(|snapshot| snapshot.id);
+        image.chunks.retain(|(id, _), _| Some(*id) == kept);
+        let recovered = Recovered {
+            vote: image.vote,
+            purged: image.floor,
+            committed: image.committed,
+            last: image.last(),
+            snapshot: image.snapshot.clone(),
+        };
+        let state = State {
+            mode,
+            synced: image.clone(),
+            live: image,
+            unsynced: VecDeque::new(),
+            unsynced_since: None,
+            next_snapshot_id,
+            fail_next: None,
+            failure: None,
+        };
+        let (failure, queued) = (watch::Sender::new(None), Notify::new());
+        MemoryStorage { shared: Arc::new(Shared { state: Mutex::new(state), recovered, failure, queued }) }
+    }
+
+    /// How many writes a power cut could take.
+    pub fn unsynced(&self) -> usize {
+        self.shared.state.lock().unsynced.len()
+    }
+
+    /// Waits until there is something to sync: for the task of a simulation that plays the disk.
+    pub async fn wait_unsynced(&self) {
+        while self.unsynced() == 0 {
+            self.shared.queued.notified().await;
+        }
+    }
+
+    /// Makes every queued write durable and calls back, in order. Returns how many there were.
+    pub fn sync(&self) -> usize {
+        let mut state = self.shared.state.lock();
+        let writes = std::mem::take(&mut state.unsynced);
+        state.unsynced_since = None;
+        let result = state.fail_next.take().map_or(Ok(()), Err);
+        match &result {
+            Ok(()) => writes.iter().for_each(|write| state.synced.apply(&write.op)),
+            Err(error) => self.poison(&mut state, error.clone()),
+        }
+        drop(state);
+        let count = writes.len();
+        writes.into_iter().filter_map(|write| write.done).for_each(|done| done(result.clone()));
+        count
+    }
+
+    /// From now on writes become durable in this way. `Manual` with nobody who syncs is a disk that hangs.
+    pub fn set_mode(&self, mode: SyncMode) {
+        self.shared.state.lock().mode = mode;
+    }
+
+    /// The next sync fails with this error, and poisons the store.
+    pub fn fail_next(&self, error: StorageError) {
+        self.shared.state.lock().fail_next = Some(error);
+    }
+
+    /// Cuts the power. Every clone is dead from now on and no callback that is still due is called; what is returned is
+    /// the store as a restarted node finds it.
+    pub fn crash(&self, cut: Cut) -> MemoryStorage {
+        let mut state = self.shared.state.lock();
+        let (keep, entries) = match cut {
+            Cut::Keep(writes) => (writes, 0),
+            Cut::Torn { writes, entries } => (writes, entries),
+        };
+        let mut image = std::mem::take(&mut state.synced);
+        let unsynced = std::mem::take(&mut state.unsynced);
+        unsynced.iter().take(keep).for_each(|write| image.apply(&write.op));
+        if let Some(Op::Append(records)) = unsynced.get(keep).map(|write| &write.op) {
+            image.apply(&Op::Append(records.iter().take(entries).cloned().collect()));
+        }
+        let (mode, next_snapshot_id) = (state.mode, state.next_snapshot_id);
+        self.poison(&mut state, StorageError::Closed);
+        drop(state);
+        MemoryStorage::on(image, mode, next_snapshot_id)
+    }
+
+    /// A restart without a power cut: everything that was queued is there.
+    pub fn restart(&self) -> MemoryStorage {
+        self.crash(Cut::Keep(usize::MAX))
+    }
+
+    fn poison(&self, state: &mut State, error: StorageError) {
+        if state.failure.is_none() {
+            state.failure = Some(error.clone());
+            self.shared.failure.send_replace(Some(error));
+        }
+    }
+
+    fn queue(&self, op: Op, done: Option<Done>) {
+        let mut state = self.shared.state.lock();
+        if let Err(error) = state.check().and_then(|()| state.live.check(&op)) {
+            drop(state);
+            return done.into_iter().for_each(|done| done(Err(error.clone())));
+        }
+        state.live.apply(&op);
+        let at_once = matches!((&op, state.mode), (Op::Chunk { .. }, SyncMode::Manual));
+        let (now, later) = if at_once { (done, None) } else { (None, done) };
+        state.unsynced.push_back(Write { op, done: later });
+        state.unsynced_since.get_or_insert_with(Instant::now);
+        let mode = state.mode;
+        drop(state);
+        now.into_iter().for_each(|done| done(Ok(())));
+        match mode {
+            SyncMode::Inline => drop(self.sync()),
+            SyncMode::Manual => self.shared.queued.notify_one(),
+        }
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), StorageError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Image {
+    fn last(&self) -> Option<Position> {
+        self.log.last_key_value().map(|(_, record)| record.position).or(self.floor)
+    }
+
+    fn check(&self, op: &Op) -> Result<(), StorageError> {
+        match op {
+            Op::Append(records) => check_contiguous(self.last(), records),
+            Op::Finish(manifest) => {
+                let (id, expected) = (manifest.id, manifest.chunks);
+                let found = self.chunks.range((id, 0)..(id + 1, 0)).count() as u64;
+                if found == expected { Ok(()) } else { Err(StorageError::SnapshotIncomplete { id, expected, found }) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Append(records) => {
+                self.log.extend(records.iter().map(|record| (record.position.index, record.clone())));
+            }
+            Op::Truncate(after) => self.log.retain(|index, _| after.is_some_and(|after| *index <= after)),
+            Op::Purge(upto) => {
+                self.floor = self.floor.max(Some(*upto));
+                self.log.retain(|index, _| *index > upto.index);
+            }
+            Op::Vote(vote) => self.vote = Some(*vote),
+            Op::Committed(committed) => self.committed = *committed,
+            Op::Chunk { id, number, bytes } => drop(self.chunks.insert((*id, *number), bytes.clone())),
+            Op::Finish(manifest) => {
+                if let Some(replaced) = self.snapshot.replace(manifest.clone()) {
+                    self.chunks.retain(|(id, _), _| *id != replaced.id);
+                }
+            }
+            Op::Abandon(abandoned) => self.chunks.retain(|(id, _), _| id != abandoned),
+        }
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn recovered(&self) -> Recovered {
+        self.shared.recovered.clone()
+    }
+
+    fn log_bounds(&self) -> (Option<Position>, Option<Position>) {
+        let state = self.shared.state.lock();
+        (state.live.floor, state.live.last())
+    }
+
+    fn vote(&self) -> Option<VoteRecord> {
+        self.shared.state.lock().live.vote
+    }
+
+    fn append(&self, records: Vec<LogRecord>, done: Done) {
+        self.queue(Op::Append(records), Some(done));
+    }
+
+    fn truncate_after(&self, index: Option<u64>, done: Done) {
+        self.queue(Op::Truncate(index), Some(done));
+    }
+
+    fn purge(&self, upto: Position, done: Done) {
+        self.queue(Op::Purge(upto), Some(done));
+    }
+
+    fn save_vote(&self, vote: VoteRecord, done: Done) {
+        self.queue(Op::Vote(vote), Some(done));
+    }
+
+    fn save_committed(&self, committed: Option<Position>) {
+        self.queue(Op::Committed(committed), None);
+    }
+
+    fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
+        let state = self.shared.state.lock();
+        state.check()?;
+        let to = to.min(state.live.last().map_or(0, |last| last.index + 1));
+        if let Some(floor) = state.live.floor.filter(|floor| from <= floor.index && from < to) {
+            return Err(StorageError::Purged { index: from, floor: floor.index });
+        }
+        let (mut records, mut bytes): (Vec<LogRecord>, usize) = (Vec::new(), 0);
+        for (_, record) in state.live.log.range(from..to.max(from)) {
+            bytes += record.payload.len();
+            if !records.is_empty() && bytes > max_bytes {
+                break;
+            }
+            records.push(record.clone());
+        }
+        Ok(records)
+    }
+
+    fn begin_snapshot(&self) -> Result<SnapshotWriter<MemoryStorage>, StorageError> {
+        let mut state = self.shared.state.lock();
+        state.check()?;
+        let id = state.next_snapshot_id;
+        state.next_snapshot_id += 1;
+        drop(state);
+        Ok(SnapshotWriter::new(self.clone(), id))
+    }
+
+    fn write_snapshot_chunk(&self, id: u64, number: u64, bytes: Bytes, done: Done) {
+        self.queue(Op::Chunk { id, number, bytes }, Some(done));
+    }
+
+    fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done) {
+        self.queue(Op::Finish(manifest), Some(done));
+    }
+
+    fn abandon_snapshot(&self, id: u64) {
+        self.queue(Op::Abandon(id), None);
+    }
+
+    /// The newest complete one, unsynced or not.
+    fn snapshot(&self) -> Option<SnapshotManifest> {
+        self.shared.state.lock().live.snapshot.clone()
+    }
+
+    fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
+        let state = self.shared.state.lock();
+        state.check()?;
+        let chunk = state.live.chunks.get(&(id, number)).cloned();
+        chunk
+            .filter(|_| state.live.snapshot.as_ref().is_some_and(|snapshot| snapshot.id == id))
+            .ok_or(StorageError::SnapshotReplaced { id })
+    }
+
+    fn committing_for(&self) -> Option<Duration> {
+        self.shared.state.lock().unsynced_since.map(|since| since.elapsed())
+    }
+
+    fn failure(&self) -> watch::Receiver<Option<StorageError>> {
+        self.shared.failure.subscribe()
+    }
+}

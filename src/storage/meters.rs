@@ -1,0 +1,41 @@
+//! What an operator can watch, through the `metrics` facade. The names are stable.
+//!
+//! | name | what |
+//! |---|---|
+//! | `tenure_storage_groups_total` | group commits |
+//! | `tenure_storage_written_bytes_total` | bytes of payload in them |
+//! | `tenure_storage_group_entries` | log entries of one group |
+//! | `tenure_storage_group_bytes` | bytes of payload of one group |
+//! | `tenure_storage_sync_seconds` | how long a group took to become durable once it was written |
+
+use std::time::Duration;
+
+use metrics::{Counter, Histogram};
+
+pub(super) struct Meters {
+    groups: Counter,
+    written: Counter,
+    group_entries: Histogram,
+    group_bytes: Histogram,
+    sync_seconds: Histogram,
+}
+
+impl Meters {
+    pub fn new() -> Meters {
+        Meters {
+            groups: metrics::counter!("tenure_storage_groups_total"),
+            written: metrics::counter!("tenure_storage_written_bytes_total"),
+            group_entries: metrics::histogram!("tenure_storage_group_entries"),
+            group_bytes: metrics::histogram!("tenure_storage_group_bytes"),
+            sync_seconds: metrics::histogram!("tenure_storage_sync_seconds"),
+        }
+    }
+
+    pub fn committed(&self, entries: usize, bytes: usize, took: Duration) {
+        self.groups.increment(1);
+        self.written.increment(bytes as u64);
+        self.group_entries.record(entries as f64);
+        self.group_bytes.record(bytes as f64);
+        self.sync_seconds.record(took.as_secs_f64());
+    }
+}

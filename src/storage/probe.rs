@@ -1,0 +1,52 @@
+//! How fast a disk makes a small write durable.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::StorageError;
+
+/// About what one small commit writes.
+const PROBE_BYTES: usize = 512;
+const PROBE_FILE: &str = "fsync-probe";
+
+/// Times `n` rounds of a small append and `fdatasync` in `dir`, which must exist. The shortest is first.
+///
+/// A commit of the store costs about this much; a node warns at its start when it does not fit the timings.
+pub fn measure_fsync(dir: &Path, n: usize) -> Result<Vec<Duration>, StorageError> {
+    let path = dir.join(PROBE_FILE);
+    let mut file = File::create(&path).map_err(|error| StorageError::io("create", &path, &error))?;
+    let timed = (0..n).map(|_| {
+        let start = Instant::now();
+        file.write_all(&[0; PROBE_BYTES])?;
+        file.sync_data()?;
+        Ok(start.elapsed())
+    });
+    let timed = timed.collect::<std::io::Result<Vec<_>>>();
+    let removed = fs::remove_file(&path);
+    let mut durations = timed.map_err(|error| StorageError::io("write and sync", &path, &error))?;
+    removed.map_err(|error| StorageError::io("remove", &path, &error))?;
+    durations.sort_unstable();
+    Ok(durations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_is_timed_and_nothing_is_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let durations = measure_fsync(dir.path(), 5).unwrap();
+        assert_eq!(durations.len(), 5);
+        assert!(durations.is_sorted());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let error = measure_fsync(Path::new("/nowhere/at/all"), 1).unwrap_err();
+        assert!(error.to_string().starts_with("could not create /nowhere/at/all/fsync-probe"), "{error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Reading entries: the newest from memory, older ones from the disk, while both move on.
+
+use std::fmt::Display;
+
+use super::disk::Shared;
+use super::entries::{Damage, Entries};
+use super::trees::Trees;
+use super::{LogRecord, Position, StorageError};
+
+/// Entries that are being read.
+struct Page {
+    records: Vec<LogRecord>,
+    next: u64,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+/// Entries below `to` are on the disk only.
+struct Gap {
+    to: u64,
+    truncations: u64,
+    /// Nothing was purged.
+    is_first: bool,
+}
+
+impl Page {
+    /// Takes entries as long as there is room. Returns whether there is some left.
+    fn take_all(&mut self, entries: impl Iterator<Item = Result<LogRecord, Damage>>) -> Result<bool, Damage> {
+        for entry in entries {
+            let entry = entry?;
+            self.bytes += entry.payload.len();
+            if !self.records.is_empty() && self.bytes > self.max_bytes {
+                return Ok(false);
+            }
+            self.next = entry.position.index + 1;
+            self.records.push(entry);
+        }
+        Ok(true)
+    }
+}
+
+impl Shared {
+    pub fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
+        let mut page = Page { records: Vec::new(), next: from, bytes: 0, max_bytes };
+        while let Some(gap) = self.read_tail(&mut page, to)? {
+            if !self.read_disk(&mut page, gap)? {
+                break;
+            }
+        }
+        Ok(page.records)
+    }
+
+    /// Fills the page from memory. Returns what has to be read from the disk first.
+    fn read_tail(&self, page: &mut Page, to: u64) -> Result<Option<Gap>, StorageError> {
+        let state = self.state.lock();
+        state.check()?;
+        let to = to.min(state.last.map_or(0, |last| last.index + 1));
+        if page.next >= to {
+            return Ok(None);
+        }
+        if let Some(floor) = state.floor.filter(|floor| page.next <= floor.index) {
+            return Err(StorageError::Purged { index: page.next, floor: floor.index });
+        }
+        let memory_from = state.tail.first_index().unwrap_or(to).min(to);
+        if page.next < memory_from {
+            return Ok(Some(Gap { to: memory_from, truncations: state.truncations, is_first: state.floor.is_none() }));
+        }
+        let in_memory = (page.next..to).map_while(|index| state.tail.get(index)).cloned();
+        page.take_all(in_memory.map(Ok)).map(|_| None).map_err(|damage| self.corrupt(damage))
+    }
+
+    /// Fills the page from the disk up to the end of the gap. Returns whether there is room for more.
+    fn read_disk(&self, page: &mut Page, gap: Gap) -> Result<bool, StorageError> {
+        let above = page.next.checked_sub(1);
+        let read = |trees: &Trees| page.take_all(Entries::above(&trees.log, above, Some(gap.to)));
+        match self.read(read)? {
+            // A log may start at index 1.
+            Ok(true) if page.next == 0 && gap.is_first => page.next = 1,
+            Ok(true) if page.next < gap.to => return self.damaged(page.next, &gap, "it is missing"),
+            Ok(room) => return Ok(room),
+            Err(damage) => return self.damaged(page.next, &gap, damage),
+        }
+        Ok(true)
+    }
+
+    /// An entry could not be read: it was cut off or purged in the meantime, or else the store is damaged.
+    fn damaged(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
+        let state = self.state.lock();
+        state.check()?;
+        let is_purged = state.floor.is_some_and(|floor| index <= floor.index);
+        if is_purged || state.truncations != gap.truncations {
+            return Ok(true);
+        }
+        drop(state);
+        let error = self.corrupt(format!("log entry {index}: {what}"));
+        self.poison(error.clone());
+        Err(error)
+    }
+
+    /// The position of the entry with this index; of the floor below it, of the last one above.
+    pub fn position_at(&self, index: u64) -> Result<Option<Position>, StorageError> {
+        let state = self.state.lock();
+        let known = [state.floor.filter(|floor| index <= floor.index), state.last.filter(|last| index >= last.index)];
+        let in_memory = || state.tail.get(index).map(|record| record.position);
+        if let Some(position) = known.into_iter().flatten().next().or_else(in_memory) {
+            return Ok(Some(position));
+        }
+        drop(state);
+        Ok(self.read_log(index, index + 1, 0)?.first().map(|record| record.position))
+    }
+}

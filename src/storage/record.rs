@@ -1,0 +1,238 @@
+//! What a stored value looks like: version, kind, crc32 over both, the key and the payload, then the payload.
+//!
+//! The structs here are frozen: a change of shape is a new version beside the old one, and the golden bytes in the
+//! tests say so when somebody forgets. The key is part of the checksum because a store that hands out the right value
+//! under the wrong key has lost it.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::codec;
+
+/// The newest record version this program writes and reads.
+pub(super) const RECORD_VERSION: u8 = 1;
+/// Version, kind and crc32.
+pub(super) const HEADER_BYTES: usize = 6;
+/// No payload is longer: a manifest with 16 KiB from the caller, or less.
+const MAX_RECORD_BYTES: usize = 20 << 10;
+
+/// What a record holds. Append-only: a number is never given to another meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Identity = 1,
+    Vote = 2,
+    Floor = 3,
+    Committed = 4,
+    LogPart = 5,
+    Manifest = 6,
+    Chunk = 7,
+}
+
+/// Whose directory this is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct IdentityV1 {
+    pub cluster: String,
+    pub node: u64,
+    pub incarnation: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct VoteV1 {
+    pub term: u64,
+    pub candidate: Option<u64>,
+    pub committed: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PositionV1 {
+    pub term: u64,
+    pub index: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CommittedV1 {
+    pub position: Option<PositionV1>,
+}
+
+/// One part of a log entry. Every part says how many there are, so that a missing one is seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LogPartV1<'a> {
+    pub term: u64,
+    pub parts: u32,
+    #[serde(borrow)]
+    pub payload: Raw<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ManifestV1<'a> {
+    pub id: u64,
+    #[serde(borrow)]
+    pub meta: Raw<'a>,
+    pub chunks: u64,
+    pub bytes: u64,
+    pub crc: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ChunkV1<'a> {
+    #[serde(borrow)]
+    pub payload: Raw<'a>,
+}
+
+/// Bytes that are written and read as one piece instead of one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Raw<'a>(pub &'a [u8]);
+
+/// The stored form of `payload` under `key`.
+pub(super) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {
+    let mut record = Vec::with_capacity(HEADER_BYTES + 32 + payload_hint);
+    record.extend_from_slice(&[RECORD_VERSION, kind as u8, 0, 0, 0, 0]);
+    codec::encode_into(payload, &mut record);
+    let crc = checksum(key, &record);
+    record[2..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    record
+}
+
+/// The payload of the record of this kind that is stored under `key`.
+pub(super) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
+    let Some((header, payload)) = record.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(RecordError::Torn { bytes: record.len() });
+    };
+    // The version comes first: nothing else of a newer record is known to mean what we think.
+    if header[0] > RECORD_VERSION {
+        return Err(RecordError::Newer { version: header[0] });
+    }
+    if header[0] == 0 {
+        return Err(RecordError::Version { version: 0 });
+    }
+    let expected = u32::from_le_bytes([header[2], header[3], header[4], header[5]]);
+    let found = checksum(key, record);
+    if found != expected {
+        return Err(RecordError::Checksum { expected, found });
+    }
+    if header[1] != kind as u8 {
+        return Err(RecordError::Kind { expected: kind, found: header[1] });
+    }
+    codec::decode(payload, MAX_RECORD_BYTES).map_err(RecordError::Payload)
+}
+
+fn checksum(key: &[u8], record: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&record[..2]);
+    crc.update(key);
+    crc.update(&record[HEADER_BYTES..]);
+    crc.finalize()
+}
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Raw<'a>, D::Error> {
+        struct Borrowed;
+        impl<'de> de::Visitor<'de> for Borrowed {
+            type Value = Raw<'de>;
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Raw<'de>, E> {
+                Ok(Raw(bytes))
+            }
+        }
+        deserializer.deserialize_bytes(Borrowed)
+    }
+}
+
+/// Why a stored record was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error("a torn record of {bytes} bytes")]
+    Torn { bytes: usize },
+    #[error("a record of version {version}; this program knows up to {RECORD_VERSION}")]
+    Newer { version: u8 },
+    #[error("a record of version {version}, which never existed")]
+    Version { version: u8 },
+    #[error("a record with crc32 {found:08x} where {expected:08x} was written")]
+    Checksum { expected: u32, found: u32 },
+    #[error("a record of kind {found} where {expected:?} ({}) belongs", *expected as u8)]
+    Kind { expected: Kind, found: u8 },
+    #[error("a record with {0}")]
+    Payload(codec::DecodeError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn the_bytes_of_every_stored_record_are_frozen() {
+        let position = PositionV1 { term: 3, index: 70_000 };
+        let golden = [
+            (
+                hex(&seal(
+                    Kind::Identity,
+                    b"identity",
+                    &IdentityV1 { cluster: "local".into(), node: 2, incarnation: 7 },
+                    0,
+                )),
+                "010122a9483d056c6f63616c0207",
+            ),
+            (
+                hex(&seal(Kind::Vote, b"vote", &VoteV1 { term: 9, candidate: Some(2), committed: true }, 0)),
+                "0102964fe5cd09010201",
+            ),
+            (hex(&seal(Kind::Floor, b"floor", &position, 0)), "01037a5fb04303fc70110100"),
+            (
+                hex(&seal(Kind::Committed, b"committed", &CommittedV1 { position: Some(position) }, 0)),
+                "01044600960b0103fc70110100",
+            ),
+            (
+                hex(&seal(Kind::LogPart, b"k", &LogPartV1 { term: 3, parts: 1, payload: Raw(b"entry") }, 5)),
+                "0105984d2007030105656e747279",
+            ),
+            (
+                hex(&seal(
+                    Kind::Manifest,
+                    b"snapshot",
+                    &ManifestV1 { id: 4, meta: Raw(b"m"), chunks: 2, bytes: 20_000, crc: 0xdead_beef },
+                    1,
+                )),
+                "01060442c54704016d02fb204efcefbeadde",
+            ),
+            (hex(&seal(Kind::Chunk, b"c", &ChunkV1 { payload: Raw(b"chunk") }, 5)), "01070c480042056368756e6b"),
+        ];
+        for (found, expected) in golden {
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_only_whole_under_its_own_key_and_kind() {
+        let record = seal(Kind::LogPart, b"key", &LogPartV1 { term: 1, parts: 1, payload: Raw(b"payload") }, 7);
+        let part: LogPartV1 = unseal(Kind::LogPart, b"key", &record).unwrap();
+        assert_eq!(part.payload, Raw(b"payload"));
+
+        assert!(matches!(unseal::<LogPartV1>(Kind::LogPart, b"kez", &record), Err(RecordError::Checksum { .. })));
+        assert!(matches!(unseal::<ChunkV1>(Kind::Chunk, b"key", &record), Err(RecordError::Kind { found: 5, .. })));
+        for bytes in 0..record.len() {
+            assert!(unseal::<LogPartV1>(Kind::LogPart, b"key", &record[..bytes]).is_err(), "{bytes} bytes");
+        }
+        for byte in 0..record.len() {
+            for bit in 0..8 {
+                let mut flipped = record.clone();
+                flipped[byte] ^= 1 << bit;
+                assert!(unseal::<LogPartV1>(Kind::LogPart, b"key", &flipped).is_err(), "bit {bit} of byte {byte}");
+            }
+        }
+        let mut newer = record;
+        newer[0] = 2;
+        assert_eq!(unseal::<LogPartV1>(Kind::LogPart, b"key", &newer), Err(RecordError::Newer { version: 2 }));
+    }
+}

@@ -1,0 +1,151 @@
+//! What callers see: the store as it will be once everything that is queued has reached the disk.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::tail::Tail;
+use super::{Done, LogRecord, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
+
+/// One queued write.
+pub(super) enum Op {
+    /// `first_seq` is the tail's sequence number of the first entry.
+    Append {
+        records: Vec<LogRecord>,
+        first_seq: u64,
+        done: Done,
+    },
+    Truncate {
+        after: Option<u64>,
+        done: Done,
+    },
+    Purge {
+        upto: Position,
+        done: Done,
+    },
+    Vote {
+        vote: VoteRecord,
+        done: Done,
+    },
+    Chunk {
+        id: u64,
+        number: u64,
+        bytes: Bytes,
+        done: Done,
+    },
+    Finish {
+        manifest: SnapshotManifest,
+        done: Done,
+    },
+    Abandon {
+        id: u64,
+    },
+}
+
+/// Behind the one lock that callers and the storage thread share; held for moments, never across a disk.
+#[derive(Default)]
+pub(super) struct State {
+    pub queue: VecDeque<Op>,
+    pub tail: Tail,
+    pub floor: Option<Position>,
+    pub last: Option<Position>,
+    pub vote: Option<VoteRecord>,
+    /// A committed position that waits for the next group.
+    pub committed: Option<Option<Position>>,
+    /// The newest durable one.
+    pub snapshot: Option<SnapshotManifest>,
+    pub next_snapshot_id: u64,
+    /// How often the end was cut off: whoever reads without the lock looks whether it has changed.
+    pub truncations: u64,
+    pub failure: Option<StorageError>,
+    pub closing: bool,
+    /// The storage thread waits to be woken.
+    pub idle: bool,
+    /// Since when the group that is being committed has been at the disk.
+    pub committing_since: Option<Instant>,
+}
+
+impl Op {
+    /// Whom to tell.
+    pub fn into_done(self) -> Option<Done> {
+        match self {
+            Op::Append { done, .. }
+            | Op::Truncate { done, .. }
+            | Op::Purge { done, .. }
+            | Op::Vote { done, .. }
+            | Op::Chunk { done, .. }
+            | Op::Finish { done, .. } => Some(done),
+            Op::Abandon { .. } => None,
+        }
+    }
+
+    /// What it weighs in a group, when it is written as a whole.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Op::Chunk { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+impl State {
+    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> State {
+        State {
+            tail,
+            floor: recovered.purged,
+            last: recovered.last,
+            vote: recovered.vote,
+            snapshot: recovered.snapshot.clone(),
+            next_snapshot_id,
+            ..State::default()
+        }
+    }
+
+    /// Whether a call is still taken.
+    pub fn check(&self) -> Result<(), StorageError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if self.closing => Err(StorageError::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes entries into the tail. Returns the sequence number of the first.
+    pub fn append(&mut self, records: &[LogRecord]) -> Result<u64, StorageError> {
+        check_contiguous(self.last, records)?;
+        let first_seq = self.tail.newest_seq() + 1;
+        for record in records {
+            self.tail.push(record.clone());
+            self.last = Some(record.position);
+        }
+        Ok(first_seq)
+    }
+
+    /// Cuts the end off. `at` is the position of the entry that becomes the last one.
+    pub fn truncate(&mut self, at: Option<Position>) {
+        self.tail.truncate_after(at.map(|at| at.index));
+        self.last = at.or(self.floor);
+        self.truncations += 1;
+    }
+
+    pub fn purge(&mut self, upto: Position) {
+        self.tail.purge(upto.index);
+        self.floor = self.floor.max(Some(upto));
+        if self.last.is_none_or(|last| last.index <= upto.index) {
+            self.last = self.floor;
+        }
+    }
+}
+
+/// Whether each of `records` follows the one before, and the first of them `last`.
+pub(super) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) -> Result<(), StorageError> {
+    let first = match (last, records.first()) {
+        (Some(last), _) => last.index + 1,
+        (None, first) => first.map_or(0, |first| first.position.index.min(1)),
+    };
+    match (first..).zip(records).find(|(expected, record)| record.position.index != *expected) {
+        Some((expected, record)) => Err(StorageError::NotContiguous { expected, found: record.position.index }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,202 @@
+//! Opening, closing, and what is on the disk in between.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use super::*;
+
+#[test]
+fn a_closed_store_can_be_opened_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let storage = open(dir.path());
+        wait(|done| storage.append(entries(1, round..round + 1, 5_000), done)).unwrap();
+        let clone = storage.clone();
+        // Whatever the clones are doing: close waits for what is queued and takes everything away from them.
+        clone.save_vote(vote(round), Box::new(drop));
+        storage.close();
+        assert_eq!(wait(|done| clone.save_vote(vote(99), done)), Err(StorageError::Closed));
+        assert_eq!(clone.read_log(0, 1, 1), Err(StorageError::Closed));
+    }
+    let storage = open(dir.path());
+    assert_eq!((whole_log(&storage), storage.vote()), (entries(1, 0..20, 5_000), Some(vote(19))));
+}
+
+#[test]
+fn dropping_the_last_clone_closes_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    storage.append(entries(1, 0..100, 1_000), Box::new(drop));
+    drop(storage.clone());
+    drop(storage);
+    assert_eq!(whole_log(&open(dir.path())), entries(1, 0..100, 1_000));
+}
+
+#[test]
+fn the_last_clone_may_go_inside_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let (tell, told) = mpsc::channel();
+    let inside = storage.clone();
+    let done = move |result| {
+        drop(inside);
+        tell.send(result).unwrap();
+    };
+    storage.save_vote(vote(1), Box::new(done));
+    drop(storage);
+    told.recv().unwrap().unwrap();
+    // The storage thread is on its own now: it ends, and lets go of the directory, a moment later.
+    let reopened = (0..5_000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        SledStorage::open(dir.path(), identity()).ok()
+    });
+    assert_eq!(reopened.expect("released within seconds").vote(), Some(vote(1)));
+}
+
+#[test]
+fn the_first_start_is_told_from_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = dir.path().join("several/missing/directories");
+    assert!(SledStorage::open_or_create(&node, identity()).unwrap().is_new);
+    assert!(!SledStorage::open_or_create(&node, identity()).unwrap().is_new);
+    assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+/// The test's own executable is the other process.
+#[test]
+fn a_second_process_is_refused() {
+    const DIR: &str = "TENURE_TEST_SECOND_PROCESS_DIR";
+    if let Some(dir) = std::env::var_os(DIR) {
+        println!("the second process says: {}", refusal(Path::new(&dir)));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let _storage = open(dir.path());
+    let mut second = Command::new(std::env::current_exe().unwrap());
+    second.args(["--exact", "storage::tests::closing::a_second_process_is_refused", "--nocapture"]);
+    let output = second.env(DIR, dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let expected = format!(
+        "the second process says: data directory {} is in use by another process: stop that one, or give this node a \
+         directory of its own",
+        dir.path().display()
+    );
+    assert!(output.status.success() && text.contains(&expected), "{text}");
+}
+
+#[test]
+fn no_value_ever_becomes_a_file_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    for round in 0..12u64 {
+        let first = round * 500;
+        let written = (first..first + 500).map(|index| entry(1, index, if index % 100 == 0 { 600_000 } else { 3_000 }));
+        wait(|done| storage.append(written.collect(), done)).unwrap();
+        wait(|done| storage.save_vote(vote(round), done)).unwrap();
+        write_snapshot(&storage, 3 << 20, round as u8);
+        wait(|done| storage.purge(at(1, first + 200), done)).unwrap();
+    }
+    let expected = whole_log(&storage);
+    assert_eq!(expected.len(), 6_000 - (11 * 500 + 201));
+    storage.close();
+    let storage = open(dir.path());
+    assert_eq!(whole_log(&storage), expected);
+    assert_eq!(fs::read_dir(dir.path().join("store/blobs")).unwrap().count(), 0);
+}
+
+#[test]
+fn entries_that_left_memory_are_read_from_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let written = entries(1, 0..400, 100_000);
+    for part in written.chunks(50) {
+        wait(|done| storage.append(part.to_vec(), done)).unwrap();
+    }
+    assert_eq!(storage.read_log(0, 400, 250_000).unwrap(), written[..2]);
+    assert_eq!(whole_log(&storage), written);
+    // A new last entry whose term only the disk knows.
+    wait(|done| storage.truncate_after(Some(10), done)).unwrap();
+    assert_eq!(storage.log_bounds().1, Some(at(1, 10)));
+    assert_eq!(whole_log(&storage), written[..11]);
+}
+
+#[test]
+fn a_snapshot_from_a_peer_is_written_by_async_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let manifest = runtime.block_on(async {
+        let mut writer = storage.begin_snapshot().unwrap();
+        for piece in content.chunks(100_000) {
+            writer.write(piece).await.unwrap();
+        }
+        assert_eq!((writer.bytes(), writer.crc()), (content.len() as u64, crc32fast::hash(&content)));
+        writer.finish_durable(b"meta".to_vec()).await.unwrap()
+    });
+    assert_eq!(storage.snapshot(), Some(manifest.clone()));
+    assert_eq!(read_snapshot(&storage, manifest.id).unwrap(), content);
+    assert_eq!(storage.committing_for().filter(|busy| busy.as_secs() > 5), None);
+}
+
+#[test]
+fn a_snapshot_says_what_is_too_large() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let writer = storage.begin_snapshot().unwrap();
+    let error = writer.finish_blocking(vec![0; 20_000]).unwrap_err();
+    assert_eq!(error.to_string(), "20000 bytes where a snapshot's meta has at most 16384");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the store goes on");
+}
+
+#[test]
+fn what_was_purged_or_replaced_leaves_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    wait(|done| storage.append(entries(1, 0..5_000, 100), done)).unwrap();
+    (0..3).for_each(|seed| drop(write_snapshot(&storage, 200_000, seed)));
+    wait(|done| storage.purge(at(1, 4_989), done)).unwrap();
+    // Opening goes on with what closing may have cut short, a part with every commit.
+    storage.close();
+    let storage = open(dir.path());
+    (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
+    storage.close();
+    let config = sled::Config::new().path(dir.path().join("store")).segment_size(8 << 20);
+    let db = config.open().unwrap();
+    assert_eq!(db.open_tree("log").unwrap().len(), 10);
+    assert_eq!(db.open_tree("snap").unwrap().len(), 49);
+}
+
+#[test]
+fn a_reader_never_sees_a_hole_while_the_log_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let reader = storage.clone();
+    let reading = std::thread::spawn(move || {
+        let mut reads = 0u64;
+        loop {
+            let (floor, last) = reader.log_bounds();
+            let from = floor.map_or(0, |floor| floor.index + 1);
+            match reader.read_log(from, last.map_or(0, |last| last.index + 1), 1 << 20) {
+                Ok(found) => assert!(found.windows(2).all(|pair| pair[0].position.index + 1 == pair[1].position.index)),
+                Err(StorageError::Purged { .. }) => {}
+                Err(StorageError::Closed) => return reads,
+                Err(error) => panic!("{error}"),
+            }
+            reads += 1;
+        }
+    });
+    let mut next = 0;
+    for round in 1..60 {
+        storage.append(entries(round, next..next + 100, 20_000), Box::new(drop));
+        storage.truncate_after(Some(next + 79), Box::new(drop));
+        next += 80;
+        if round % 5 == 0 {
+            wait(|done| storage.purge(at(round, next - 100), done)).unwrap();
+        }
+    }
+    wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    storage.close();
+    assert!(reading.join().unwrap() > 10);
+}

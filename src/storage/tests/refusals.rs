@@ -1,0 +1,268 @@
+//! Directories that are not opened, and what is said about them.
+
+use std::fs;
+
+use super::*;
+use crate::storage::entries as layout;
+use crate::storage::group::{FLOOR, IDENTITY, VOTE, chunk_key};
+
+/// A closed store with ten entries above a floor, a vote and a snapshot.
+fn filled() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    wait(|done| storage.append(entries(2, 0..15, 100), done)).unwrap();
+    wait(|done| storage.append(vec![entry(2, 15, 40_000)], done)).unwrap();
+    wait(|done| storage.purge(at(2, 5), done)).unwrap();
+    wait(|done| storage.save_vote(vote(2), done)).unwrap();
+    write_snapshot(&storage, 50_000, 1);
+    storage.close();
+    dir
+}
+
+/// Does something to sled's trees behind the store's back.
+fn meddle(dir: &Path, tree: &str, meddle: impl FnOnce(&sled::Tree)) {
+    let config = sled::Config::new().path(dir.join("store")).segment_size(8 << 20).flush_every_ms(None);
+    let db = config.open().unwrap();
+    meddle(&db.open_tree(tree).unwrap());
+    db.flush().unwrap();
+    drop(db);
+    // sled's threads let go of the file a moment after the last handle went.
+    let data = fs::File::open(dir.join("store/db")).unwrap();
+    data.lock().unwrap();
+}
+
+fn assert_damaged(dir: &Path, what: &str) {
+    let text = refusal(dir).to_string();
+    let expected = format!(
+        "data directory {} is damaged: {what}. Keep a copy, then remove this node from the cluster \
+         and let it join again under a new id with an empty directory",
+        dir.display()
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_directory_of_another_node_or_cluster() {
+    let dir = filled();
+    let other = Identity { cluster: "other".to_string(), node: 2 };
+    let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
+    let expected = format!(
+        "data directory {} belongs to node 1 of cluster \"test\", not to node 2 of cluster \"other\": correct the \
+         configuration, or give this node a directory of its own",
+        dir.path().display()
+    );
+    assert_eq!(error.to_string(), expected);
+    // Also when somebody has put another node's marker there.
+    let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
+    fs::write(dir.path().join("TENURE"), marker.replace("node = 1", "node = 2")).unwrap();
+    let other = Identity { cluster: "test".to_string(), node: 2 };
+    let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("belongs to node 1 of cluster \"test\", not to node 2"), "{error}");
+}
+
+#[test]
+fn a_directory_that_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    assert_eq!(refusal(dir.path()), StorageError::InUse { dir: dir.path().to_path_buf() });
+    wait(|done| storage.save_vote(vote(1), done)).expect("the first one goes on");
+}
+
+#[test]
+fn a_newer_format() {
+    let dir = filled();
+    let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
+    fs::write(dir.path().join("TENURE"), marker.replace("format = 1", "format = 7")).unwrap();
+    let expected = format!(
+        "data directory {} was written in format 7; this program knows up to format 1: run the version that wrote it, \
+         or a newer one",
+        dir.path().display()
+    );
+    assert_eq!(refusal(dir.path()).to_string(), expected);
+    fs::write(dir.path().join("TENURE"), marker).unwrap();
+
+    for (tree, key) in
+        [("meta", VOTE.to_vec()), ("log", layout::key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())]
+    {
+        meddle(dir.path(), tree, |tree| {
+            let mut record = tree.get(&key).unwrap().unwrap().to_vec();
+            record[0] = 7;
+            tree.insert(key, record).unwrap();
+        });
+        assert_eq!(refusal(dir.path()).to_string(), expected, "in {tree}");
+        meddle(dir.path(), tree, |_| {});
+    }
+}
+
+#[test]
+fn an_emptied_directory() {
+    let dir = filled();
+    fs::remove_dir_all(dir.path().join("store")).unwrap();
+    let text = refusal(dir.path()).to_string();
+    let expected = format!(
+        "data directory {} was initialised for node 1 of cluster \"test\" but its data is gone ({} is missing or \
+         empty). Starting empty could lose what the cluster was promised: put the data back, or remove this node from \
+         the cluster and let it join again under a new id with an empty directory",
+        dir.path().display(),
+        dir.path().join("store/db").display()
+    );
+    assert_eq!(text, expected);
+    assert_eq!(refusal(dir.path()).to_string(), expected, "and again: looking changes nothing");
+
+    // sled opens a data file without a readable segment as a new database.
+    fs::create_dir_all(dir.path().join("store")).unwrap();
+    fs::write(dir.path().join("store/db"), vec![0; 1 << 20]).unwrap();
+    let text = refusal(dir.path()).to_string();
+    assert!(text.contains("but its data is gone (the store holds no record of it)"), "{text}");
+}
+
+#[test]
+fn data_without_a_marker() {
+    let dir = filled();
+    fs::remove_file(dir.path().join("TENURE")).unwrap();
+    let expected = format!(
+        "data directory {} holds data but its file TENURE is missing: put that file back, or move the directory away \
+         and let the node join again under a new id",
+        dir.path().display()
+    );
+    assert_eq!(refusal(dir.path()).to_string(), expected);
+}
+
+#[test]
+fn a_first_start_that_was_cut_short_is_still_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close();
+    fs::remove_file(dir.path().join("TENURE")).unwrap();
+    assert!(SledStorage::open_or_create(dir.path(), identity()).unwrap().is_new);
+}
+
+#[test]
+fn a_gap_in_the_log() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(9, 0)).unwrap()));
+    assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next one there is 10");
+}
+
+#[test]
+fn a_log_that_does_not_start_at_the_floor() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(6, 0)).unwrap()));
+    assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next one there is 7");
+    let dir = filled();
+    meddle(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
+    assert!(refusal(dir.path()).to_string().contains("the log has a gap: entry 0 is missing"));
+}
+
+#[test]
+fn a_missing_part_in_the_middle() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(15, 1)).unwrap()));
+    assert_damaged(dir.path(), "log entry 15 has part 2 where part 1 belongs");
+}
+
+#[test]
+fn an_unfinished_last_entry_is_dropped_instead() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(15, 9)).unwrap()));
+    let storage = open(dir.path());
+    assert_eq!(storage.recovered().last, Some(at(2, 14)));
+    wait(|done| storage.append(entries(3, 15..16, 20), done)).unwrap();
+    storage.close();
+    assert_eq!(open(dir.path()).read_log(15, 16, 1).unwrap(), entries(3, 15..16, 20));
+}
+
+#[test]
+fn a_flipped_bit_in_any_tree() {
+    for (tree, key, what) in [
+        ("log", layout::key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
+        ("meta", VOTE.to_vec(), "the record \"vote\" is a record with crc32 "),
+        ("meta", IDENTITY.to_vec(), "the record \"identity\" is a record with crc32 "),
+        ("snap", chunk_key(1, 1).to_vec(), "chunk 1 of snapshot 1 is a record with crc32 "),
+    ] {
+        let dir = filled();
+        meddle(dir.path(), tree, |tree| {
+            let mut record = tree.get(&key).unwrap().unwrap().to_vec();
+            *record.last_mut().unwrap() ^= 4;
+            tree.insert(&key, record).unwrap();
+        });
+        let text = refusal(dir.path()).to_string();
+        assert!(text.contains(&format!("is damaged: {what}")), "{text}");
+    }
+}
+
+#[test]
+fn a_torn_record() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| drop(log.insert(layout::key(9, 0), vec![1, 5, 3]).unwrap()));
+    assert_damaged(dir.path(), "log entry 9 is a torn record of 3 bytes");
+}
+
+#[test]
+fn a_record_under_the_wrong_key() {
+    let dir = filled();
+    meddle(dir.path(), "log", |log| {
+        let ninth = log.get(layout::key(9, 0)).unwrap().unwrap();
+        log.insert(layout::key(10, 0), ninth).unwrap();
+    });
+    let text = refusal(dir.path()).to_string();
+    assert!(text.contains("is damaged: log entry 10 is a record with crc32 "), "{text}");
+}
+
+#[test]
+fn a_record_that_nobody_knows() {
+    let dir = filled();
+    meddle(dir.path(), "meta", |meta| drop(meta.insert("promise", vec![1]).unwrap()));
+    assert_damaged(dir.path(), "an unknown record \"promise\"");
+}
+
+#[test]
+fn a_snapshot_that_lost_a_chunk() {
+    let dir = filled();
+    meddle(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 1)).unwrap()));
+    assert_damaged(dir.path(), "chunk 1 of snapshot 1 is missing");
+    let dir = filled();
+    meddle(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 12)).unwrap()));
+    let text = refusal(dir.path()).to_string();
+    assert!(text.contains("is damaged: snapshot 1 has 12 chunks, 49152 bytes and crc32 "), "{text}");
+}
+
+#[test]
+fn a_torn_table_of_sled_is_no_reason_to_refuse() {
+    let dir = filled();
+    fs::write(dir.path().join("store/snap.00000000FFFFFFFF.generating"), b"torn").unwrap();
+    assert_eq!(open(dir.path()).vote(), Some(vote(2)));
+}
+
+#[test]
+fn a_whole_table_of_sled_that_has_its_old_name_is_used() {
+    let dir = filled();
+    open(dir.path()).close();
+    let tables = || {
+        let names = fs::read_dir(dir.path().join("store")).unwrap().map(|item| item.unwrap().path());
+        names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("snap.")).collect::<Vec<_>>()
+    };
+    let [table] = tables().try_into().expect("sled keeps one");
+    let old_name = std::path::PathBuf::from(format!("{}.generating", table.display()));
+    fs::rename(&table, &old_name).unwrap();
+    assert_eq!(open(dir.path()).vote(), Some(vote(2)));
+    assert!(!old_name.exists() && tables().len() == 1);
+}
+
+#[test]
+fn torn_settings_of_sled_are_no_reason_to_refuse() {
+    let dir = filled();
+    let path = dir.path().join("store/conf");
+    let settings = fs::read(&path).unwrap();
+    for torn in [settings[..settings.len() - 4].to_vec(), settings[..20].to_vec(), vec![0; settings.len()], vec![]] {
+        fs::write(&path, torn).unwrap();
+        assert_eq!(open(dir.path()).vote(), Some(vote(2)));
+        assert_eq!(fs::read(&path).unwrap(), settings);
+    }
+}
+
+#[test]
+fn an_unreadable_marker() {
+    let dir = filled();
+    fs::write(dir.path().join("TENURE"), "").unwrap();
+    assert_damaged(dir.path(), &format!("{} is not readable: \"\"", dir.path().join("TENURE").display()));
+}

@@ -1,0 +1,251 @@
+//! Validated names and quantities. A value of one of these types is inside its bounds: parse at the edge, and
+//! inside there is nothing left to check.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A node's id inside its cluster. Never given to another node, not even after the first one is gone.
+pub type NodeId = u64;
+
+/// Milliseconds of cluster time: replicated, never decreasing, unrelated to any wall clock.
+pub type ClusterMs = u64;
+
+/// Longest lease name, in bytes.
+pub const MAX_NAME_BYTES: usize = 200;
+/// Longest holder, in bytes.
+pub const MAX_HOLDER_BYTES: usize = 200;
+/// Longest reason of a revoke, in bytes.
+pub const MAX_REASON_BYTES: usize = 500;
+/// Most entries in a lease's metadata.
+pub const MAX_METADATA_ENTRIES: usize = 32;
+/// Most bytes in a lease's metadata, keys and values together.
+pub const MAX_METADATA_BYTES: usize = 4096;
+/// Shortest ttl, in milliseconds.
+pub const MIN_TTL_MS: u64 = 100;
+/// Longest finite ttl, in milliseconds: 24 hours.
+pub const MAX_TTL_MS: u64 = 24 * 60 * 60 * 1000;
+/// Longest lock delay, in milliseconds: 24 hours.
+pub const MAX_LOCK_DELAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Longest wait for a held lease, in milliseconds: 24 hours.
+pub const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
+/// Most holders of one counted lease.
+pub const MAX_LIMIT: u32 = 10_000;
+
+/// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:-]*`, at most [`MAX_NAME_BYTES`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LeaseName(Arc<str>);
+
+/// Who claims a lease: the caller's own text, 1 to [`MAX_HOLDER_BYTES`] bytes without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HolderId(Arc<str>);
+
+/// A lease's metadata: the holder's own text, bounded by [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
+pub struct Metadata(Option<Arc<BTreeMap<String, String>>>);
+
+/// How long a grant lasts without a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Option<u64>", into = "Option<u64>")]
+pub enum Ttl {
+    /// Milliseconds, [`MIN_TTL_MS`] to [`MAX_TTL_MS`].
+    Finite(u64),
+    /// Until it is released or revoked.
+    Infinite,
+}
+
+impl LeaseName {
+    pub fn new(name: impl Into<Arc<str>>) -> Result<LeaseName, InvalidValue> {
+        let name = name.into();
+        let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        if name.len() > MAX_NAME_BYTES {
+            return Err(InvalidValue::TooLong { what: "lease name", bytes: name.len(), max: MAX_NAME_BYTES });
+        }
+        if !starts_well || !all_allowed {
+            return Err(InvalidValue::Name(name.to_string()));
+        }
+        Ok(LeaseName(name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl HolderId {
+    pub fn new(holder: impl Into<Arc<str>>) -> Result<HolderId, InvalidValue> {
+        let holder = holder.into();
+        if holder.len() > MAX_HOLDER_BYTES {
+            return Err(InvalidValue::TooLong { what: "holder", bytes: holder.len(), max: MAX_HOLDER_BYTES });
+        }
+        if holder.is_empty() || holder.chars().any(char::is_control) {
+            return Err(InvalidValue::Holder);
+        }
+        Ok(HolderId(holder))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Metadata {
+    pub fn new(entries: BTreeMap<String, String>) -> Result<Metadata, InvalidValue> {
+        let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if entries.len() > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES {
+            return Err(InvalidValue::Metadata { entries: entries.len(), bytes });
+        }
+        Ok(Metadata((!entries.is_empty()).then(|| Arc::new(entries))))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().flat_map(|entries| entries.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+impl Ttl {
+    pub fn millis(ms: u64) -> Result<Ttl, InvalidValue> {
+        if !(MIN_TTL_MS..=MAX_TTL_MS).contains(&ms) {
+            return Err(InvalidValue::Ttl(ms));
+        }
+        Ok(Ttl::Finite(ms))
+    }
+
+    /// Milliseconds, or `None` for an infinite ttl.
+    pub fn as_millis(self) -> Option<u64> {
+        match self {
+            Ttl::Finite(ms) => Some(ms),
+            Ttl::Infinite => None,
+        }
+    }
+
+    /// The cluster time at which a grant or renewal made at `now` is due to lapse.
+    pub fn deadline(self, now: ClusterMs) -> Option<ClusterMs> {
+        self.as_millis().map(|ms| now.saturating_add(ms))
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for HolderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ttl::Finite(ms) => write!(f, "{ms}ms"),
+            Ttl::Infinite => f.write_str("infinite"),
+        }
+    }
+}
+
+/// Maps by name can be searched by text, a prefix for instance: both sort alike.
+impl Borrow<str> for LeaseName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<LeaseName, InvalidValue> {
+        LeaseName::new(text)
+    }
+}
+
+impl FromStr for HolderId {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<HolderId, InvalidValue> {
+        HolderId::new(text)
+    }
+}
+
+impl TryFrom<String> for LeaseName {
+    type Error = InvalidValue;
+    fn try_from(text: String) -> Result<LeaseName, InvalidValue> {
+        LeaseName::new(text)
+    }
+}
+
+impl TryFrom<String> for HolderId {
+    type Error = InvalidValue;
+    fn try_from(text: String) -> Result<HolderId, InvalidValue> {
+        HolderId::new(text)
+    }
+}
+
+impl TryFrom<BTreeMap<String, String>> for Metadata {
+    type Error = InvalidValue;
+    fn try_from(entries: BTreeMap<String, String>) -> Result<Metadata, InvalidValue> {
+        Metadata::new(entries)
+    }
+}
+
+impl TryFrom<Option<u64>> for Ttl {
+    type Error = InvalidValue;
+    fn try_from(ms: Option<u64>) -> Result<Ttl, InvalidValue> {
+        ms.map_or(Ok(Ttl::Infinite), Ttl::millis)
+    }
+}
+
+impl From<LeaseName> for String {
+    fn from(name: LeaseName) -> String {
+        name.0.to_string()
+    }
+}
+
+impl From<HolderId> for String {
+    fn from(holder: HolderId) -> String {
+        holder.0.to_string()
+    }
+}
+
+impl From<Metadata> for BTreeMap<String, String> {
+    fn from(metadata: Metadata) -> BTreeMap<String, String> {
+        metadata.0.map(Arc::unwrap_or_clone).unwrap_or_default()
+    }
+}
+
+impl From<Ttl> for Option<u64> {
+    fn from(ttl: Ttl) -> Option<u64> {
+        ttl.as_millis()
+    }
+}
+
+/// A value outside its bounds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidValue {
+    #[error("lease name {0:?} must start with a letter or digit and hold only letters, digits, '.', '_', ':' and '-'")]
+    Name(String),
+    #[error("a holder must be 1 to {MAX_HOLDER_BYTES} bytes of text without control characters")]
+    Holder,
+    #[error("{what} is {bytes} bytes long; at most {max} are allowed")]
+    TooLong { what: &'static str, bytes: usize, max: usize },
+    #[error(
+        "metadata has {entries} entries and {bytes} bytes; at most {MAX_METADATA_ENTRIES} entries and {MAX_METADATA_BYTES} bytes are allowed"
+    )]
+    Metadata { entries: usize, bytes: usize },
+    #[error("ttl {0} ms is outside {MIN_TTL_MS} to {MAX_TTL_MS} ms")]
+    Ttl(u64),
+    #[error("fencing token {0:?} is not a decimal integer of at most 63 bits")]
+    Token(String),
+}

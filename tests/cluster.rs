@@ -1,0 +1,288 @@
+//! A whole cluster in memory, under a paused clock: what clients see of it.
+
+use std::time::Duration;
+
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::lease::{Acquire, Command, LeaseState, Outcome, Refusal};
+use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response};
+use tenure::testing::{Cluster, Safeguards, TestNode};
+use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
+
+fn name(text: &str) -> LeaseName {
+    LeaseName::new(text).expect("valid")
+}
+
+fn holder(text: &str) -> HolderId {
+    HolderId::new(text).expect("valid")
+}
+
+fn acquire(lease: &str, by: &str, ttl_ms: u64, wait_ms: Option<u64>) -> Request {
+    Request::Acquire(Acquire {
+        name: name(lease),
+        holder: holder(by),
+        ttl: Ttl::millis(ttl_ms).expect("valid"),
+        wait_ms,
+        lock_delay_ms: 0,
+        limit: 1,
+        metadata: Metadata::default(),
+    })
+}
+
+async fn ask(node: &TestNode, request: Request) -> Result<Response, RequestError> {
+    node.request(request, Forward::Once).await
+}
+
+async fn held(node: &TestNode, request: Request) -> tenure::lease::Lease {
+    match ask(node, request).await.expect("answered").answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => lease,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+async fn start() -> Cluster {
+    Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_node_takes_any_request_and_all_agree() {
+    let cluster = start().await;
+    cluster.leader().await;
+    let lease = held(cluster.node(1), acquire("job", "a", 10_000, None)).await;
+    for id in cluster.ids() {
+        let again = held(cluster.node(id), acquire("job", "a", 10_000, None)).await;
+        assert_eq!(again.token, lease.token, "acquiring again keeps the token");
+        match ask(cluster.node(id), acquire("job", "b", 10_000, None)).await.expect("answered").answer {
+            Answer::Outcome(Outcome::Refused(Refusal::Held { holder: by, .. })) => assert_eq!(by, holder("a")),
+            other => panic!("{other:?}"),
+        }
+        for consistency in [Consistency::Leader, Consistency::Linearizable] {
+            let read = Request::Read { query: Query::Lease(name("job")), consistency };
+            match ask(cluster.node(id), read).await.expect("answered").answer {
+                Answer::Lease(leases) => assert_eq!(leases[0].token, lease.token),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let release = Command::Release { name: name("job"), holder: holder("a"), token: lease.token };
+    let released = ask(cluster.node(2), Request::Change(release)).await.expect("answered");
+    assert_eq!(released.answer, Answer::Outcome(Outcome::Released(true)));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_outlives_its_leader_and_lapses_in_time() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let lease = held(cluster.node(leader), acquire("job", "a", 5_000, None)).await;
+    let granted = tokio::time::Instant::now();
+    cluster.crash(leader).await;
+    let next = cluster.leader_except(&[leader]).await;
+    let read = || Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };
+    let state = |response: Response| match response.answer {
+        Answer::Lease(leases) => (leases[0].state, leases[0].token),
+        other => panic!("{other:?}"),
+    };
+    let mut last = LeaseState::Active;
+    while last == LeaseState::Active {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let (now, token) = state(ask(cluster.node(next), read()).await.expect("answered"));
+        assert_eq!(token, lease.token);
+        last = now;
+    }
+    let lived = granted.elapsed();
+    assert!(lived >= Duration::from_millis(5_000), "no_early_lapse: {lived:?}");
+    // The outage, and one tick at most.
+    assert!(lived <= Duration::from_millis(5_000 + 2_000 + 1_000), "lapse_happens: {lived:?}");
+    assert_eq!(last, LeaseState::Expired);
+    let later = held(cluster.node(next), acquire("job", "b", 5_000, None)).await;
+    assert!(later.token > lease.token, "tokens_rise");
+    cluster.restart(leader).await;
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_ends_hands_its_leadership_on_although_a_lease_is_due() {
+    for ttl_ms in (100..140).step_by(4) {
+        let cluster = start().await;
+        let leader = cluster.leader().await;
+        held(cluster.node(leader), acquire("job", "a", ttl_ms, None)).await;
+        tokio::time::sleep(Duration::from_millis(95)).await;
+        cluster.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_keeps_its_place_over_the_death_of_the_leader() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let lease = held(cluster.node(leader), acquire("job", "a", 5_000, None)).await;
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let node = cluster.node(other).clone();
+    let first = tokio::spawn(async move { held(&node, acquire("job", "first", 5_000, Some(60_000))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let node = cluster.node(other).clone();
+    let second = tokio::spawn(async move { held(&node, acquire("job", "second", 5_000, Some(60_000))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    cluster.crash(leader).await;
+    let first = first.await.expect("granted");
+    assert!(first.token > lease.token);
+    let next = cluster.leader_except(&[leader]).await;
+    let release = Command::Release { name: name("job"), holder: holder("first"), token: first.token };
+    let released = ask(cluster.node(next), Request::Change(release)).await.expect("answered");
+    assert_eq!(released.answer, Answer::Outcome(Outcome::Released(true)));
+    let second = second.await.expect("granted");
+    assert!(second.token > first.token);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_goes_away_gives_up_its_place() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    for at in [leader, follower] {
+        let node = cluster.node(at).clone();
+        let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(60_000))).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(queue(cluster.node(leader)).await, 1);
+        waiting.abort();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(queue(cluster.node(leader)).await, 0, "asked at node {at}, leader {leader}");
+    }
+    cluster.shutdown().await;
+}
+
+async fn queue(node: &TestNode) -> usize {
+    let read = Request::Read { query: Query::Queue(name("job")), consistency: Consistency::Leader };
+    match ask(node, read).await.expect("answered").answer {
+        Answer::Queue(waiters) => waiters.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_says_so() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let began = tokio::time::Instant::now();
+    let answer = ask(cluster.node(leader), acquire("job", "b", 5_000, Some(700))).await.expect("answered").answer;
+    assert_eq!(answer, Answer::WaitTimeout);
+    assert!(began.elapsed() >= Duration::from_millis(700) && began.elapsed() < Duration::from_millis(800));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_a_change_is_unknown_or_refused_and_never_lost_in_between() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    cluster.board.isolate(leader, cluster.ids());
+    let answer = cluster.node(leader).request(acquire("job", "a", 10_000, None), Forward::Once).await;
+    assert!(matches!(answer, Err(RequestError::Unknown(_) | RequestError::NoLeader)), "{answer:?}");
+    cluster.board.heal();
+    cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 10_000, None)).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_disk_hangs_gives_way() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    cluster.hang_disk(leader);
+    let hung = tokio::time::Instant::now();
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let next = cluster.leader_except(&[leader]).await;
+    let again = held(cluster.node(other), acquire("job", "a", 60_000, None)).await;
+    assert_eq!(again.token, lease.token);
+    assert!(hung.elapsed() < Duration::from_secs(6), "leader {next} after {:?}", hung.elapsed());
+    assert!(cluster.node(leader).health().not_ready.is_some());
+    let failed = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).wait_failed()).await;
+    assert!(failed.expect("it gives up").contains("disk"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_refuses_and_says_it_is_not_ready() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    cluster.board.isolate(leader, cluster.ids());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(cluster.node(leader).health().not_ready.is_some());
+    let answer = cluster.node(leader).request(acquire("job", "a", 10_000, None), Forward::Once).await;
+    assert_eq!(answer, Err(RequestError::NoLeader), "nothing was proposed, so this is certain");
+    let next = cluster.leader_except(&[leader]).await;
+    assert_eq!(cluster.node(next).health().not_ready, None);
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_restarts_alone_does_not_say_that_it_leads() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    for id in cluster.ids() {
+        cluster.crash(id).await;
+    }
+    cluster.restart(leader).await;
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let status = cluster.node(leader).status().await;
+        assert_eq!(status.leader, None, "{status:?}");
+    }
+    let others: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
+    for id in others {
+        cluster.restart(id).await;
+    }
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+/// Cuts one follower off for a while. Whether its return deposed the leader.
+async fn return_of_a_lost_node(safeguards: Safeguards) -> bool {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let lost = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    cluster.crash(lost).await;
+    cluster.restart_without(lost, safeguards).await;
+    cluster.leader().await;
+    let before = cluster.node(leader).status().await;
+    cluster.board.isolate(lost, cluster.ids());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    cluster.board.heal();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    cluster.leader().await;
+    let after = cluster.node(leader).status().await;
+    cluster.shutdown().await;
+    after.term != before.term
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_cut_off_comes_back_without_deposing_the_leader() {
+    assert!(!return_of_a_lost_node(Safeguards::default()).await);
+    let without = Safeguards { pre_vote: false, ..Safeguards::default() };
+    assert!(return_of_a_lost_node(without).await, "the schedule no longer shows what the pre-vote is for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_refused_after_a_try_without_an_answer_stays_unknown() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    held(cluster.node(leader), acquire("job", "b", 60_000, None)).await;
+    // What the follower passes on arrives, and its answer does not.
+    cluster.board.cut(leader, follower);
+    let node = cluster.node(follower).clone();
+    let claim = tokio::spawn(async move { ask(&node, acquire("job", "a", 60_000, None)).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let answer = claim.await.expect("no panic");
+    assert!(matches!(&answer, Err(RequestError::Unknown(why)) if why.contains("refused")), "{answer:?}");
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}

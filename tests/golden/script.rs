@@ -1,0 +1,201 @@
+//! The script's commands: `at`, `term`, `begin` and `end` set the scene, the machine's own commands make log
+//! entries, and the rest read.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::str::FromStr;
+
+use goldenscript::{ArgumentConsumer, Context, Runner};
+use tenure::lease::{Acquire, Batch, Command, Limits, ListFilter, ListState, Machine, Renewal, Stamp, WaiterId};
+use tenure::token::FencingToken;
+use tenure::types::{ClusterMs, HolderId, Metadata, Ttl};
+
+use crate::print;
+
+/// Wall clock of cluster time 0: decides nothing.
+const WALL_MS: u64 = 1_700_000_000_000;
+
+pub struct Transcript {
+    machine: Machine,
+    position: FencingToken,
+    now: ClusterMs,
+    /// The commands of the entry that `begin` opened.
+    open: Option<Vec<Command>>,
+}
+
+type Failure = Box<dyn Error>;
+
+impl Transcript {
+    pub fn new() -> Transcript {
+        let position = FencingToken { term: 1, index: 0 };
+        Transcript { machine: Machine::new(Limits::default()), position, now: 0, open: None }
+    }
+
+    fn propose(&mut self, command: Command) -> String {
+        match &mut self.open {
+            Some(commands) => {
+                commands.push(command);
+                String::new()
+            }
+            None => self.apply(vec![command]),
+        }
+    }
+
+    fn apply(&mut self, commands: Vec<Command>) -> String {
+        self.position.index += 1;
+        let stamp = Stamp { now: self.now, wall_ms: WALL_MS + self.now };
+        let (outcomes, effects) = self.machine.apply(self.position, &Batch { stamp, commands });
+        print::entry(self.position, self.machine.now(), &outcomes, &effects)
+    }
+
+    /// Continues with a machine rebuilt from its stored form, as after a restart.
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.machine = Machine::from_records(self.machine.header(), self.machine.records())?;
+        Ok(())
+    }
+}
+
+impl Runner for Transcript {
+    type Command = goldenscript::Command;
+
+    fn run(&mut self, command: &goldenscript::Command, _: &Context) -> Result<String, Failure> {
+        let mut args = command.consume_args();
+        let output = match command.name.as_str() {
+            "at" => {
+                self.now = next(&mut args)?;
+                String::new()
+            }
+            "term" => {
+                self.position.term = next(&mut args)?;
+                String::new()
+            }
+            "begin" => {
+                self.open = Some(Vec::new());
+                String::new()
+            }
+            "end" => {
+                let commands = self.open.take().ok_or("end without begin")?;
+                self.apply(commands)
+            }
+            "restart" => {
+                self.restart()?;
+                String::new()
+            }
+            "get" => print::view(self.machine.get(&next(&mut args)?)),
+            "queue" => print::queue(&self.machine.queue(&next(&mut args)?)),
+            "history" => print::history(&self.machine.history(&next(&mut args)?)),
+            "explain" => {
+                let name = next(&mut args)?;
+                let holder = args.next_pos().map(HolderId::from_str).transpose()?;
+                print::explanation(&self.machine.explain(&name, holder.as_ref()))
+            }
+            "list" => print::list(&self.machine, &filter(&mut args)?, key(&mut args, "page")?.unwrap_or(100)),
+            "counts" => format!("{:?}", self.machine.counts()),
+            "due" => self.machine.next_due().map_or("nothing".to_string(), |at| format!("at {at}")),
+            "would_refuse" => {
+                let refusal = self.machine.held_by_other(&acquire(&mut args)?, self.now);
+                refusal.map_or("ask the log".to_string(), |refusal| print::refusal(&refusal))
+            }
+            _ => {
+                let command = machine_command(command.name.as_str(), &mut args)?;
+                self.propose(command)
+            }
+        };
+        args.reject_next()?;
+        Ok(output)
+    }
+}
+
+fn machine_command(verb: &str, args: &mut ArgumentConsumer) -> Result<Command, Failure> {
+    Ok(match verb {
+        "acquire" => Command::Acquire(acquire(args)?),
+        "renew" => {
+            let holder = next(args)?;
+            let ttl = args.take_key("ttl").map(ttl).transpose()?;
+            let mut leases = Vec::new();
+            while let Some((name, at)) = args.next_key() {
+                leases.push(Renewal { name: name.parse()?, token: token(at)?, ttl });
+            }
+            Command::Renew { holder, leases }
+        }
+        "release" => Command::Release { name: next(args)?, holder: next(args)?, token: own_token(args)? },
+        "revoke" => {
+            let reason = args.take_key("reason").unwrap_or_default().to_string();
+            Command::Revoke { name: next(args)?, reason }
+        }
+        "handover" => {
+            Command::HandOver { name: next(args)?, holder: next(args)?, token: own_token(args)?, to: key(args, "to")? }
+        }
+        "keep" => Command::KeepWaiting { waiters: vec![WaiterId { name: next(args)?, holder: next(args)? }] },
+        "leave" => Command::LeaveQueue { waiter: WaiterId { name: next(args)?, holder: next(args)? } },
+        "tick" => Command::Tick,
+        "limits" => Command::SetLimits(limits(args)?),
+        _ => return Err(format!("unknown command {verb}").into()),
+    })
+}
+
+fn acquire(args: &mut ArgumentConsumer) -> Result<Acquire, Failure> {
+    let mut metadata = BTreeMap::new();
+    if let Some((name, value)) = args.take_key("metadata").and_then(|text| text.split_once('/')) {
+        metadata.insert(name.to_string(), value.to_string());
+    }
+    Ok(Acquire {
+        name: next(args)?,
+        holder: next(args)?,
+        ttl: args.take_key("ttl").map(ttl).transpose()?.unwrap_or(Ttl::Finite(10_000)),
+        wait_ms: key(args, "wait")?,
+        lock_delay_ms: key(args, "delay")?.unwrap_or(0),
+        limit: key(args, "limit")?.unwrap_or(1),
+        metadata: Metadata::new(metadata)?,
+    })
+}
+
+fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {
+    let usual = Limits::default();
+    Ok(Limits {
+        max_leases: key(args, "max_leases")?.unwrap_or(usual.max_leases),
+        max_waiters: key(args, "max_waiters")?.unwrap_or(usual.max_waiters),
+        history: key(args, "history")?.unwrap_or(usual.history),
+        ended_keep_ms: key(args, "ended_keep_ms")?.unwrap_or(usual.ended_keep_ms),
+        ended_keep: key(args, "ended_keep")?.unwrap_or(usual.ended_keep),
+        patience_ms: key(args, "patience_ms")?.unwrap_or(usual.patience_ms),
+    })
+}
+
+fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
+    let mut states = Vec::new();
+    for state in args.take_key("state").into_iter().flat_map(|states| states.split(',')) {
+        states.push(match state {
+            "active" => ListState::Active,
+            "renewed" => ListState::Renewed,
+            "expired" => ListState::Expired,
+            "released" => ListState::Released,
+            "revoked" => ListState::Revoked,
+            "handed_over" => ListState::HandedOver,
+            other => return Err(format!("unknown state {other}").into()),
+        });
+    }
+    let prefix = args.take_key("prefix").unwrap_or_default().to_string();
+    Ok(ListFilter { prefix, holder: key(args, "holder")?, states })
+}
+
+fn next<T: FromStr<Err: Error + 'static>>(args: &mut ArgumentConsumer) -> Result<T, Failure> {
+    Ok(args.next_pos().ok_or("an argument is missing")?.parse()?)
+}
+
+fn key<T: FromStr<Err: Error + 'static>>(args: &mut ArgumentConsumer, key: &str) -> Result<Option<T>, Failure> {
+    Ok(args.take_key(key).map(str::parse).transpose()?)
+}
+
+fn own_token(args: &mut ArgumentConsumer) -> Result<FencingToken, Failure> {
+    token(args.take_key("token").ok_or("token= is missing")?)
+}
+
+fn token(text: &str) -> Result<FencingToken, Failure> {
+    let (term, index) = text.split_once('/').ok_or("a token is term/index")?;
+    Ok(FencingToken { term: term.parse()?, index: index.parse()? })
+}
+
+fn ttl(text: &str) -> Result<Ttl, Failure> {
+    Ok(if text == "infinite" { Ttl::Infinite } else { Ttl::millis(text.parse()?)? })
+}

@@ -1,0 +1,211 @@
+//! The API of a real node, over a real socket: one node is a whole cluster here.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure::config::{LeaseSettings, MemberConfig, RaftTimings};
+use tenure::http::{self, NodeSlot, Settings};
+use tenure::node::{Node, NodeConfig};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough that only a hang exceeds it.
+const SOON: Duration = Duration::from_secs(10);
+
+struct Cluster {
+    node: Node,
+    address: SocketAddr,
+    stop: CancellationToken,
+    client: reqwest::Client,
+    _data: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
+        let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = http_listener.local_addr().expect("it is bound");
+        let peer = peer_listener.local_addr().expect("it is bound").to_string();
+        let data = TempDir::new().expect("a folder");
+        let config = NodeConfig {
+            cluster: "test".to_owned(),
+            id: 1,
+            members: vec![MemberConfig { id: 1, http: address.to_string(), peer }],
+            data: data.path().join("1"),
+            raft: RaftTimings::lan(),
+            lease: LeaseSettings::default(),
+        };
+        let node = Node::start(config, peer_listener).await.expect("it starts");
+        let stop = CancellationToken::new();
+        tokio::spawn(http::serve(http_listener, NodeSlot::from(node.clone()), Settings::new(1), stop.clone()));
+        let cluster = Cluster { node, address, stop, client: reqwest::Client::new(), _data: data };
+        let ready = async { while cluster.get("/readyz").await.0 != 200 {} };
+        tokio::time::timeout(SOON, ready).await.expect("it is ready soon");
+        cluster
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        read(self.client.get(self.url(path))).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        read(self.client.post(self.url(path)).json(&body)).await
+    }
+
+    async fn acquire(&self, name: &str, holder: &str) -> String {
+        let (status, lease) = self.post(&format!("/v1/leases/{name}/acquire"), json!({"holder": holder})).await;
+        assert_eq!(status, 200, "{lease}");
+        lease["token"].as_str().expect("a token is a string").to_owned()
+    }
+
+    /// What a watch says up to and with the event `last`.
+    async fn watch(&self, query: &str, last: &str) -> Vec<String> {
+        let mut response = self.client.get(self.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut text = String::new();
+        let read = async {
+            while !text.contains(&format!("id: {last}\n")) {
+                let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+                text.push_str(std::str::from_utf8(&chunk).expect("text"));
+            }
+        };
+        tokio::time::timeout(SOON, read).await.expect("the event comes");
+        text.split("\n\n").filter(|frame| frame.contains("data: ")).map(str::to_owned).collect()
+    }
+
+    async fn end(self) {
+        self.node.shutdown().await;
+        self.stop.cancel();
+    }
+}
+
+async fn read(request: reqwest::RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.expect("an answer");
+    assert_eq!(response.headers()["x-tenure-node"], "1");
+    (response.status().as_u16(), response.json().await.expect("JSON"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_from_claim_to_release() {
+    let cluster = Cluster::start().await;
+    let claim = json!({"holder": "a", "ttl_ms": 60000, "metadata": {"pid": "7"}});
+    let (status, lease) = cluster.post("/v1/leases/jobs/acquire", claim.clone()).await;
+    assert_eq!((status, &lease["state"], &lease["ttl_ms"]), (200, &json!("active"), &json!(60000)), "{lease}");
+    assert_eq!(lease["metadata"], json!({"pid": "7"}));
+    let token = lease["token"].clone();
+    let (_, again) = cluster.post("/v1/leases/jobs/acquire", claim).await;
+    assert_eq!(again["token"], token, "the same holder keeps its token, and its time is extended");
+
+    let (status, held) = cluster.post("/v1/leases/jobs/acquire", json!({"holder": "b"})).await;
+    assert_eq!((status, &held["code"], &held["holder"], &held["token"]), (409, &json!("held"), &json!("a"), &token));
+    assert!(held["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 60000), "{held}");
+    assert!(held["since"].is_string(), "{held}");
+
+    let (status, renewed) = cluster.post("/v1/leases/jobs/renew", json!({"holder": "a", "token": token})).await;
+    assert_eq!((status, &renewed["renewals"], &renewed["token"]), (200, &json!(2), &token), "{renewed}");
+    let (_, other) = cluster.post("/v1/leases/jobs/release", json!({"holder": "b", "token": token})).await;
+    assert_eq!(other, json!({"released": false}));
+    let (_, released) = cluster.post("/v1/leases/jobs/release", json!({"holder": "a", "token": token})).await;
+    assert_eq!(released, json!({"released": true}));
+
+    let (status, lost) = cluster.post("/v1/leases/jobs/renew", json!({"holder": "a", "token": token})).await;
+    assert_eq!((status, &lost["code"], &lost["why"]), (409, &json!("lost"), &json!("released")), "{lost}");
+    let (status, ended) = cluster.get("/v1/leases/jobs").await;
+    assert_eq!((status, &ended["state"], &ended["expires_in_ms"]), (200, &json!("released"), &Value::Null));
+    let (_, history) = cluster.get("/v1/leases/jobs/history").await;
+    let events: Vec<&Value> =
+        history["transitions"].as_array().expect("a list").iter().map(|event| &event["event"]).collect();
+    assert_eq!(events, ["granted", "released"]);
+    assert_eq!(cluster.get("/v1/leases/nothing").await.0, 404);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_transition_is_watched_once_wherever_the_stream_is_resumed() {
+    let cluster = Cluster::start().await;
+    for holder in ["a", "b", "c"] {
+        let claim = json!({"holder": holder, "limit": 3});
+        assert_eq!(cluster.post("/v1/leases/pool/acquire", claim).await.0, 200);
+    }
+    let revoke = cluster.client.delete(cluster.url("/v1/leases/pool?reason=test"));
+    let (status, revoked) = read(revoke).await;
+    assert_eq!((status, &revoked), (200, &json!({"revoked": 3})));
+    let token: u64 = cluster.acquire("last", "a").await.parse().expect("a token is an integer");
+    let last = (token & ((1 << 48) - 1)).to_string();
+
+    let all = cluster.watch("after=0", &last).await;
+    let kinds: Vec<&str> = all.iter().map(|frame| kind(frame)).collect();
+    assert_eq!(kinds, ["granted", "granted", "granted", "revoked", "revoked", "revoked", "granted"]);
+    for (seen, frame) in all.iter().enumerate().take(all.len() - 1) {
+        let rest = cluster.watch(&format!("after={}", id(frame)), &last).await;
+        assert_eq!(rest, all[seen + 1..], "resumed after {}", id(frame));
+    }
+    let filtered = cluster.watch("after=0&prefix=las", &last).await;
+    assert_eq!(filtered, all[all.len() - 1..]);
+    cluster.end().await;
+}
+
+fn id(frame: &str) -> &str {
+    frame.lines().find_map(|line| line.strip_prefix("id: ")).expect("an event has an id")
+}
+
+fn kind(frame: &str) -> &str {
+    frame.lines().find_map(|line| line.strip_prefix("event: ")).expect("an event has a kind")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_the_same_in_small_pages() {
+    let cluster = Cluster::start().await;
+    for number in 0..7 {
+        cluster.acquire(&format!("job-{number}"), "a").await;
+    }
+    cluster.acquire("other", "a").await;
+    let mut names = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let (status, page) = cluster.get(&format!("/v1/leases?prefix=job-&state=active&limit=2{cursor}")).await;
+        assert_eq!(status, 200, "{page}");
+        let leases = page["leases"].as_array().expect("a list");
+        assert!(leases.len() <= 2);
+        names.extend(leases.iter().map(|lease| lease["name"].as_str().expect("a name").to_owned()));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    let expected: Vec<String> = (0..7).map(|number| format!("job-{number}")).collect();
+    assert_eq!(names, expected);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_up_while_waiting_gives_up_its_place() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("jobs", "a").await;
+    let claim = |holder: &str| {
+        let request = cluster.client.post(cluster.url("/v1/leases/jobs/acquire"));
+        tokio::spawn(request.json(&json!({"holder": holder, "wait_ms": 60000})).send())
+    };
+    let (leaves, stays) = (claim("leaves"), claim("stays"));
+    let waiting = |count: usize| {
+        let cluster = &cluster;
+        async move {
+            while cluster.get("/v1/leases/jobs/queue").await.1["waiters"].as_array().map(Vec::len) != Some(count) {}
+        }
+    };
+    tokio::time::timeout(SOON, waiting(2)).await.expect("both wait");
+    leaves.abort();
+    tokio::time::timeout(SOON, waiting(1)).await.expect("one place is given up");
+    let (status, granted) = cluster.post("/v1/leases/jobs/handover", json!({"holder": "a", "token": token})).await;
+    assert_eq!((status, &granted["holder"]), (200, &json!("stays")), "{granted}");
+    let answer = tokio::time::timeout(SOON, stays).await.expect("in time").expect("it waited").expect("an answer");
+    let lease: Value = answer.json().await.expect("JSON");
+    assert_eq!(lease["token"], granted["token"]);
+    cluster.end().await;
+}

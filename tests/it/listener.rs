@@ -1,0 +1,183 @@
+//! The public listener at its edges. None of these needs a node: they are decided before one is asked.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::{Client, Response, StatusCode};
+use tenure::api::{Code, MAX_BODY_BYTES, Problem};
+use tenure::http::{self, NodeSlot, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough that only a hang exceeds it.
+const SOON: Duration = Duration::from_secs(10);
+
+struct Listener {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Serves node 7, which never starts.
+    async fn start(change: impl FnOnce(&mut Settings)) -> Listener {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut settings = Settings::new(7);
+        change(&mut settings);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(http::serve(listener, NodeSlot::empty(), settings, stop.clone()));
+        Listener { address, stop, task }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    async fn get(&self, path: &str) -> Response {
+        Client::new().get(self.url(path)).send().await.expect("an answer")
+    }
+
+    async fn post(&self, content_type: &str, body: impl Into<reqwest::Body>) -> Response {
+        let request = Client::new().post(self.url("/v1/leases/a/acquire")).header("content-type", content_type);
+        request.body(body).send().await.expect("an answer")
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("it listens")
+    }
+}
+
+async fn code_of(response: Response) -> (StatusCode, Code) {
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let status = response.status();
+    let problem: Problem = response.json().await.expect("a problem");
+    assert_eq!(problem.status, status.as_u16());
+    (status, problem.code)
+}
+
+/// What comes until the other side closes.
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let read = tokio::time::timeout(SOON, stream.read_to_end(&mut text)).await;
+    read.expect("the connection is closed in time").expect("it is closed in order");
+    String::from_utf8(text).expect("it is text")
+}
+
+#[tokio::test]
+async fn before_its_node_has_started_the_listener_is_alive_and_not_ready() {
+    let listener = Listener::start(|_| {}).await;
+    let live = listener.get("/livez").await;
+    assert_eq!((live.status(), &live.headers()["x-tenure-node"]), (StatusCode::OK, &"7".parse().expect("plain")));
+    let ready = listener.get("/readyz").await;
+    assert_eq!(ready.headers()["retry-after"], "1");
+    assert_eq!(code_of(ready).await, (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady));
+    let acquire = listener.post("application/json", r#"{"holder":"h"}"#).await;
+    assert_eq!(code_of(acquire).await, (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady));
+    assert_eq!(listener.get("/version").await.status(), StatusCode::OK);
+    assert_eq!(listener.get("/openapi.json").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there_are_problems_too() {
+    let listener = Listener::start(|_| {}).await;
+    assert_eq!(code_of(listener.get("/v2").await).await, (StatusCode::NOT_FOUND, Code::NotFound));
+    assert_eq!(code_of(listener.get("/metrics").await).await, (StatusCode::NOT_FOUND, Code::NotFound));
+    let wrong = listener.get("/v1/renew").await;
+    assert_eq!(wrong.headers()["allow"], "POST");
+    assert_eq!(code_of(wrong).await, (StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed));
+    let name = listener.get("/v1/leases/a%20b").await;
+    assert_eq!(code_of(name).await, (StatusCode::BAD_REQUEST, Code::Invalid));
+    let query = listener.get("/v1/leases?colour=red").await;
+    assert_eq!(code_of(query).await, (StatusCode::BAD_REQUEST, Code::Invalid));
+}
+
+#[tokio::test]
+async fn a_body_must_be_json_of_a_bounded_size() {
+    let listener = Listener::start(|_| {}).await;
+    // What a web page can send to a local address without asking.
+    for content_type in ["text/plain", "application/x-www-form-urlencoded"] {
+        let response = listener.post(content_type, r#"{"holder":"h"}"#).await;
+        assert_eq!(code_of(response).await, (StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::UnsupportedMediaType));
+    }
+    for body in ["", "{", r#"{"holder":"h","ttl":1}"#, r#"{"holder":"h"} x"#] {
+        let response = listener.post("application/json", body).await;
+        assert_eq!(code_of(response).await, (StatusCode::BAD_REQUEST, Code::Invalid), "{body}");
+    }
+    let response = listener.post("application/json", vec![b' '; MAX_BODY_BYTES + 1]).await;
+    assert_eq!(code_of(response).await, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge));
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_is_bounded_too() {
+    let listener = Listener::start(|_| {}).await;
+    let mut stream = listener.connect().await;
+    let head = "POST /v1/renew HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("it takes the head");
+    let chunk = [format!("{:x}\r\n", MAX_BODY_BYTES).into_bytes(), vec![b' '; MAX_BODY_BYTES], b"\r\n".to_vec()];
+    stream.write_all(&chunk.concat()).await.expect("it takes what it may");
+    stream.write_all(b"1\r\n \r\n").await.expect("it takes the byte that is too much");
+    let mut answer = [0; 32];
+    let read = tokio::time::timeout(SOON, stream.read(&mut answer)).await.expect("in time").expect("an answer");
+    assert!(answer[..read].starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer[..read]));
+}
+
+#[tokio::test]
+async fn a_client_that_dawdles_loses_its_connection() {
+    let short = Duration::from_millis(100);
+    let listener = Listener::start(|settings| {
+        settings.head_timeout = short;
+        settings.body_timeout = short;
+    })
+    .await;
+    let mut slow_head = listener.connect().await;
+    slow_head.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("it takes the beginning");
+    let mut slow_body = listener.connect().await;
+    let head = "POST /v1/renew HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{";
+    slow_body.write_all(head.as_bytes()).await.expect("it takes the beginning");
+    let mut idle = listener.connect().await;
+    assert_eq!(read_to_end(&mut idle).await, "");
+    let answer = read_to_end(&mut slow_head).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(read_to_end(&mut slow_body).await.starts_with("HTTP/1.1 408"));
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_told_so_and_the_others_stay() {
+    let listener = Listener::start(|settings| settings.max_connections = 1).await;
+    let mut first = listener.connect().await;
+    let ask = "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n";
+    let mut answer = [0; 12];
+    first.write_all(ask.as_bytes()).await.expect("it takes a request");
+    first.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    let refusal = read_to_end(&mut listener.connect().await).await;
+    let (head, body) = refusal.split_once("\r\n\r\n").expect("a whole answer");
+    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    assert_eq!(serde_json::from_str::<Problem>(body).expect("a problem").code, Code::NotReady);
+    drop(first);
+    // The place is free as soon as the listener has seen the first one go.
+    let again = async {
+        while listener.get("/livez").await.status() != StatusCode::OK {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, again).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn asked_to_stop_it_closes_idle_connections_and_ends() {
+    let listener = Listener::start(|_| {}).await;
+    let mut idle = listener.connect().await;
+    // After an answer the connection is known to be served, and idle.
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("it takes a request");
+    let mut answer = [0; 12];
+    idle.read_exact(&mut answer).await.expect("an answer");
+    listener.stop.cancel();
+    tokio::time::timeout(SOON, listener.task).await.expect("it ends in time").expect("it ends well");
+    read_to_end(&mut idle).await;
+    assert!(TcpStream::connect(listener.address).await.is_err(), "nobody listens there any more");
+}

@@ -1,0 +1,5 @@
+//! Tests over real sockets, one file for each subject.
+
+mod api;
+mod listener;
+mod remote;

@@ -1,0 +1,181 @@
+//! The remote client against nodes that answer in every way a node can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use tenure::api::{Acquire, Code, EventId, Problem, Release};
+use tenure::client::{CallError, Remote};
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
+
+/// A node that gives every request its next prepared answer, and the last one ever after. An empty answer breaks
+/// the connection.
+struct Node {
+    address: String,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Node {
+    async fn start(answers: Vec<String>) -> Node {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                read_request(&mut stream).await;
+                let number = count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
+                let _ = stream.write_all(answers[number].as_bytes()).await;
+            }
+        });
+        Node { address, asked }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// Reads a head, and the body that it announces.
+async fn read_request(stream: &mut TcpStream) {
+    let mut request = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let read = stream.read(&mut piece).await.unwrap_or(0);
+        request.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&request).to_lowercase();
+        let body = text.split_once("\r\n\r\n").map(|(head, body)| {
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+            (body.len(), length.map_or(0, |length| length.parse::<usize>().expect("a length")))
+        });
+        if read == 0 || body.is_some_and(|(has, needs)| has >= needs) {
+            return;
+        }
+    }
+}
+
+fn answer(status: u16, body: impl serde::Serialize) -> String {
+    let body = serde_json::to_string(&body).expect("plain");
+    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+fn problem(code: Code) -> String {
+    answer(code.status(), Problem::new(code, "why"))
+}
+
+fn lease() -> String {
+    let at = "2026-01-31T12:00:00.000Z";
+    answer(
+        200,
+        json!({
+            "name": "a", "holder": "h", "token": TOKEN.to_string(), "term": 1, "index": 5, "ttl_ms": 1000,
+            "expires_in_ms": 900, "state": "active", "granted_at": at, "renewed_at": at, "renewals": 0,
+            "metadata": {}, "limit": 1, "lock_delay_ms": 0, "waiters": 0, "a_field_of_a_newer_server": true
+        }),
+    )
+}
+
+/// An address where nobody listens.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("it is bound").to_string()
+}
+
+fn remote(endpoints: &[&str]) -> Remote {
+    let endpoints = endpoints.join(",").parse().expect("valid addresses");
+    Remote::new(endpoints).with_timeout(Duration::from_millis(500))
+}
+
+fn name() -> LeaseName {
+    LeaseName::new("a").expect("valid")
+}
+
+fn holder() -> HolderId {
+    HolderId::new("h").expect("valid")
+}
+
+#[tokio::test]
+async fn the_next_node_is_asked_when_one_is_gone_or_has_no_leader() {
+    let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
+    let good = Node::start(vec![lease()]).await;
+    let remote = remote(&[&nobody().await, &leaderless.address, &good.address]);
+    let lease = remote.acquire(&name(), &Acquire::new(holder())).await.expect("the third node grants");
+    assert_eq!(lease.token, TOKEN);
+    remote.get(&name()).await.expect("the node that answered is asked first from now on");
+    assert_eq!((leaderless.asked(), good.asked()), (1, 2));
+}
+
+#[tokio::test]
+async fn without_any_node_nothing_was_done() {
+    let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
+    let remote = remote(&[&nobody().await, &leaderless.address]);
+    let error = remote.release(&name(), &Release { holder: holder(), token: TOKEN }).await.expect_err("nobody serves");
+    assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
+    assert!(leaderless.asked() > 1, "it is tried until the time is over");
+}
+
+#[tokio::test]
+async fn a_refusal_is_final() {
+    let node = Node::start(vec![problem(Code::Held)]).await;
+    let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is held");
+    assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Held), "{error:?}");
+    assert_eq!(node.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_is_lost_is_unknown_and_not_sent_again() {
+    for lost in [String::new(), problem(Code::OutcomeUnknown)] {
+        let node = Node::start(vec![lost, answer(200, json!({"released": false}))]).await;
+        let release = Release { holder: holder(), token: TOKEN };
+        let error = remote(&[&node.address]).release(&name(), &release).await.expect_err("the answer is lost");
+        assert!(matches!(error, CallError::Unknown { last: None, .. }), "{error:?}");
+        assert_eq!(node.asked(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_sent_again() {
+    let node = Node::start(vec![String::new(), lease()]).await;
+    let lease = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect("it is granted");
+    assert_eq!((lease.token, node.asked()), (TOKEN, 2));
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown() {
+    let node = Node::start(vec![String::new(), problem(Code::Held)]).await;
+    let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is refused");
+    assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Held), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
+    let event = |index: u64| {
+        let token = FencingToken { term: 1, index };
+        let data = json!({
+            "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
+            "cause": "asked", "at": "2026-01-31T12:00:00.000Z"
+        });
+        format!("id: {index}\nevent: granted\ndata: {data}\n\n")
+    };
+    let stream = |events: String| format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}");
+    let answers = vec![
+        stream(format!("id: 4\n\n{}id: 6", event(5))),
+        problem(Code::ShuttingDown),
+        stream(format!("{}id: 9\n\n", event(7))),
+        problem(Code::Compacted),
+    ];
+    let node = Node::start(answers).await;
+    let mut watch = remote(&[&node.address]).watch("", None);
+    assert_eq!(watch.next().await.expect("the first event").index, 5);
+    assert_eq!(watch.place(), Some(EventId { index: 5, part: None }), "a torn frame says no place");
+    assert_eq!(watch.next().await.expect("the second event").index, 7);
+    let error = watch.next().await.expect_err("it is compacted");
+    assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Compacted), "{error:?}");
+    assert_eq!(watch.place(), Some(EventId { index: 9, part: None }));
+}

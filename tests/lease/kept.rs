@@ -1,0 +1,42 @@
+//! The machine keeps its promises on random histories.
+
+use proptest::prelude::*;
+use tenure::lease::{Limits, Machine};
+
+use crate::broken::{Replica, first_broken_promise};
+use crate::requests::{Step, limits, steps};
+
+fn assert_kept(limits: Limits, steps: &[Step], promise: &str) -> Result<(), TestCaseError> {
+    let broken = first_broken_promise(&mut Machine::new(limits) as &mut dyn Replica, limits, steps);
+    // One run checks all promises; each test speaks for the one that it is named for.
+    prop_assert!(broken.as_ref().is_none_or(|broken| broken.promise != promise), "{}", broken.expect("just seen"));
+    Ok(())
+}
+
+macro_rules! kept {
+    ($($promise:ident),+) => {
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(256))]
+            $(
+                #[test]
+                fn $promise(limits in limits(), steps in steps()) {
+                    assert_kept(limits, &steps, stringify!($promise))?;
+                }
+            )+
+        }
+    };
+}
+
+kept!(
+    one_holder,
+    tokens_rise,
+    no_early_lapse,
+    lapse_happens,
+    queue_order,
+    current_token_only,
+    reentrance_keeps_the_token,
+    each_transition_once,
+    each_is_answered,
+    lock_delay,
+    time_is_the_logs
+);

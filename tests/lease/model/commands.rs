@@ -1,0 +1,164 @@
+//! What each command does, by the rules.
+
+use tenure::lease::{
+    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, Waiter,
+    WaiterId,
+};
+use tenure::token::FencingToken;
+use tenure::types::{ClusterMs, HolderId, LeaseName};
+
+use super::{Model, Waiting};
+
+impl Model {
+    pub(super) fn obey(&mut self, command: &Command) -> Outcome {
+        match command {
+            Command::Acquire(acquire) => self.acquire(acquire),
+            Command::Renew { holder, leases } => {
+                Outcome::Renewed(leases.iter().map(|renewal| self.renew(holder, renewal)).collect())
+            }
+            Command::Release { name, holder, token } => {
+                let is_held = self.own(name, holder, *token).is_some();
+                if is_held {
+                    self.end(name, *token, Change::Released);
+                }
+                Outcome::Released(is_held)
+            }
+            Command::Revoke { name, reason } => {
+                let tokens: Vec<FencingToken> = self.held(name).map(|lease| lease.token).collect();
+                for token in &tokens {
+                    self.end(name, *token, Change::Revoked { reason: reason.clone() });
+                }
+                Outcome::Revoked(tokens.len() as u32)
+            }
+            Command::HandOver { name, holder, token, to } => self.hand_over(name, holder, *token, to.as_ref()),
+            Command::KeepWaiting { waiters } => {
+                let patience_until = self.now + self.limits.patience_ms;
+                let places: Vec<usize> = waiters.iter().filter_map(|waiter| self.place(waiter)).collect();
+                places.iter().for_each(|at| self.waiters[*at].patience_until = patience_until);
+                Outcome::Waiting(places.len() as u32)
+            }
+            Command::LeaveQueue { waiter } => {
+                let Some(at) = self.place(waiter) else { return Outcome::Waiting(0) };
+                self.waiters.remove(at);
+                self.effects.dropped.push(DroppedWaiter { waiter: waiter.clone(), cause: DropCause::Left });
+                Outcome::Waiting(1)
+            }
+            Command::Tick => Outcome::Done,
+            Command::SetLimits(limits) => {
+                self.limits = *limits;
+                Outcome::Done
+            }
+        }
+    }
+
+    fn acquire(&mut self, acquire: &Acquire) -> Outcome {
+        let Acquire { name, holder, ttl, .. } = acquire;
+        if let Some(limit) = self.limit(name).filter(|limit| *limit != acquire.limit) {
+            return Outcome::Refused(Refusal::LimitDiffers { limit });
+        }
+        if let Some(token) = self.token_of(name, holder) {
+            let (now, wall_ms) = (self.now, self.wall_ms);
+            let own = self.lease_mut(name, token);
+            let is_longer = ttl.deadline(now).is_none_or(|asked| own.deadline.is_some_and(|had| asked >= had));
+            if is_longer {
+                own.ttl = *ttl;
+                own.deadline = ttl.deadline(now);
+            }
+            own.metadata = acquire.metadata.clone();
+            own.lock_delay_ms = acquire.lock_delay_ms;
+            own.renewals += 1;
+            own.renewed_at = now;
+            own.renewed_wall_ms = wall_ms;
+            return Outcome::Held { lease: self.shown(name, token), fresh: false };
+        }
+        if !self.live_names().contains(name) && self.live_names().len() as u64 >= self.limits.max_leases {
+            return Outcome::Refused(Refusal::TooManyLeases { max_leases: self.limits.max_leases });
+        }
+        let Some(refusal) = self.obstacle(acquire) else {
+            return Outcome::Held { lease: self.grant(acquire, GrantCause::Asked), fresh: true };
+        };
+        acquire.wait_ms.map_or(Outcome::Refused(refusal), |wait_ms| self.wait(acquire, wait_ms))
+    }
+
+    fn obstacle(&self, acquire: &Acquire) -> Option<Refusal> {
+        let name = &acquire.name;
+        if self.held(name).count() >= acquire.limit as usize {
+            let forever = ClusterMs::MAX;
+            let first = self.held(name).min_by_key(|lease| (lease.deadline.unwrap_or(forever), lease.token))?;
+            return Some(Refusal::Held {
+                holder: first.holder.clone(),
+                token: first.token,
+                granted_wall_ms: first.granted_wall_ms,
+                retry_after_ms: first.deadline.map(|at| at - self.now),
+                waiters: self.waiting(name).count() as u32,
+            });
+        }
+        if let Some(until) = self.delays.get(name) {
+            return Some(Refusal::LockDelay { retry_after_ms: until - self.now });
+        }
+        let is_granted = self.granted_here.contains(name) || self.waiting(name).count() > 0;
+        is_granted.then_some(Refusal::GrantedInThisEntry)
+    }
+
+    fn wait(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
+        let (now, name) = (self.now, &acquire.name);
+        let patience_until = now + self.limits.patience_ms;
+        let me = WaiterId { name: name.clone(), holder: acquire.holder.clone() };
+        if let Some(at) = self.place(&me) {
+            let waiting = &mut self.waiters[at];
+            waiting.acquire = acquire.clone();
+            waiting.shown.until = now + wait_ms;
+            waiting.patience_until = patience_until;
+            let ahead = self.waiters[..at].iter().filter(|waiting| waiting.acquire.name == *name).count();
+            return Outcome::Queued { place: ahead as u32 };
+        }
+        let place = self.waiting(name).count() as u32;
+        if place >= self.limits.max_waiters {
+            return Outcome::Refused(Refusal::QueueFull { max_waiters: self.limits.max_waiters });
+        }
+        let holder = acquire.holder.clone();
+        let shown = Waiter { holder, since: now, since_wall_ms: self.wall_ms, until: now + wait_ms };
+        self.waiters.push(Waiting { acquire: acquire.clone(), shown, patience_until });
+        Outcome::Queued { place }
+    }
+
+    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
+        let (now, wall_ms) = (self.now, self.wall_ms);
+        let Some(token) = self.own(&renewal.name, holder, renewal.token) else {
+            return Err(self.lost(&renewal.name, holder, renewal.token));
+        };
+        let own = self.lease_mut(&renewal.name, token);
+        match renewal.ttl {
+            Some(ttl) => {
+                own.ttl = ttl;
+                own.deadline = ttl.deadline(now);
+            }
+            None => own.deadline = own.deadline.map(|had| had.max(own.ttl.deadline(now).expect("it has a deadline"))),
+        }
+        own.renewals += 1;
+        own.renewed_at = now;
+        own.renewed_wall_ms = wall_ms;
+        Ok(self.shown(&renewal.name, token))
+    }
+
+    fn hand_over(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: FencingToken,
+        to: Option<&HolderId>,
+    ) -> Outcome {
+        let Some(token) = self.own(name, holder, token) else {
+            return Outcome::Refused(Refusal::Lost(self.lost(name, holder, token)));
+        };
+        let is_heir =
+            |waiting: &Waiting| waiting.acquire.name == *name && to.is_none_or(|heir| waiting.acquire.holder == *heir);
+        let Some(at) = self.waiters.iter().position(is_heir) else { return Outcome::Refused(Refusal::NoSuchWaiter) };
+        if self.granted_here.contains(name) {
+            return Outcome::Refused(Refusal::GrantedInThisEntry);
+        }
+        let heir = self.waiters.remove(at).acquire;
+        self.end(name, token, Change::HandedOver { to: heir.holder.clone() });
+        Outcome::HandedOver(self.grant(&heir, GrantCause::HandOver))
+    }
+}

@@ -1,0 +1,294 @@
+//! The rules once more, slow and obvious: flat lists, scanned from end to end, no index. Written from the rules and
+//! not from the machine, so that both being wrong alike is unlikely.
+
+mod commands;
+mod reads;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure::lease::{
+    Acquire, Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Limits, Lost, LostCause,
+    Outcome, Transition, Waiter, WaiterId,
+};
+use tenure::token::FencingToken;
+use tenure::types::{ClusterMs, HolderId, LeaseName};
+
+pub struct Model {
+    pub now: ClusterMs,
+    wall_ms: u64,
+    position: FencingToken,
+    pub limits: Limits,
+    /// Held and ended leases of all names, in the order of their grants.
+    leases: Vec<Remembered>,
+    /// Waiters of all names, in the order in which they came.
+    waiters: Vec<Waiting>,
+    delays: BTreeMap<LeaseName, ClusterMs>,
+    history: BTreeMap<LeaseName, Vec<Transition>>,
+    /// The names that this entry has granted, and the effects that it has had.
+    granted_here: BTreeSet<LeaseName>,
+    effects: Effects,
+}
+
+struct Remembered {
+    lease: Lease,
+    /// Time and transition of its end.
+    ended: Option<(ClusterMs, u64, u32)>,
+}
+
+struct Waiting {
+    acquire: Acquire,
+    shown: Waiter,
+    patience_until: ClusterMs,
+}
+
+impl Model {
+    pub fn new(limits: Limits) -> Model {
+        Model {
+            now: 0,
+            wall_ms: 0,
+            position: FencingToken { term: 0, index: 0 },
+            limits,
+            leases: Vec::new(),
+            waiters: Vec::new(),
+            delays: BTreeMap::new(),
+            history: BTreeMap::new(),
+            granted_here: BTreeSet::new(),
+            effects: Effects::default(),
+        }
+    }
+
+    pub fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
+        self.position = position;
+        let put_off: Vec<_> = self.put_off().into_iter().map(|name| (self.now, name, 3)).collect();
+        self.now = self.now.max(batch.stamp.now);
+        self.wall_ms = batch.stamp.wall_ms;
+        self.granted_here.clear();
+        self.let_time_pass(put_off);
+        let mut outcomes = Vec::new();
+        for command in &batch.commands {
+            outcomes.push(self.obey(command));
+            self.grant_turns(None);
+            self.forget_histories();
+        }
+        self.forget();
+        (outcomes, std::mem::take(&mut self.effects))
+    }
+
+    /// `put_off`: the turns that the entry before put off, due since then.
+    fn let_time_pass(&mut self, put_off: Vec<(ClusterMs, LeaseName, u8)>) {
+        let now = self.now;
+        let mut due: Vec<(ClusterMs, LeaseName, FencingToken)> = Vec::new();
+        for held in self.leases.iter().filter(|held| held.ended.is_none()) {
+            if let Some(at) = held.lease.deadline.filter(|at| *at <= now) {
+                due.push((at, held.lease.name.clone(), held.lease.token));
+            }
+        }
+        due.sort();
+        let mut events = put_off;
+        events.extend(due.iter().map(|(at, name, _)| (*at, name.clone(), 0)));
+        let mut late: Vec<(ClusterMs, LeaseName, usize)> = Vec::new();
+        for (at, waiting) in self.waiters.iter().enumerate() {
+            let ends = waiting.shown.until.min(waiting.patience_until);
+            if ends <= now {
+                late.push((ends, waiting.acquire.name.clone(), at));
+            }
+        }
+        late.sort();
+        events.extend(late.iter().map(|(at, name, _)| (*at, name.clone(), 1)));
+        events.extend(self.delays.iter().filter(|(_, at)| **at <= now).map(|(name, at)| (*at, name.clone(), 2)));
+        self.delays.retain(|_, until| *until > now);
+        for (_, name, token) in due {
+            self.end(&name, token, Change::Expired);
+        }
+        for (_, name, at) in &late {
+            let waiting = &self.waiters[*at];
+            let cause = if waiting.shown.until <= now { DropCause::WaitTimeout } else { DropCause::Abandoned };
+            let waiter = WaiterId { name: name.clone(), holder: waiting.acquire.holder.clone() };
+            self.effects.dropped.push(DroppedWaiter { waiter, cause });
+        }
+        let gone: BTreeSet<usize> = late.iter().map(|(.., at)| *at).collect();
+        let mut at = 0;
+        self.waiters.retain(|_| {
+            at += 1;
+            !gone.contains(&(at - 1))
+        });
+        // Places go to waiters in the order in which names came due.
+        events.sort();
+        for (_, name, _) in events {
+            self.grant_turns(Some(&name));
+        }
+        self.grant_turns(None);
+        self.forget_histories();
+    }
+
+    /// Names with a free place and a waiter for it.
+    fn put_off(&self) -> Vec<LeaseName> {
+        let names: BTreeSet<&LeaseName> = self.waiters.iter().map(|waiting| &waiting.acquire.name).collect();
+        names.into_iter().filter(|name| self.turn(name).is_some()).cloned().collect()
+    }
+
+    fn grant_turns(&mut self, only: Option<&LeaseName>) {
+        for name in self.put_off() {
+            if only.is_none_or(|only| *only == name) && !self.granted_here.contains(&name) {
+                let at = self.turn(&name).expect("it is put off");
+                let waiting = self.waiters.remove(at);
+                self.grant(&waiting.acquire, GrantCause::Queue);
+            }
+        }
+    }
+
+    fn turn(&self, name: &LeaseName) -> Option<usize> {
+        let first = self.waiters.iter().position(|waiting| waiting.acquire.name == *name)?;
+        let limit = self.waiters[first].acquire.limit as usize;
+        (self.held(name).count() < limit && !self.delays.contains_key(name)).then_some(first)
+    }
+
+    fn grant(&mut self, acquire: &Acquire, cause: GrantCause) -> Lease {
+        let (now, wall_ms, token) = (self.now, self.wall_ms, self.position);
+        let lease = Lease {
+            name: acquire.name.clone(),
+            holder: acquire.holder.clone(),
+            token,
+            ttl: acquire.ttl,
+            deadline: acquire.ttl.deadline(now),
+            state: LeaseState::Active,
+            granted_at: now,
+            granted_wall_ms: wall_ms,
+            renewed_at: now,
+            renewed_wall_ms: wall_ms,
+            renewals: 0,
+            metadata: acquire.metadata.clone(),
+            limit: acquire.limit,
+            lock_delay_ms: acquire.lock_delay_ms,
+            waiters: 0,
+        };
+        self.tell(&lease, Change::Granted(cause));
+        self.leases.push(Remembered { lease, ended: None });
+        self.granted_here.insert(acquire.name.clone());
+        self.shown(&acquire.name, token)
+    }
+
+    fn end(&mut self, name: &LeaseName, token: FencingToken, change: Change) {
+        let (state, has_delay) = match &change {
+            Change::Expired => (LeaseState::Expired, true),
+            Change::Revoked { .. } => (LeaseState::Revoked, true),
+            Change::Released => (LeaseState::Released, false),
+            Change::HandedOver { .. } => (LeaseState::HandedOver, false),
+            Change::Granted(_) => panic!("a grant ends nothing"),
+        };
+        let end = (self.now, self.position.index, self.effects.transitions.len() as u32);
+        let held = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
+        let ending = self.leases.iter_mut().find(held).expect("it is held");
+        ending.ended = Some(end);
+        ending.lease.state = state;
+        ending.lease.deadline = None;
+        let lease = ending.lease.clone();
+        if has_delay && lease.lock_delay_ms > 0 {
+            let until = self.delays.entry(name.clone()).or_insert(0);
+            *until = (*until).max(self.now + lease.lock_delay_ms);
+        }
+        self.tell(&lease, change);
+    }
+
+    fn tell(&mut self, lease: &Lease, change: Change) {
+        let transition = Transition {
+            index: self.position.index,
+            part: self.effects.transitions.len() as u32,
+            name: lease.name.clone(),
+            holder: lease.holder.clone(),
+            token: lease.token,
+            change,
+            at: self.now,
+            wall_ms: self.wall_ms,
+        };
+        self.effects.transitions.push(transition.clone());
+        let history = self.history.entry(lease.name.clone()).or_default();
+        history.push(transition);
+        let beyond = history.len().saturating_sub(self.limits.history as usize);
+        history.drain(..beyond);
+    }
+
+    fn forget(&mut self) {
+        loop {
+            let ended = self.leases.iter().filter_map(|held| held.ended);
+            let Some(oldest) = ended.clone().min_by_key(|(_, index, part)| (*index, *part)) else { break };
+            let is_old = oldest.0 + self.limits.ended_keep_ms <= self.now;
+            if !is_old && ended.count() as u64 <= self.limits.ended_keep {
+                break;
+            }
+            self.leases.retain(|held| held.ended != Some(oldest));
+        }
+        self.forget_histories();
+    }
+
+    /// A history goes with the last that is known of its name.
+    fn forget_histories(&mut self) {
+        let mut known = self.live_names();
+        known.extend(self.leases.iter().map(|held| held.lease.name.clone()));
+        self.history.retain(|name, _| known.contains(name));
+    }
+
+    fn held(&self, name: &LeaseName) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().filter(|held| held.ended.is_none()).map(|held| &held.lease).filter(move |l| l.name == *name)
+    }
+
+    fn waiting(&self, name: &LeaseName) -> impl Iterator<Item = &Waiting> {
+        self.waiters.iter().filter(move |waiting| waiting.acquire.name == *name)
+    }
+
+    fn place(&self, waiter: &WaiterId) -> Option<usize> {
+        let is_it = |at: &Waiting| at.acquire.name == waiter.name && at.acquire.holder == waiter.holder;
+        self.waiters.iter().position(is_it)
+    }
+
+    fn limit(&self, name: &LeaseName) -> Option<u32> {
+        let held = self.held(name).map(|lease| lease.limit).next();
+        held.or_else(|| self.waiting(name).map(|waiting| waiting.acquire.limit).next())
+    }
+
+    fn live_names(&self) -> BTreeSet<LeaseName> {
+        let held = self.leases.iter().filter(|held| held.ended.is_none()).map(|held| &held.lease.name);
+        let waiting = self.waiters.iter().map(|waiting| &waiting.acquire.name);
+        held.chain(waiting).chain(self.delays.keys()).cloned().collect()
+    }
+
+    /// The token as it was granted: a caller may know only its integer form.
+    fn own(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Option<FencingToken> {
+        let fits = |lease: &&Lease| lease.holder == *holder && lease.token.as_u64() == token.as_u64();
+        self.held(name).find(fits).map(|lease| lease.token)
+    }
+
+    fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
+        let was = |of: &HolderId, at: FencingToken| of == holder && at.as_u64() == token.as_u64();
+        let ended = self.leases.iter().filter(|held| held.lease.name == *name && held.ended.is_some());
+        let state = ended.filter(|held| was(&held.lease.holder, held.lease.token)).map(|held| held.lease.state).next();
+        let events = self.history.get(name).into_iter().flatten();
+        let in_history = events.filter(|event| was(&event.holder, event.token)).find_map(|event| match event.change {
+            Change::Granted(_) => None,
+            Change::Expired => Some(LeaseState::Expired),
+            Change::Released => Some(LeaseState::Released),
+            Change::Revoked { .. } => Some(LeaseState::Revoked),
+            Change::HandedOver { .. } => Some(LeaseState::HandedOver),
+        });
+        let cause = match state.or(in_history) {
+            Some(LeaseState::Expired) => LostCause::Expired,
+            Some(LeaseState::Released) => LostCause::Released,
+            Some(LeaseState::Revoked) => LostCause::Revoked,
+            Some(LeaseState::HandedOver) => LostCause::HandedOver,
+            _ => LostCause::Unknown,
+        };
+        let forever = ClusterMs::MAX;
+        let holder = self.held(name).min_by_key(|lease| (lease.deadline.unwrap_or(forever), lease.token));
+        Lost { cause, holder: holder.map(|lease| lease.holder.clone()) }
+    }
+
+    fn lease_mut(&mut self, name: &LeaseName, token: FencingToken) -> &mut Lease {
+        let is_it = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
+        &mut self.leases.iter_mut().find(is_it).expect("it is held").lease
+    }
+
+    fn shown(&self, name: &LeaseName, token: FencingToken) -> Lease {
+        let held = self.held(name).find(|lease| lease.token == token).expect("it is held");
+        Lease { waiters: self.waiting(name).count() as u32, ..held.clone() }
+    }
+}

@@ -1,0 +1,50 @@
+//! What the machine's reads must say.
+
+use tenure::lease::{Counts, Lease, LeaseState, Transition, Waiter};
+use tenure::token::FencingToken;
+use tenure::types::{ClusterMs, HolderId, LeaseName};
+
+use super::Model;
+
+impl Model {
+    /// Held leases in token order, then ended ones.
+    pub fn leases_of(&self, name: &LeaseName) -> Vec<Lease> {
+        let waiters = self.waiting(name).count() as u32;
+        let of_name = self.leases.iter().filter(|held| held.lease.name == *name);
+        let mut leases: Vec<Lease> = of_name.map(|held| Lease { waiters, ..held.lease.clone() }).collect();
+        leases.sort_by_key(|lease| (lease.state != LeaseState::Active, lease.token));
+        leases
+    }
+
+    pub fn queue(&self, name: &LeaseName) -> Vec<Waiter> {
+        self.waiting(name).map(|waiting| waiting.shown.clone()).collect()
+    }
+
+    pub fn history(&self, name: &LeaseName) -> Vec<Transition> {
+        let all = self.history.get(name).cloned().unwrap_or_default();
+        let beyond = all.len().saturating_sub(self.limits.history as usize);
+        all.into_iter().skip(beyond).collect()
+    }
+
+    pub fn next_due(&self) -> Option<ClusterMs> {
+        let lapses = self.leases.iter().filter_map(|held| held.lease.deadline);
+        let waits = self.waiters.iter().map(|waiting| waiting.shown.until.min(waiting.patience_until));
+        let turns = (!self.put_off().is_empty()).then_some(self.now);
+        lapses.chain(waits).chain(self.delays.values().copied()).chain(turns).min()
+    }
+
+    pub fn counts(&self) -> Counts {
+        let ended = self.leases.iter().filter(|held| held.ended.is_some()).count() as u64;
+        Counts {
+            held: self.leases.len() as u64 - ended,
+            waiting: self.waiters.len() as u64,
+            delayed: self.delays.len() as u64,
+            ended,
+        }
+    }
+
+    /// The token that this holder has, for those who write requests.
+    pub fn token_of(&self, name: &LeaseName, holder: &HolderId) -> Option<FencingToken> {
+        self.held(name).find(|lease| lease.holder == *holder).map(|lease| lease.token)
+    }
+}

@@ -1,0 +1,304 @@
+//! The promises as invariants on what a machine lets out: each entry, its outcomes and its effects. They know the
+//! requests and their answers, nothing of the machine's state and nothing of the naive model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use tenure::lease::{Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, Outcome, Refusal, Transition};
+use tenure::token::FencingToken;
+use tenure::types::{ClusterMs, HolderId, LeaseName, Ttl};
+
+/// Which promise was broken, and how.
+#[derive(Debug)]
+pub struct Broken {
+    pub promise: &'static str,
+    how: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.how)
+    }
+}
+
+macro_rules! promise {
+    ($promise:literal, $holds:expr, $($how:tt)+) => {
+        if !$holds {
+            return Err(Broken { promise: $promise, how: format!($($how)+) });
+        }
+    };
+}
+
+/// Follows one machine from its first entry.
+#[derive(Default)]
+pub struct Promises {
+    now: ClusterMs,
+    names: BTreeMap<LeaseName, Seen>,
+}
+
+/// What the world knows of one name.
+#[derive(Default)]
+struct Seen {
+    limit: usize,
+    held: BTreeMap<FencingToken, Held>,
+    /// In the order in which they came.
+    waiting: Vec<(HolderId, Acquire)>,
+    highest: Option<FencingToken>,
+    not_before: ClusterMs,
+}
+
+struct Held {
+    holder: HolderId,
+    ttl: Ttl,
+    /// The time that was acknowledged, and not taken back by the holder's own choice.
+    until: Option<ClusterMs>,
+    lock_delay_ms: u64,
+}
+
+impl Promises {
+    pub fn check(
+        &mut self,
+        position: FencingToken,
+        batch: &Batch,
+        outcomes: &[Outcome],
+        effects: &Effects,
+    ) -> Result<(), Broken> {
+        self.now = self.now.max(batch.stamp.now);
+        promise!("each_is_answered", outcomes.len() == batch.commands.len(), "{} outcomes", outcomes.len());
+        self.check_numbers(position, effects)?;
+        self.forget_late_waiters(effects)?;
+        let expired = effects.transitions.iter().take_while(|transition| is_of_time(transition)).count();
+        let (of_time, of_commands) = effects.transitions.split_at(expired);
+        for transition in of_time {
+            self.follow(position, transition)?;
+        }
+        // What ended and was granted by time is settled before the first command; a command's own transitions are
+        // then followed with it.
+        let mut rest = of_commands.iter();
+        for (command, outcome) in batch.commands.iter().zip(outcomes) {
+            self.check_giver(command, outcome)?;
+            for transition in rest.by_ref().take(transitions_of(command, outcome)) {
+                self.follow(position, transition)?;
+            }
+            self.check_answer(position, command, outcome)?;
+            // A place that a command frees goes to a waiter in the same entry.
+            while rest.clone().next().is_some_and(|next| matches!(next.change, Change::Granted(GrantCause::Queue))) {
+                let turn = rest.next().expect("just seen");
+                self.follow(position, turn)?;
+            }
+        }
+        promise!("each_transition_once", rest.len() == 0, "{} transitions that no command explains", rest.len());
+        self.check_lapsed()?;
+        Ok(())
+    }
+
+    /// (index, part) without a gap: the watch can resume anywhere.
+    fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), Broken> {
+        for (part, transition) in effects.transitions.iter().enumerate() {
+            let is_numbered = transition.index == position.index && transition.part as usize == part;
+            promise!("each_transition_once", is_numbered, "{transition:?} is number {part} of {position:?}");
+            promise!("time_is_the_logs", transition.at == self.now, "{transition:?} at {}", self.now);
+        }
+        Ok(())
+    }
+
+    fn forget_late_waiters(&mut self, effects: &Effects) -> Result<(), Broken> {
+        for dropped in effects.dropped.iter().filter(|dropped| dropped.cause != DropCause::Left) {
+            let waiting = &mut self.names.entry(dropped.waiter.name.clone()).or_default().waiting;
+            let place = waiting.iter().position(|(holder, _)| *holder == dropped.waiter.holder);
+            promise!("queue_order", place.is_some(), "{dropped:?} did not wait");
+            place.map(|place| waiting.remove(place));
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), Broken> {
+        let now = self.now;
+        let seen = self.names.entry(transition.name.clone()).or_default();
+        let Transition { holder, token, change, .. } = transition;
+        let Change::Granted(cause) = change else {
+            let held = seen.held.remove(token).filter(|held| held.holder == *holder);
+            promise!("each_transition_once", held.is_some(), "{transition:?} ends what is not held");
+            let held = held.expect("just checked");
+            let is_in_time = *change != Change::Expired || held.until.is_some_and(|until| until <= now);
+            promise!("no_early_lapse", is_in_time, "{transition:?}, acknowledged until {:?}", held.until);
+            if matches!(change, Change::Expired | Change::Revoked { .. }) {
+                seen.not_before = seen.not_before.max(now + held.lock_delay_ms);
+            }
+            return Ok(());
+        };
+        let rises = *token == position && seen.highest.is_none_or(|highest| highest.as_u64() < token.as_u64());
+        promise!("tokens_rise", rises, "{transition:?} after {:?}", seen.highest);
+        seen.highest = Some(*token);
+        let is_early = now < seen.not_before && *cause != GrantCause::HandOver;
+        promise!("lock_delay", !is_early, "{transition:?} before {}", seen.not_before);
+        match cause {
+            GrantCause::Asked => {
+                promise!("queue_order", seen.waiting.is_empty(), "{transition:?} overtakes {:?}", seen.waiting);
+            }
+            GrantCause::Queue => {
+                let is_first = seen.waiting.first().is_some_and(|(first, _)| first == holder);
+                promise!("queue_order", is_first, "{transition:?} before {:?}", seen.waiting);
+            }
+            GrantCause::HandOver => {
+                let waits = seen.waiting.iter().any(|(waiting, _)| waiting == holder);
+                promise!("queue_order", waits, "{transition:?} did not wait");
+            }
+        }
+        if let Some(place) = seen.waiting.iter().position(|(waiting, _)| waiting == holder) {
+            let asked = seen.waiting.remove(place).1;
+            seen.hold(*token, &asked, now);
+        }
+        Ok(())
+    }
+
+    /// Only who holds it can give a lease back or hand it over, and only with its token.
+    fn check_giver(&self, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+        let (Command::Release { name, holder, token } | Command::HandOver { name, holder, token, .. }) = command else {
+            return Ok(());
+        };
+        let held = self.names.get(name).into_iter().flat_map(|seen| &seen.held);
+        let mut own = held.filter(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64());
+        let is_own = own.next().is_some();
+        let is_right = match outcome {
+            Outcome::Released(is_released) => *is_released == is_own,
+            Outcome::HandedOver(_) => is_own,
+            Outcome::Refused(Refusal::Lost(_)) => !is_own,
+            _ => is_own,
+        };
+        promise!("current_token_only", is_right, "{command:?} = {outcome:?}, own: {is_own}");
+        Ok(())
+    }
+
+    fn check_answer(&mut self, position: FencingToken, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+        match (command, outcome) {
+            (Command::Acquire(acquire), _) => self.check_acquire(position, acquire, outcome),
+            (Command::Renew { holder, leases }, Outcome::Renewed(answers)) => {
+                for (renewal, answer) in leases.iter().zip(answers) {
+                    self.check_renewal(holder, renewal.name.clone(), renewal.token, renewal.ttl, answer.is_ok())?;
+                }
+                Ok(())
+            }
+            (Command::LeaveQueue { waiter }, Outcome::Waiting(1)) => {
+                let seen = self.names.entry(waiter.name.clone()).or_default();
+                seen.waiting.retain(|(holder, _)| *holder != waiter.holder);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_acquire(&mut self, position: FencingToken, acquire: &Acquire, outcome: &Outcome) -> Result<(), Broken> {
+        let now = self.now;
+        let seen = self.names.entry(acquire.name.clone()).or_default();
+        let own = seen.held.iter_mut().find(|(_, held)| held.holder == acquire.holder);
+        match (outcome, own) {
+            (Outcome::Held { lease, fresh: false }, Some((token, held))) => {
+                promise!("reentrance_keeps_the_token", lease.token == *token, "{lease:?} for {token:?}");
+                held.extend(acquire.ttl, now);
+                held.lock_delay_ms = acquire.lock_delay_ms;
+            }
+            (Outcome::Held { lease, fresh: true }, None) => {
+                promise!("tokens_rise", lease.token == position, "{lease:?} at {position:?}");
+                seen.hold(position, acquire, now);
+            }
+            (Outcome::Held { lease, .. }, own) => {
+                let own = own.map(|(token, _)| *token);
+                promise!("reentrance_keeps_the_token", false, "{lease:?}, had {own:?}");
+            }
+            (Outcome::Refused(Refusal::Held { .. } | Refusal::LockDelay { .. }), own) => {
+                promise!("reentrance_keeps_the_token", own.is_none(), "{acquire:?} refused");
+            }
+            (Outcome::Queued { place }, None) => {
+                let at = seen.waiting.iter().position(|(holder, _)| *holder == acquire.holder);
+                let is_right = at.unwrap_or(seen.waiting.len()) == *place as usize;
+                promise!("queue_order", is_right, "{acquire:?} at {place} of {:?}", seen.waiting);
+                match at {
+                    Some(at) => seen.waiting[at].1 = acquire.clone(),
+                    None => seen.waiting.push((acquire.holder.clone(), acquire.clone())),
+                }
+            }
+            _ => {}
+        }
+        let held = seen.held.len();
+        promise!("one_holder", held <= seen.limit.max(1), "{held} hold {} of {}", acquire.name, seen.limit);
+        Ok(())
+    }
+
+    fn check_renewal(
+        &mut self,
+        holder: &HolderId,
+        name: LeaseName,
+        token: FencingToken,
+        ttl: Option<Ttl>,
+        is_renewed: bool,
+    ) -> Result<(), Broken> {
+        let now = self.now;
+        let mut own = self.names.entry(name).or_default().held.iter_mut();
+        let own = own.find(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64());
+        promise!("current_token_only", own.is_some() == is_renewed, "{holder} {token:?}, renewed: {is_renewed}");
+        if let Some((_, held)) = own {
+            match ttl {
+                Some(ttl) => {
+                    held.ttl = ttl;
+                    held.until = ttl.deadline(now);
+                }
+                None => held.extend(held.ttl, now),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing outlives its time by more than the entry that let the time pass; and no name has too many holders.
+    fn check_lapsed(&self) -> Result<(), Broken> {
+        for (name, seen) in &self.names {
+            let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until <= self.now));
+            promise!("lapse_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
+            let holders: BTreeSet<&HolderId> = seen.held.values().map(|held| &held.holder).collect();
+            let is_exclusive = seen.held.len() <= seen.limit.max(1) && holders.len() == seen.held.len();
+            promise!("one_holder", is_exclusive, "{name} has {holders:?}, limit {}", seen.limit);
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn hold(&mut self, token: FencingToken, asked: &Acquire, now: ClusterMs) {
+        if self.held.is_empty() {
+            self.limit = asked.limit as usize;
+        }
+        let held = Held {
+            holder: asked.holder.clone(),
+            ttl: asked.ttl,
+            until: asked.ttl.deadline(now),
+            lock_delay_ms: asked.lock_delay_ms,
+        };
+        self.held.insert(token, held);
+    }
+}
+
+impl Held {
+    /// Acknowledged time is never taken back by a request that only asks for time.
+    fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
+        let asked = ttl.deadline(now);
+        if self.until.is_some() && asked.is_none_or(|asked| self.until.is_some_and(|until| until <= asked)) {
+            (self.ttl, self.until) = (ttl, asked);
+        }
+    }
+}
+
+/// Lapses, and the grants to waiters that they and the passing of time make possible, come before all else.
+fn is_of_time(transition: &Transition) -> bool {
+    matches!(transition.change, Change::Expired | Change::Granted(GrantCause::Queue))
+}
+
+/// How many transitions this command itself caused, before those of the waiters behind it.
+fn transitions_of(command: &Command, outcome: &Outcome) -> usize {
+    match (command, outcome) {
+        (_, Outcome::Held { fresh: true, .. }) => 1,
+        (_, Outcome::Released(true)) => 1,
+        (_, Outcome::HandedOver(_)) => 2,
+        (_, Outcome::Revoked(holders)) => *holders as usize,
+        _ => 0,
+    }
+}

@@ -1,0 +1,73 @@
+//! Replicas that applied the same entries hold the same bytes, however they came to their state.
+
+use proptest::prelude::*;
+use tenure::lease::{Machine, SnapshotHeader, StoredRecord};
+
+use crate::model::Model;
+use crate::requests::{Proposer, limits, steps};
+
+pub fn bytes(machine: &Machine) -> Vec<u8> {
+    let records: Vec<StoredRecord> = machine.records().collect();
+    bincode::serde::encode_to_vec((machine.header(), records), bincode::config::standard()).expect("it encodes")
+}
+
+pub fn rebuilt(bytes: &[u8]) -> Machine {
+    type Snapshot = (SnapshotHeader, Vec<StoredRecord>);
+    let decoded = bincode::serde::decode_from_slice(bytes, bincode::config::standard());
+    let ((header, records), read): (Snapshot, usize) = decoded.expect("it decodes");
+    assert_eq!(read, bytes.len());
+    Machine::from_records(header, records).expect("a machine wrote it")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn replicas_agree(limits in limits(), steps in steps()) {
+        let (mut one, mut other, mut model) = (Machine::new(limits), Machine::new(limits), Model::new(limits));
+        let mut proposer = Proposer::new();
+        for step in &steps {
+            let (position, batch) = proposer.entry(step, &model);
+            model.apply(position, &batch);
+            prop_assert_eq!(one.apply(position, &batch), other.apply(position, &batch));
+            prop_assert_eq!(bytes(&one), bytes(&other));
+        }
+    }
+
+    /// A replica that was rebuilt from a snapshot goes on exactly like one that was not, also in what it derives.
+    #[test]
+    fn restart_equivalence(limits in limits(), steps in steps(), every in 1..8usize) {
+        let (mut steady, mut restarted, mut model) = (Machine::new(limits), Machine::new(limits), Model::new(limits));
+        let mut proposer = Proposer::new();
+        for (number, step) in steps.iter().enumerate() {
+            if number % every == 0 {
+                restarted = rebuilt(&bytes(&restarted));
+            }
+            let (position, batch) = proposer.entry(step, &model);
+            model.apply(position, &batch);
+            prop_assert_eq!(steady.apply(position, &batch), restarted.apply(position, &batch));
+            prop_assert_eq!(bytes(&steady), bytes(&restarted));
+            prop_assert_eq!(steady.next_due(), restarted.next_due());
+            prop_assert_eq!(steady.counts(), restarted.counts());
+        }
+    }
+
+    /// A snapshot taken from a view is the state at that entry, whatever is applied while it is encoded.
+    #[test]
+    fn a_view_stands_still(limits in limits(), steps in steps(), at in 0..60usize) {
+        let (mut machine, mut model) = (Machine::new(limits), Model::new(limits));
+        let mut proposer = Proposer::new();
+        let mut taken = None;
+        for (number, step) in steps.iter().enumerate() {
+            if number == at {
+                taken = Some((machine.clone(), bytes(&machine)));
+            }
+            let (position, batch) = proposer.entry(step, &model);
+            model.apply(position, &batch);
+            machine.apply(position, &batch);
+        }
+        if let Some((view, expected)) = taken {
+            prop_assert_eq!(bytes(&view), expected);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Random batches at random times: few names and holders, short times and small limits, so that they meet.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tenure::lease::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
+
+use crate::model::Model;
+
+/// One log entry to be; requests are completed with what the holders know when it is proposed.
+#[derive(Clone, Debug)]
+pub struct Step {
+    skipped_indexes: u64,
+    is_new_term: bool,
+    /// Cluster milliseconds since the step before; sometimes negative, as with a leader that starts from an old time.
+    elapsed: i64,
+    requests: Vec<Request>,
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Acquire { name: u8, holder: u8, ttl: Ttl, wait_ms: Option<u64>, lock_delay_ms: u64, limit: u32, tag: Option<u8> },
+    Renew { holder: u8, names: Vec<(u8, Aim)>, ttl: Option<Ttl> },
+    Release { name: u8, holder: u8, aim: Aim },
+    Revoke { name: u8 },
+    HandOver { name: u8, holder: u8, aim: Aim, to: Option<u8> },
+    KeepWaiting(Vec<(u8, u8)>),
+    LeaveQueue { name: u8, holder: u8 },
+    Tick,
+    SetLimits(Limits),
+}
+
+/// Which token a request carries.
+#[derive(Clone, Copy, Debug)]
+enum Aim {
+    /// That of the holder's grant, if it has one.
+    Current,
+    /// One from so many entries ago: mostly wrong.
+    Ago(u64),
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const HOLDERS: [&str; 5] = ["p", "q", "r", "s", "t"];
+
+pub fn name(which: u8) -> LeaseName {
+    LeaseName::new(NAMES[which as usize]).expect("a valid name")
+}
+
+pub fn names() -> impl Iterator<Item = LeaseName> {
+    (0..NAMES.len() as u8).map(name)
+}
+
+fn holder(which: u8) -> HolderId {
+    HolderId::new(HOLDERS[which as usize]).expect("a valid holder")
+}
+
+/// Turns steps into log entries, each completed with what the model knows at that moment.
+pub struct Proposer {
+    position: FencingToken,
+    clock: i64,
+}
+
+impl Proposer {
+    pub fn new() -> Proposer {
+        Proposer { position: FencingToken { term: 1, index: 0 }, clock: 1000 }
+    }
+
+    pub fn entry(&mut self, step: &Step, model: &Model) -> (FencingToken, Batch) {
+        self.position.term += step.is_new_term as u64;
+        self.position.index += 1 + step.skipped_indexes;
+        self.clock = (self.clock + step.elapsed).max(0);
+        let now = self.clock as u64;
+        let commands = step.requests.iter().map(|request| self.command(request, model)).collect();
+        (self.position, Batch { stamp: Stamp { now, wall_ms: 1_000_000 + now }, commands })
+    }
+
+    fn token(&self, model: &Model, name_: u8, holder_: u8, aim: Aim) -> FencingToken {
+        let ago = |entries| FencingToken { index: self.position.index.saturating_sub(entries), ..self.position };
+        match aim {
+            Aim::Current => model.token_of(&name(name_), &holder(holder_)).unwrap_or(ago(0)),
+            Aim::Ago(entries) => ago(entries),
+        }
+    }
+
+    fn command(&self, request: &Request, model: &Model) -> Command {
+        match *request {
+            Request::Acquire { name: n, holder: h, ttl, wait_ms, lock_delay_ms, limit, tag } => {
+                let metadata = tag.map(|tag| ("tag".to_string(), tag.to_string())).into_iter().collect();
+                let metadata = Metadata::new(metadata).expect("small metadata");
+                let (name, holder) = (name(n), holder(h));
+                Command::Acquire(Acquire { name, holder, ttl, wait_ms, lock_delay_ms, limit, metadata })
+            }
+            Request::Renew { holder: h, ref names, ttl } => {
+                let renewal =
+                    |&(n, aim): &(u8, Aim)| Renewal { name: name(n), token: self.token(model, n, h, aim), ttl };
+                Command::Renew { holder: holder(h), leases: names.iter().map(renewal).collect() }
+            }
+            Request::Release { name: n, holder: h, aim } => {
+                Command::Release { name: name(n), holder: holder(h), token: self.token(model, n, h, aim) }
+            }
+            Request::Revoke { name: n } => Command::Revoke { name: name(n), reason: "to test".to_string() },
+            Request::HandOver { name: n, holder: h, aim, to } => {
+                let token = self.token(model, n, h, aim);
+                Command::HandOver { name: name(n), holder: holder(h), token, to: to.map(holder) }
+            }
+            Request::KeepWaiting(ref waiters) => {
+                let waiter = |&(n, h): &(u8, u8)| WaiterId { name: name(n), holder: holder(h) };
+                Command::KeepWaiting { waiters: waiters.iter().map(waiter).collect() }
+            }
+            Request::LeaveQueue { name: n, holder: h } => {
+                Command::LeaveQueue { waiter: WaiterId { name: name(n), holder: holder(h) } }
+            }
+            Request::Tick => Command::Tick,
+            Request::SetLimits(limits) => Command::SetLimits(limits),
+        }
+    }
+}
+
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..60)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let elapsed = prop_oneof![3 => Just(0), 6 => 1..120i64, 2 => 120..1500i64, 1 => -300..0i64];
+    let skipped = prop_oneof![5 => Just(0), 1 => 1..4u64];
+    (skipped, proptest::bool::weighted(0.1), elapsed, vec(request(), 0..4)).prop_map(
+        |(skipped_indexes, is_new_term, elapsed, requests)| Step { skipped_indexes, is_new_term, elapsed, requests },
+    )
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let n = || 0..NAMES.len() as u8;
+    let h = || 0..HOLDERS.len() as u8;
+    let wait = prop_oneof![2 => Just(None), 3 => (0..900u64).prop_map(Some)];
+    let delay = prop_oneof![3 => Just(0), 1 => 1..300u64];
+    let acquire = (n(), h(), ttl(), wait, delay, limit(), proptest::option::of(0..9u8)).prop_map(
+        |(name, holder, ttl, wait_ms, lock_delay_ms, limit, tag)| {
+            // Counted leases have their own names most of the time, or limits would only ever differ.
+            let limit = if limit < 9 { 1 + name as u32 / 2 } else { limit - 8 };
+            Request::Acquire { name, holder, ttl, wait_ms, lock_delay_ms, limit, tag }
+        },
+    );
+    let renew = (h(), vec((n(), aim()), 1..3), proptest::option::weighted(0.3, ttl()))
+        .prop_map(|(holder, names, ttl)| Request::Renew { holder, names, ttl });
+    prop_oneof![
+        10 => acquire,
+        4 => renew,
+        5 => (n(), h(), aim()).prop_map(|(name, holder, aim)| Request::Release { name, holder, aim }),
+        1 => n().prop_map(|name| Request::Revoke { name }),
+        3 => (n(), h(), aim(), proptest::option::of(h()))
+            .prop_map(|(name, holder, aim, to)| Request::HandOver { name, holder, aim, to }),
+        2 => vec((n(), h()), 0..4).prop_map(Request::KeepWaiting),
+        1 => (n(), h()).prop_map(|(name, holder)| Request::LeaveQueue { name, holder }),
+        2 => Just(Request::Tick),
+        1 => limits().prop_map(Request::SetLimits),
+    ]
+}
+
+fn ttl() -> impl Strategy<Value = Ttl> {
+    prop_oneof![5 => (100..800u64).prop_map(Ttl::Finite), 1 => Just(Ttl::Infinite)]
+}
+
+fn limit() -> impl Strategy<Value = u32> {
+    prop_oneof![9 => Just(0u32), 1 => 9..12u32]
+}
+
+fn aim() -> impl Strategy<Value = Aim> {
+    prop_oneof![4 => Just(Aim::Current), 1 => (0..6u64).prop_map(Aim::Ago)]
+}
+
+pub fn limits() -> impl Strategy<Value = Limits> {
+    (2..5u64, 0..4u32, 0..6u32, 0..800u64, 0..5u64, 50..600u64).prop_map(
+        |(max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms)| Limits {
+            max_leases,
+            max_waiters,
+            history,
+            ended_keep_ms,
+            ended_keep,
+            patience_ms,
+        },
+    )
+}

@@ -1,0 +1,283 @@
+//! The disk that a power cut leaves behind.
+//!
+//! What was synced is there. Of what was not, anything may be: all, none, the first part, or any sectors of it, because
+//! a device writes its cache in the order it likes; and a file's new size may be there without the data, or the other
+//! way round. A name (created, renamed, removed) is certain only after a sync of its directory; a new file's first name also
+//! after a sync of the file, as on ext4, XFS and btrfs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use crate::recorder::{Event, FileId};
+
+/// A device writes these as a whole.
+const SECTOR: usize = 512;
+/// The kernel writes these out as a whole.
+const PAGE: usize = 4096;
+
+/// Which syncs a run of the replayer believes in: a control leaves some out to see that it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    All,
+    /// Every `fdatasync` is ignored: what a store does that relies on sled's `flush` alone.
+    NoDataSync,
+    /// Every fourth `fdatasync` is ignored.
+    MostDataSyncs,
+    /// Syncs of directories are ignored.
+    NoDirSync,
+}
+
+/// A directory's files, at rest.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    pub dirs: Vec<PathBuf>,
+    pub files: BTreeMap<PathBuf, (FileId, Vec<u8>)>,
+}
+
+/// A disk while it is used: what is certain, and what is only in some cache.
+pub struct Disk {
+    trust: Trust,
+    names: BTreeMap<PathBuf, Node>,
+    unsynced_names: Vec<Renaming>,
+    files: HashMap<FileId, File>,
+    data_syncs: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    Dir,
+    File(FileId),
+}
+
+/// One change of names in one directory.
+#[derive(Clone, Debug)]
+struct Renaming {
+    dir: PathBuf,
+    remove: Option<PathBuf>,
+    add: Option<(PathBuf, Option<Node>)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    synced: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: usize, bytes: std::sync::Arc<[u8]> },
+    Truncate(usize),
+}
+
+/// How much of the unsynced changes of one file a cut leaves.
+#[derive(Clone, Copy, Debug)]
+enum Survival {
+    Nothing,
+    Everything,
+    First,
+    Some,
+    /// Any pieces of this size.
+    Pieces(usize),
+}
+
+impl Image {
+    /// Writes the files below `root`.
+    pub fn write_to(&self, root: &Path) {
+        self.dirs.iter().for_each(|dir| fs::create_dir_all(root.join(dir)).unwrap());
+        self.files.iter().for_each(|(path, (_, bytes))| fs::write(root.join(path), bytes).unwrap());
+    }
+
+    pub fn file_ids(&self) -> impl Iterator<Item = (PathBuf, FileId)> {
+        self.files.iter().map(|(path, (file, _))| (path.clone(), *file))
+    }
+}
+
+impl Disk {
+    pub fn new(image: &Image, trust: Trust) -> Disk {
+        let dirs = image.dirs.iter().map(|dir| (dir.clone(), Node::Dir));
+        let names = dirs.chain(image.file_ids().map(|(path, file)| (path, Node::File(file)))).collect();
+        let files = image.files.values();
+        let files = files.map(|(file, bytes)| (*file, File { synced: bytes.clone(), unsynced: Vec::new() })).collect();
+        Disk { trust, names, unsynced_names: Vec::new(), files, data_syncs: 0 }
+    }
+
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::MakeDir(path) => self.rename(None, Some((path, Some(Node::Dir)))),
+            Event::Create { path, file } => {
+                self.files.insert(*file, File::default());
+                self.rename(None, Some((path, Some(Node::File(*file)))));
+            }
+            Event::Rename { from, to } => self.rename(Some(from), Some((to, None))),
+            Event::Unlink(path) => self.rename(Some(path), None),
+            Event::Write { file, offset, bytes } => {
+                self.file(*file).unsynced.push(Change::Write { offset: *offset as usize, bytes: bytes.clone() });
+            }
+            Event::Truncate { file, len } => self.file(*file).unsynced.push(Change::Truncate(*len as usize)),
+            Event::SyncFile { file, data_only } => {
+                self.data_syncs += usize::from(*data_only);
+                let ignored = match self.trust {
+                    Trust::NoDataSync => *data_only,
+                    Trust::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
+                    Trust::All | Trust::NoDirSync => false,
+                };
+                if !ignored {
+                    self.file(*file).sync();
+                    self.sync_names(|change| change.creates(*file));
+                }
+            }
+            Event::SyncDir(dir) => self.sync_dir(dir),
+            Event::Submitted | Event::Acknowledged(_) => {}
+        }
+    }
+
+    /// Cuts the power.
+    pub fn cut(&self, rng: &mut StdRng) -> Image {
+        let mut names = self.names.clone();
+        let kept = Survival::any(rng);
+        let first = rng.random_range(0..=self.unsynced_names.len());
+        for (n, change) in self.unsynced_names.iter().enumerate() {
+            let is_kept = match kept {
+                Survival::Nothing => false,
+                Survival::Everything => true,
+                Survival::First => n < first,
+                Survival::Some | Survival::Pieces(_) => rng.random(),
+            };
+            if is_kept {
+                change.apply(&mut names);
+            }
+        }
+        let mut image = Image::default();
+        for (path, node) in &names {
+            // A file whose directory is gone is gone.
+            let is_reachable = path.ancestors().skip(1).all(|dir| dir == Path::new("") || names.contains_key(dir));
+            match node {
+                Node::Dir if is_reachable => image.dirs.push(path.clone()),
+                Node::File(file) if is_reachable => {
+                    drop(image.files.insert(path.clone(), (*file, self.files[file].cut(rng))));
+                }
+                _ => {}
+            }
+        }
+        image
+    }
+
+    fn file(&mut self, file: FileId) -> &mut File {
+        self.files.get_mut(&file).expect("created before it is used")
+    }
+
+    fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Node>)>) {
+        let path = remove.or(add.map(|(path, _)| path)).expect("something is renamed");
+        let dir = path.parent().expect("nobody renames the root").to_path_buf();
+        let add = add.map(|(path, node)| (path.clone(), node));
+        self.unsynced_names.push(Renaming { dir, remove: remove.cloned(), add });
+    }
+
+    fn sync_dir(&mut self, dir: &Path) {
+        if self.trust == Trust::NoDirSync {
+            return;
+        }
+        self.sync_names(|change| change.dir == dir);
+    }
+
+    fn sync_names(&mut self, is_synced: impl Fn(&Renaming) -> bool) {
+        let (now, later) = std::mem::take(&mut self.unsynced_names).into_iter().partition(is_synced);
+        self.unsynced_names = later;
+        let now: Vec<Renaming> = now;
+        now.iter().for_each(|change| change.apply(&mut self.names));
+    }
+}
+
+impl Renaming {
+    fn creates(&self, file: FileId) -> bool {
+        matches!(&self.add, Some((_, Some(node))) if *node == Node::File(file))
+    }
+
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+        let removed = self.remove.as_ref().and_then(|path| names.remove(path));
+        if let Some((path, node)) = &self.add
+            && let Some(node) = node.or(removed)
+        {
+            names.insert(path.clone(), node);
+        }
+    }
+}
+
+impl File {
+    fn sync(&mut self) {
+        for change in std::mem::take(&mut self.unsynced) {
+            change.apply(&mut self.synced);
+        }
+    }
+
+    fn cut(&self, rng: &mut StdRng) -> Vec<u8> {
+        let mut bytes = self.synced.clone();
+        let survival = Survival::any(rng);
+        let first = rng.random_range(0..=self.unsynced.len());
+        for (n, change) in self.unsynced.iter().enumerate() {
+            match survival {
+                Survival::Nothing => {}
+                Survival::Everything => change.apply(&mut bytes),
+                Survival::First if n < first => change.apply(&mut bytes),
+                Survival::First if n == first => change.apply_pieces(&mut bytes, SECTOR, rng),
+                Survival::First => {}
+                Survival::Some if rng.random() => change.apply(&mut bytes),
+                Survival::Some => {}
+                Survival::Pieces(size) => change.apply_pieces(&mut bytes, size, rng),
+            }
+        }
+        // The data went to the device, the new size did not.
+        if bytes.len() > self.synced.len() && rng.random_ratio(1, 3) {
+            bytes.truncate(self.synced.len());
+        }
+        bytes
+    }
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Change::Write { offset, bytes: written } => put(bytes, *offset, written),
+            Change::Truncate(len) => bytes.resize(*len, 0),
+        }
+    }
+
+    /// Applies half of its pieces; what lies between them in a file that grew reads as zeros.
+    fn apply_pieces(&self, bytes: &mut Vec<u8>, size: usize, rng: &mut StdRng) {
+        let Change::Write { offset, bytes: written } = self else {
+            if rng.random() {
+                self.apply(bytes);
+            }
+            return;
+        };
+        let mut start = 0;
+        while start < written.len() {
+            // Pieces lie where the device's do, not where the write began.
+            let end = written.len().min(start + size - (offset + start) % size);
+            if rng.random() {
+                put(bytes, offset + start, &written[start..end]);
+            }
+            start = end;
+        }
+    }
+}
+
+impl Survival {
+    fn any(rng: &mut StdRng) -> Survival {
+        use Survival::*;
+        *[Nothing, Everything, First, First, Some, Pieces(SECTOR), Pieces(PAGE)].choose(rng).expect("there are some")
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, written: &[u8]) {
+    let end = offset + written.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(written);
+}

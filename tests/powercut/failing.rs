@@ -1,0 +1,105 @@
+//! Disks that fail without a power cut: full, broken, read-only. Whatever happens, what was acknowledged is there when
+//! the disk is well again, and the error says what to do.
+
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use tenure::storage::{Done, LogRecord, Position, SledStorage, Storage, StorageError, VoteRecord};
+
+use crate::recorder::{Faults, Watch};
+use crate::scratch;
+use crate::workload::identity;
+
+fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), StorageError> {
+    let record = LogRecord { position: Position { term: 1, index }, payload: Bytes::from(vec![index as u8; bytes]) };
+    wait(|done| storage.append(vec![record], done))
+}
+
+fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
+    let (done, durable) = mpsc::channel();
+    write(Box::new(move |result| drop(done.send(result))));
+    durable.recv().expect("every callback is called")
+}
+
+#[test]
+fn a_full_disk_stops_the_store_and_loses_nothing() {
+    let scratch = scratch();
+    let watch = Watch::new(scratch.path(), []);
+    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    let mut failure = storage.failure();
+    watch.set_faults(Faults { space: Some(2 << 20), ..Faults::default() });
+    let mut acknowledged = 0;
+    let error = loop {
+        match append(&storage, acknowledged, 9_000) {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(acknowledged > 10, "{acknowledged}");
+    let text = error.to_string();
+    assert!(
+        text.contains("free some space on that disk and start the node again; nothing acknowledged is lost"),
+        "{text}"
+    );
+    assert!(text.contains(scratch.path().to_str().unwrap()), "{text}");
+
+    // Poisoned: every call says the same, and whoever watches knows.
+    assert_eq!(append(&storage, acknowledged + 1, 10), Err(error.clone()));
+    assert_eq!(storage.read_log(0, 1, 1), Err(error.clone()));
+    assert_eq!(storage.begin_snapshot().map(|_| ()), Err(error.clone()));
+    assert_eq!(*failure.borrow_and_update(), Some(error));
+
+    // With the disk as full as before the node cannot start either, and says why.
+    storage.close();
+    watch.set_faults(Faults { space: Some(0), ..Faults::default() });
+    let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("free some space on that disk"), "{text}");
+
+    watch.set_faults(Faults::default());
+    let storage = SledStorage::open(scratch.path(), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let last = storage.recovered().last.map_or(0, |last| last.index + 1);
+    assert!(last >= acknowledged, "{acknowledged} were acknowledged, {last} are there");
+    let log = storage.read_log(0, last, usize::MAX).unwrap();
+    assert!(log.iter().all(|record| record.payload == vec![record.position.index as u8; 9_000]));
+}
+
+#[test]
+fn a_failed_sync_is_not_tried_again() {
+    let scratch = scratch();
+    let watch = Watch::new(scratch.path(), []);
+    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    append(&storage, 0, 100).unwrap();
+    watch.set_faults(Faults { broken_sync: true, ..Faults::default() });
+    let before = watch.data_syncs();
+    let (tell, told) = mpsc::channel();
+    for term in 1..=50 {
+        let tell = tell.clone();
+        let done = Box::new(move |result| drop(tell.send(result)));
+        storage.save_vote(VoteRecord { term, candidate: None, committed: false }, done);
+    }
+    let results: Vec<Result<(), StorageError>> = told.iter().take(50).collect();
+    let text = results[0].clone().unwrap_err().to_string();
+    assert!(results.iter().all(|result| *result == results[0]), "every caller is told, and the same");
+    assert!(text.starts_with(&format!("could not sync {}", scratch.path().join("store/db").display())), "{text}");
+    assert!(text.contains("check the disk and the system's log"), "{text}");
+    assert_eq!(watch.data_syncs(), before + 1);
+    storage.close();
+    assert_eq!(watch.data_syncs(), before + 1);
+
+    watch.set_faults(Faults::default());
+    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    assert_eq!(storage.recovered().last, Some(Position { term: 1, index: 0 }));
+}
+
+#[test]
+fn a_read_only_disk_is_refused() {
+    let scratch = scratch();
+    let watch = Watch::new(scratch.path(), []);
+    watch.set_faults(Faults { read_only: true, ..Faults::default() });
+    let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
+    let expected = format!("could not open {}: Read-only file system", scratch.path().join("LOCK").display());
+    assert!(text.starts_with(&expected), "{text}");
+    assert!(text.ends_with("mount it writable and start the node again; nothing acknowledged is lost"), "{text}");
+    watch.set_faults(Faults::default());
+    SledStorage::open(scratch.path(), identity()).unwrap();
+}

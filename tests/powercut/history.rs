@@ -1,0 +1,118 @@
+//! What was asked of a store, in order, and what it may hold after a power cut.
+//!
+//! The store writes in the order of the calls, so what a cut leaves is the state after some prefix of the steps: at least
+//! the acknowledged ones, at most those that were handed over. An append may be cut between two entries and a truncate
+//! between two removals; everything else is there or not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tenure::storage::{LogRecord, Position, SledStorage, SnapshotManifest, Storage, VoteRecord};
+
+/// One write, in the order of the calls.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Append(Vec<LogRecord>),
+    Truncate(Option<u64>),
+    Purge(Position),
+    Vote(VoteRecord),
+    Snapshot(SnapshotManifest),
+}
+
+/// What a store holds.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct View {
+    pub floor: Option<Position>,
+    pub log: BTreeMap<u64, LogRecord>,
+    pub vote: Option<VoteRecord>,
+    pub snapshot: Option<SnapshotManifest>,
+}
+
+impl View {
+    /// Reads everything that an opened store holds; an error when it cannot give out what it says it has.
+    pub fn read(storage: &SledStorage) -> Result<View, String> {
+        let (floor, last) = storage.log_bounds();
+        let from = floor.map_or(0, |floor| floor.index + 1);
+        let to = last.map_or(0, |last| last.index + 1);
+        let log = storage.read_log(from, to.max(from), usize::MAX).map_err(|error| error.to_string())?;
+        if log.last().map(|record| record.position).or(floor) != last {
+            return Err(format!("the log ends at {:?}, not at {last:?}", log.last().map(|record| record.position)));
+        }
+        let snapshot = storage.snapshot();
+        if let Some(manifest) = &snapshot {
+            let mut crc = crc32fast::Hasher::new();
+            for number in 0..manifest.chunks {
+                crc.update(&storage.read_snapshot(manifest.id, number).map_err(|error| error.to_string())?);
+            }
+            if crc.finalize() != manifest.crc {
+                return Err(format!("snapshot {} has other bytes than were written", manifest.id));
+            }
+        }
+        let log = log.into_iter().map(|record| (record.position.index, record)).collect();
+        Ok(View { floor, log, vote: storage.vote(), snapshot })
+    }
+
+    pub fn last(&self) -> Option<Position> {
+        self.log.last_key_value().map(|(_, record)| record.position).or(self.floor)
+    }
+
+    pub fn apply(&mut self, step: &Step) {
+        self.apply_by_parts(step, |_| false);
+    }
+
+    /// Applies a step in the smallest parts that can be seen, until `stop` says so after one of them.
+    fn apply_by_parts(&mut self, step: &Step, mut stop: impl FnMut(&View) -> bool) -> bool {
+        match step {
+            Step::Append(records) => records.iter().any(|record| {
+                self.log.insert(record.position.index, record.clone());
+                stop(self)
+            }),
+            Step::Truncate(after) => loop {
+                match self.log.last_key_value().map(|(index, _)| *index) {
+                    Some(last) if after.is_none_or(|after| last > after) => self.log.remove(&last),
+                    _ => break false,
+                };
+                if stop(self) {
+                    break true;
+                }
+            },
+            Step::Purge(upto) => {
+                self.floor = Some(*upto);
+                self.log = self.log.split_off(&(upto.index + 1));
+                stop(self)
+            }
+            Step::Vote(vote) => {
+                self.vote = Some(*vote);
+                stop(self)
+            }
+            Step::Snapshot(manifest) => {
+                self.snapshot = Some(manifest.clone());
+                stop(self)
+            }
+        }
+    }
+
+    /// Whether `found` is what a cut may leave of `steps` after `self`, the first `acknowledged` of them being promised.
+    pub fn allows(&self, steps: &[Step], acknowledged: usize, found: &View) -> Result<(), String> {
+        let (promised, possible) = steps.split_at(acknowledged);
+        let mut view = self.clone();
+        promised.iter().for_each(|step| view.apply(step));
+        let least = view.clone();
+        if *found == view || possible.iter().any(|step| view.apply_by_parts(step, |view| view == found)) {
+            return Ok(());
+        }
+        Err(format!("found {found:?}, acknowledged was {least:?}, at most possible {view:?}"))
+    }
+}
+
+/// Short: positions instead of payloads.
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at =
+            |position: Option<Position>| position.map_or("-".to_string(), |at| format!("{}/{}", at.term, at.index));
+        let snapshot = self.snapshot.as_ref().map(|manifest| manifest.id);
+        let vote = self.vote.map(|vote| vote.term);
+        write!(f, "log {}..{} ({}), ", at(self.floor), at(self.last()), self.log.len())?;
+        write!(f, "vote {vote:?}, snapshot {snapshot:?}")
+    }
+}

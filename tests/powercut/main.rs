@@ -1,0 +1,247 @@
+//! What a power cut leaves of a store, for thousands of cuts.
+//!
+//! Runs of the store are recorded at the level of file operations; then the disk that a cut would leave at some point is
+//! rebuilt, opened with the real store, and compared with what had been acknowledged at that point. Some of the disks are
+//! used on, and cut again, also while they are being opened.
+//!
+//! `TENURE_POWER_CUTS` is the number of cuts (200 unless set), `TENURE_POWER_SEED` the first seed. The long run:
+//!
+//! ```text
+//! TENURE_POWER_CUTS=2000 cargo test --release --test powercut -- --nocapture
+//! ```
+
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+
+mod disk;
+mod failing;
+mod history;
+mod recorder;
+mod workload;
+
+use std::path::{Path, PathBuf};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tempfile::TempDir;
+use tenure::storage::{Opened, SledStorage};
+
+use crate::disk::{Disk, Image, Trust};
+use crate::history::View;
+use crate::recorder::{Event, Watch};
+use crate::workload::{NODE, Recording, identity, record, record_flood};
+
+/// Cuts of one recorded run.
+const CUTS_PER_RUN: usize = 25;
+
+/// Commits up to a third of a sled segment (8 MiB) were measured as safe, larger ones were not.
+const SAFE_COMMIT_BYTES: usize = (8 << 20) / 3;
+
+/// sled writes more than it is given, whole pages for a few small changes: what counts is what reaches the file.
+#[test]
+fn a_commit_stays_far_below_a_segment_of_sled() {
+    let recording = record_flood(scratch().path());
+    let (largest, written) = (recording.largest_commit(), recording.written_bytes());
+    println!("at most {} KiB between two syncs, of {} MiB written", largest >> 10, written >> 20);
+    assert!(largest <= SAFE_COMMIT_BYTES, "a commit of {largest} bytes");
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_power_cut() {
+    let tally = cut_many(cuts(), Trust::All);
+    println!("power cuts survived: {tally}");
+    assert!(tally.largest_commit <= SAFE_COMMIT_BYTES, "a commit of {} bytes", tally.largest_commit);
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
+}
+
+/// sled repairs and wipes while it is opened: the power may go at each of these moments, in a first start and in later
+/// ones. What is opened are the disks that cuts all along a run have left.
+#[test]
+fn opening_may_be_cut_short_anywhere() {
+    const DISKS: usize = 24;
+    const CUTS_PER_EVENT: usize = 2;
+    let mut tally = Tally::default();
+    let mut wiped = 0;
+    let run = record(scratch().path(), first_seed() + 3, Image::default(), View::default(), 400);
+    for disk in 0..=DISKS {
+        let point = run.events.len() * disk / DISKS;
+        let Some((base, before)) = cut_run(&run, Trust::All, vec![point], &mut tally) else { continue };
+        let opening = record(scratch().path(), disk as u64, base, before, 0);
+        // Openings that wipe are the dangerous ones; of the others a few are enough.
+        let wipes = opening.wipes_a_segment();
+        wiped += usize::from(wipes);
+        if !wipes && disk % 8 != 0 {
+            continue;
+        }
+        let points = (0..=opening.opened).flat_map(|point| [point; CUTS_PER_EVENT]);
+        cut_run(&opening, Trust::All, points.collect(), &mut tally);
+    }
+    println!("cuts while opening survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
+    assert!(wiped > 0, "no opening wiped anything: nothing was tested");
+}
+
+/// The controls: a checker that has never seen a loss proves nothing.
+#[test]
+fn without_fdatasync_most_cuts_lose_something() {
+    let tally = cut_many((cuts() / 4).max(25), Trust::NoDataSync);
+    println!("power cuts survived with sled's flush alone: {tally}");
+    assert!(tally.lost() * 2 > tally.cuts, "only {} of {} cuts lost something", tally.lost(), tally.cuts);
+}
+
+#[test]
+fn an_fdatasync_that_is_skipped_now_and_then_is_noticed() {
+    let tally = cut_many((cuts() / 4).max(50), Trust::MostDataSyncs);
+    println!("power cuts survived with every fourth fdatasync skipped: {tally}");
+    assert!(tally.lost() > 0);
+}
+
+#[test]
+fn a_directory_that_is_not_synced_is_noticed() {
+    let tally = cut_many((cuts() / 4).max(25), Trust::NoDirSync);
+    println!("power cuts survived without directory syncs: {tally}");
+    assert!(tally.lost() > 0);
+}
+
+fn cuts() -> usize {
+    let text = std::env::var("TENURE_POWER_CUTS").unwrap_or_else(|_| "200".to_string());
+    text.parse().expect("TENURE_POWER_CUTS is a number")
+}
+
+fn first_seed() -> u64 {
+    let text = std::env::var("TENURE_POWER_SEED").unwrap_or_else(|_| "1".to_string());
+    text.parse().expect("TENURE_POWER_SEED is a number")
+}
+
+/// Where images are written: in memory if the system has a place there, because nothing of it is to be kept.
+fn scratch() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    TempDir::new_in(parent).expect("a place for the images")
+}
+
+#[derive(Default)]
+struct Tally {
+    cuts: usize,
+    runs: usize,
+    written_bytes: usize,
+    /// The most that a store wrote between two syncs.
+    largest_commit: usize,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn lost(&self) -> usize {
+        self.failures.len()
+    }
+
+    fn first(&self) -> String {
+        self.failures.iter().take(5).map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (survived, mib) = (self.cuts - self.lost(), self.written_bytes >> 20);
+        let largest = self.largest_commit >> 10;
+        write!(f, "{survived} of {} ({} recorded runs, {mib} MiB written, ", self.cuts, self.runs)?;
+        write!(f, "at most {largest} KiB between two syncs)")
+    }
+}
+
+/// Cuts the power so many times, over as many recorded runs as that takes.
+fn cut_many(cuts: usize, trust: Trust) -> Tally {
+    let mut tally = Tally::default();
+    let mut survivor: Option<(Image, View)> = None;
+    let mut seed = first_seed();
+    while tally.cuts < cuts {
+        // Three of four runs go on with what a cut of the one before has left.
+        let (base, before) = survivor.take().unwrap_or_default();
+        let steps = if seed % 4 < 2 { 250 } else { 1200 };
+        let recording = record(scratch().path(), seed, base, before, steps);
+        tally.runs += 1;
+        tally.written_bytes += recording.written_bytes();
+        tally.largest_commit = tally.largest_commit.max(recording.largest_commit());
+        let left =
+            cut_run(&recording, trust, cut_points(&recording, (cuts - tally.cuts).min(CUTS_PER_RUN)), &mut tally);
+        if trust == Trust::All && seed % 4 != 3 {
+            survivor = left;
+        }
+        seed += 1;
+    }
+    tally
+}
+
+fn cut_points(recording: &Recording, cuts: usize) -> Vec<usize> {
+    let mut rng = StdRng::seed_from_u64(recording.seed ^ 0x901);
+    let mut points: Vec<usize> = (0..cuts).map(|_| cut_point(recording, &mut rng)).collect();
+    points.sort_unstable();
+    points
+}
+
+/// Cuts one recorded run at these points. Returns a disk that is still good.
+fn cut_run(recording: &Recording, trust: Trust, points: Vec<usize>, tally: &mut Tally) -> Option<(Image, View)> {
+    let mut rng = StdRng::seed_from_u64(recording.seed ^ 0x5eed);
+    let mut disk = Disk::new(&recording.base, trust);
+    let mut applied = 0;
+    let mut survivor = None;
+    for point in points {
+        recording.events[applied..point].iter().for_each(|event| disk.apply(event));
+        applied = point;
+        let image = disk.cut(&mut rng);
+        tally.cuts += 1;
+        match check(recording, point, &image) {
+            Ok(view) => survivor = Some((image, view)),
+            Err(what) => tally.failures.push(format!("seed {}, cut at event {point}: {what}", recording.seed)),
+        }
+    }
+    survivor
+}
+
+/// Anywhere, but often where it hurts: right after an acknowledgement, or between a write and its sync.
+fn cut_point(recording: &Recording, rng: &mut StdRng) -> usize {
+    let events = &recording.events;
+    let start = rng.random_range(0..events.len());
+    let found = match rng.random_range(0..4) {
+        0 => events[start..].iter().position(|event| matches!(event, Event::Acknowledged(_))).map(|n| start + n + 1),
+        1 => events[start..].iter().position(|event| matches!(event, Event::SyncFile { .. })).map(|n| start + n),
+        2 if rng.random_ratio(1, 2) => Some(rng.random_range(0..=recording.opened)),
+        _ => Some(start),
+    };
+    found.unwrap_or(events.len())
+}
+
+/// Opens what a cut has left and compares it with what had been acknowledged.
+fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, String> {
+    let past = &recording.events[..point];
+    let acknowledged = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
+    let submitted = past.iter().filter(|event| matches!(event, Event::Submitted)).count();
+    let in_order = past.iter().filter_map(|event| if let Event::Acknowledged(n) = event { Some(*n) } else { None });
+    assert!(in_order.eq(0..acknowledged), "acknowledged out of order");
+
+    let scratch = scratch();
+    image.write_to(scratch.path());
+    // Nothing is looked at in it, but its syncs cost nothing.
+    let _watch = Watch::new(scratch.path(), image.file_ids());
+    let node = scratch.path().join(NODE);
+    let opened = SledStorage::open_or_create(&node, identity()).map_err(|error| format!("refused: {error}"))?;
+    let Opened { storage, is_new, .. } = opened;
+    if is_new && point >= recording.opened {
+        return Err("it opened as a new directory".to_string());
+    }
+    let found = View::read(&storage)?;
+    recording.before.allows(&recording.steps[..submitted], acknowledged, &found)?;
+    assert_eq!(blobs(&node), Vec::<PathBuf>::new(), "sled made a file of a value");
+    storage.close();
+
+    let storage = SledStorage::open(&node, identity()).map_err(|error| format!("refused the second time: {error}"))?;
+    let again = View::read(&storage)?;
+    if again != found {
+        return Err(format!("opened twice: {found:?}, then {again:?}"));
+    }
+    Ok(found)
+}
+
+fn blobs(node: &Path) -> Vec<PathBuf> {
+    let dir = std::fs::read_dir(node.join("store/blobs")).expect("sled makes it");
+    dir.map(|item| item.expect("readable").path()).collect()
+}

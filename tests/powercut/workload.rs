@@ -1,0 +1,235 @@
+//! A node's life in short: appends, votes, truncates, purges and snapshots, under way together, decided by a seed.
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, SnapshotWriter, Storage, VoteRecord};
+
+use crate::disk::Image;
+use crate::history::{Step, View};
+use crate::recorder::{Event, Watch};
+
+/// A run of a store, recorded.
+pub struct Recording {
+    pub seed: u64,
+    /// The files and the contents before it.
+    pub base: Image,
+    pub before: View,
+    pub steps: Vec<Step>,
+    pub events: Vec<Event>,
+    /// How many events there were when the store was open.
+    pub opened: usize,
+}
+
+/// Records the heaviest use that the store's callers can make of it: floods of small and of large entries, purged and
+/// truncated at once, and snapshots that replace each other.
+pub fn record_flood(scratch: &Path) -> Recording {
+    let watch = Arc::new(Watch::new(scratch, []));
+    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = watch.events().len();
+    let rng = StdRng::seed_from_u64(1);
+    let view = View::default();
+    let mut run = Run { rng, storage, watch: Arc::clone(&watch), view, steps: Vec::new(), snapshot: None, last: None };
+    for (count, bytes) in [(5_000, 20), (400, 16_384), (2_000, 1_000), (100, 16_384), (20, 300_000)].repeat(2) {
+        let first = run.view.last().map_or(0, |last| last.index + 1);
+        let payload = Bytes::from(vec![7; bytes]);
+        let entry = |index| LogRecord { position: Position { term: 1, index }, payload: payload.clone() };
+        run.submit(Step::Append((first..first + count).map(entry).collect()));
+        run.submit(Step::Truncate(Some(first + count / 2)));
+        let mut writer = run.storage.begin_snapshot().unwrap();
+        writer.push(&vec![bytes as u8; 6 << 20]).unwrap();
+        run.finish(writer);
+        run.submit(Step::Purge(Position { term: 1, index: first + count / 2 }));
+        // What is not needed any more goes with the commits that follow.
+        for _ in 0..50 {
+            run.vote();
+            run.drain();
+        }
+    }
+    run.storage.close();
+    let (base, before) = (Image::default(), View::default());
+    Recording { seed: 1, base, before, steps: run.steps, events: watch.events(), opened }
+}
+
+impl Recording {
+    /// Whether sled wiped a free segment when it was opened.
+    pub fn wipes_a_segment(&self) -> bool {
+        let opening = &self.events[..self.opened];
+        opening.iter().any(|event| matches!(event, Event::Write { bytes, .. } if bytes.len() == 8 << 20))
+    }
+
+    pub fn written_bytes(&self) -> usize {
+        let bytes = |event: &Event| if let Event::Write { bytes, .. } = event { bytes.len() } else { 0 };
+        self.events.iter().map(bytes).sum()
+    }
+
+    /// The most bytes that were written between two data syncs while the store was used.
+    pub fn largest_commit(&self) -> usize {
+        let used = &self.events[self.opened..];
+        let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, .. }));
+        let bytes = |event: &Event| if let Event::Write { bytes, .. } = event { bytes.len() } else { 0 };
+        commits.map(|commit| commit.iter().map(bytes).sum()).max().unwrap_or(0)
+    }
+}
+
+/// The store's directory inside the watched one.
+pub const NODE: &str = "node";
+
+pub fn identity() -> Identity {
+    Identity { cluster: "powercut".to_string(), node: 1 }
+}
+
+/// Opens the store on these files and uses it for `steps` steps.
+pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize) -> Recording {
+    base.write_to(scratch);
+    let watch = Arc::new(Watch::new(scratch, base.file_ids()));
+    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = watch.events().len();
+    let rng = StdRng::seed_from_u64(seed);
+    let view = before.clone();
+    let mut run = Run { rng, storage, watch: Arc::clone(&watch), view, steps: Vec::new(), snapshot: None, last: None };
+    (0..steps).for_each(|_| run.step());
+    if run.rng.random() {
+        run.drain();
+        run.storage.close();
+    }
+    // Else the power goes in the middle of it all. Nothing that happens from here on is looked at.
+    let events = watch.events();
+    Recording { seed, base, before, steps: run.steps, events, opened }
+}
+
+struct Run {
+    rng: StdRng,
+    storage: SledStorage,
+    watch: Arc<Watch>,
+    /// As the store will be when everything is written.
+    view: View,
+    steps: Vec<Step>,
+    snapshot: Option<SnapshotWriter<SledStorage>>,
+    /// Tells when the newest step is done.
+    last: Option<mpsc::Receiver<()>>,
+}
+
+impl Run {
+    fn step(&mut self) {
+        match self.rng.random_range(0..100) {
+            0..60 => self.append(),
+            60..68 => self.vote(),
+            68..73 => self.truncate(),
+            73..78 => self.purge(),
+            78..98 => self.snapshot(),
+            _ => self.storage.save_committed(self.view.last()),
+        }
+        // Now and then the caller waits, as Raft does: groups of all sizes come about.
+        if self.rng.random_ratio(1, 3) {
+            self.drain();
+        }
+    }
+
+    fn append(&mut self) {
+        let term = self.view.last().map_or(1, |last| last.term) + u64::from(self.rng.random_ratio(1, 10));
+        let first = self.view.last().map_or(0, |last| last.index + 1);
+        let count =
+            if self.rng.random_ratio(1, 10) { self.rng.random_range(1..200) } else { self.rng.random_range(1..5) };
+        let records = (first..first + count).map(|index| self.entry(Position { term, index })).collect();
+        self.submit(Step::Append(records));
+    }
+
+    fn entry(&mut self, position: Position) -> LogRecord {
+        let bytes = match self.rng.random_range(0..1000) {
+            0..850 => self.rng.random_range(0..400),
+            850..970 => self.rng.random_range(400..8_000),
+            970..995 => self.rng.random_range(16_000..60_000),
+            _ => self.rng.random_range(100_000..300_000),
+        };
+        let mut payload = vec![0; bytes];
+        self.rng.fill(payload.as_mut_slice());
+        LogRecord { position, payload: Bytes::from(payload) }
+    }
+
+    fn vote(&mut self) {
+        let term = self.view.vote.map_or(0, |vote| vote.term) + 1;
+        let vote = VoteRecord { term, candidate: Some(term % 3), committed: self.rng.random() };
+        self.submit(Step::Vote(vote));
+    }
+
+    fn truncate(&mut self) {
+        let floor = self.view.floor.map(|floor| floor.index);
+        let Some(last) = self.view.last().map(|last| last.index) else { return };
+        let back = if self.rng.random_ratio(1, 10) { 300 } else { 8 };
+        let after = last.checked_sub(self.rng.random_range(0..back)).max(floor);
+        self.submit(Step::Truncate(after));
+    }
+
+    fn purge(&mut self) {
+        let (Some(first), Some(last)) = (self.view.log.keys().next().copied(), self.view.last()) else { return };
+        let upto = match self.rng.random_range(0..20) {
+            // A snapshot from a peer, far ahead.
+            0 => Position { term: last.term + 1, index: last.index + self.rng.random_range(0..1000) },
+            1..5 => last,
+            _ => self.view.log[&self.rng.random_range(first..=last.index)].position,
+        };
+        self.submit(Step::Purge(upto));
+    }
+
+    fn snapshot(&mut self) {
+        let begin = || self.storage.begin_snapshot().unwrap();
+        let mut writer = self.snapshot.take().unwrap_or_else(begin);
+        let mut piece = vec![0; self.rng.random_range(0..50_000)];
+        self.rng.fill(piece.as_mut_slice());
+        writer.push(&piece).unwrap();
+        match self.rng.random_range(0..12) {
+            0 => drop(writer),
+            1 | 2 => self.finish(writer),
+            _ => self.snapshot = Some(writer),
+        }
+    }
+
+    fn finish(&mut self, writer: SnapshotWriter<SledStorage>) {
+        let (n, done) = self.begin_step();
+        let meta = n.to_le_bytes().to_vec();
+        self.watch.note(Event::Submitted);
+        let manifest = writer.finish(meta, done).unwrap();
+        self.finish_step(Step::Snapshot(manifest));
+    }
+
+    fn submit(&mut self, step: Step) {
+        let (_, done) = self.begin_step();
+        self.watch.note(Event::Submitted);
+        match step.clone() {
+            Step::Append(records) => self.storage.append(records, done),
+            Step::Truncate(after) => self.storage.truncate_after(after, done),
+            Step::Purge(upto) => self.storage.purge(upto, done),
+            Step::Vote(vote) => self.storage.save_vote(vote, done),
+            Step::Snapshot(_) => unreachable!("finished by its writer"),
+        }
+        self.finish_step(step);
+    }
+
+    fn begin_step(&mut self) -> (usize, Done) {
+        let n = self.steps.len();
+        let (tell, told) = mpsc::channel();
+        self.last = Some(told);
+        let watch = Arc::clone(&self.watch);
+        let done = move |result: Result<(), _>| {
+            result.expect("the disk is fine");
+            watch.note(Event::Acknowledged(n));
+            let _ = tell.send(());
+        };
+        (n, Box::new(done))
+    }
+
+    fn finish_step(&mut self, step: Step) {
+        self.view.apply(&step);
+        self.steps.push(step);
+    }
+
+    fn drain(&mut self) {
+        if let Some(told) = self.last.take() {
+            told.recv().expect("every step is acknowledged");
+        }
+    }
+}

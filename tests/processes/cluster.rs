@@ -1,0 +1,194 @@
+//! A cluster of real processes, on ports and in a folder of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::client::{Call, Client, Outcome};
+use crate::port;
+use crate::process::{Process, tenure};
+
+/// One cluster at a time: two cores are few, and a starved node looks like a failing one.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// Long enough that only a fault exceeds it, also on a busy machine.
+pub const SOON: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(10);
+pub const NODES: [u64; 3] = [1, 2, 3];
+
+/// Waits for the moment in which no other cluster runs.
+pub async fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().await
+}
+
+/// Three nodes that run, or do not.
+pub struct Cluster {
+    /// Killed before the folder goes.
+    pub nodes: BTreeMap<u64, Process>,
+    pub client: Client,
+    config: PathBuf,
+    folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// A folder with a `cluster.toml`; nothing runs. `settings` are the sections behind the nodes.
+    pub async fn new(settings: &str) -> Cluster {
+        Cluster::with_data(settings, |id| PathBuf::from(format!("data/{id}"))).await
+    }
+
+    /// The same, with the nodes' data where `data` says.
+    pub async fn with_data(settings: &str, data: impl Fn(u64) -> PathBuf) -> Cluster {
+        let turn = turn().await;
+        let folder = TempDir::new().expect("a folder");
+        let mut text = "cluster = \"test\"\n".to_owned();
+        let mut urls = Vec::new();
+        for id in NODES {
+            let (http, peer, data) = (port::free(), port::free(), data(id));
+            text.push_str(&node_entry(id, http, peer, &data));
+            urls.push(format!("http://127.0.0.1:{http}"));
+        }
+        text.push_str(settings);
+        let config = folder.path().join("cluster.toml");
+        std::fs::write(&config, text).expect("the folder is the test's own");
+        Cluster { nodes: BTreeMap::new(), client: Client::new(urls), config, folder, _turn: turn }
+    }
+
+    /// All three run, and each of them is ready.
+    pub async fn start(settings: &str) -> Cluster {
+        let mut cluster = Cluster::new(settings).await;
+        cluster.launch_all().await;
+        cluster
+    }
+
+    pub async fn launch_all(&mut self) {
+        for id in NODES {
+            self.launch(id);
+        }
+        for id in NODES {
+            self.ready(id).await;
+        }
+    }
+
+    /// Starts a node, which does not have to succeed.
+    pub fn launch(&mut self, id: u64) -> &mut Process {
+        let process = self.other_process(id, &self.config);
+        self.nodes.insert(id, process);
+        self.nodes.get_mut(&id).expect("it was just put there")
+    }
+
+    /// A process for node `id` of another file, beside those of this cluster.
+    pub fn other_process(&self, id: u64, config: &Path) -> Process {
+        let mut command = tenure();
+        command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]);
+        Process::start(&format!("node {id}"), command, self.folder.path())
+    }
+
+    pub fn node(&mut self, id: u64) -> &mut Process {
+        self.nodes.get_mut(&id).unwrap_or_else(|| panic!("node {id} was started"))
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, id: u64) {
+        self.nodes.remove(&id).unwrap_or_else(|| panic!("node {id} runs")).kill();
+    }
+
+    pub fn stop(&self, id: u64) {
+        self.nodes[&id].signal(Signal::STOP);
+    }
+
+    pub fn go_on(&self, id: u64) {
+        self.nodes[&id].signal(Signal::CONT);
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn data(&self, id: u64) -> PathBuf {
+        self.folder.path().join(format!("data/{id}"))
+    }
+
+    /// One answer of one node, if it gives one.
+    pub async fn ask(&self, id: u64, path: &str) -> Option<Value> {
+        let call = Call { timeout: Duration::from_millis(500), ..Call::get(path) };
+        match self.client.attempt(place(id), &call).await {
+            Outcome::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Waits until the node says that it is ready.
+    pub async fn ready(&mut self, id: u64) {
+        let began = Instant::now();
+        while self.ask(id, "/readyz").await.is_none() {
+            assert!(self.node(id).is_running(), "node {id} ended");
+            assert!(began.elapsed() < SOON, "node {id} is not ready after {SOON:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits for a node that says of itself that it leads, in a term that no other has gone beyond.
+    pub async fn leader(&self) -> u64 {
+        self.leader_within(SOON).await
+    }
+
+    pub async fn leader_within(&self, within: Duration) -> u64 {
+        let began = Instant::now();
+        loop {
+            let status = NODES.map(|id| self.ask(id, "/v1/cluster"));
+            let status = futures_util::future::join_all(status).await;
+            let newest = status.iter().flatten().max_by_key(|status| status["term"].as_u64());
+            let term = newest.map(|status| status["term"].clone());
+            let leads = |status: &&Value| status["leader"] == status["node"] && Some(&status["term"]) == term.as_ref();
+            if let Some(leader) = status.iter().flatten().find(leads) {
+                return leader["node"].as_u64().expect("a node has a number");
+            }
+            assert!(began.elapsed() < within, "nobody leads after {within:?}: {status:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// The term that node `id` is in.
+    pub async fn term(&self, id: u64) -> u64 {
+        let status = self.ask(id, "/v1/cluster").await;
+        status.and_then(|status| status["term"].as_u64()).unwrap_or_else(|| panic!("node {id} does not answer"))
+    }
+
+    /// A node that does not lead.
+    pub async fn follower(&self) -> u64 {
+        let leader = self.leader().await;
+        NODES.into_iter().find(|id| *id != leader && self.nodes.contains_key(id)).expect("more than one runs")
+    }
+
+    /// Waits until node `id` has applied what the others had when it was called.
+    pub async fn caught_up(&self, id: u64) {
+        let leader = self.leader().await;
+        let target = self.ask(leader, "/v1/cluster").await.expect("the leader answers")["applied"].as_u64();
+        let began = Instant::now();
+        while self.ask(id, "/v1/cluster").await.is_none_or(|status| status["applied"].as_u64() < target) {
+            assert!(began.elapsed() < SOON, "node {id} has not caught up after {SOON:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// Where node `id` is in the file.
+pub fn place(id: u64) -> usize {
+    id as usize - 1
+}
+
+/// A `[[node]]` table.
+pub fn node_entry(id: u64, http: u16, peer: u16, data: &Path) -> String {
+    let mut text = String::new();
+    let data = data.display();
+    let table = format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\n");
+    writeln!(text, "{table}data = \"{data}\"").expect("text grows");
+    text
+}

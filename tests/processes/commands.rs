@@ -1,0 +1,207 @@
+//! The client commands against a running cluster: what they print, and their exit codes.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::client::{Call, Outcome};
+use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::port;
+use crate::process::{Process, tenure};
+
+/// A command that has ended.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ended {
+    /// Its stdout as JSON, which it ended well with.
+    fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    fn refused(&self, code: &str) {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        assert!(self.stderr.contains(&format!("refused ({code})")), "{self:?}");
+    }
+}
+
+/// Starts `tenure` with the words of `line`.
+fn start(cluster: &Cluster, line: &str) -> Process {
+    let mut command = tenure();
+    command.args(line.split(' ')).env("TENURE_ENDPOINTS", cluster.client.endpoints());
+    command.env_remove("TENURE_HOLDER").env_remove("TENURE_TOKEN");
+    Process::start(
+        &format!("tenure {}", line.split(' ').take(2).collect::<Vec<_>>().join(" ")),
+        command,
+        cluster.folder(),
+    )
+}
+
+async fn end(mut process: Process) -> Ended {
+    let status = process.exit(SOON).await;
+    Ended { code: status.code(), stdout: process.printed(), stderr: process.said() }
+}
+
+async fn run(cluster: &Cluster, line: &str) -> Ended {
+    end(start(cluster, line)).await
+}
+
+async fn json(cluster: &Cluster, line: &str) -> Value {
+    run(cluster, &format!("{line} -o json")).await.json()
+}
+
+/// Waits until this many wait for the lease.
+async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
+    let began = Instant::now();
+    loop {
+        let queue = json(cluster, &format!("lease queue {name}")).await;
+        if queue["waiters"].as_array().map(Vec::len) == Some(waiters) {
+            return queue;
+        }
+        assert!(began.elapsed() < SOON, "not {waiters} waiters: {queue}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_take_keep_show_and_give_back_a_lease() {
+    let cluster = Cluster::start("").await;
+    let taken = run(&cluster, "lease acquire jobs --holder a --ttl 60s --meta host=x").await;
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    let token = taken.stdout.trim_end().to_owned();
+    assert!(token.parse::<u64>().is_ok() && taken.stderr.contains("held: jobs by a"), "data and words: {taken:?}");
+    let held = json(&cluster, "lease get jobs").await;
+    assert_eq!(
+        (&held["holder"], &held["token"], &held["metadata"]["host"]),
+        (&"a".into(), &token.clone().into(), &"x".into())
+    );
+    run(&cluster, "lease acquire jobs --holder b --ttl 60s").await.refused("held");
+    run(&cluster, "lease acquire jobs --holder b --ttl 60s --wait 100ms").await.refused("wait_timeout");
+    let renewed = json(&cluster, &format!("lease renew jobs --holder a --token {token} --ttl 90s")).await;
+    assert_eq!((&renewed["token"], &renewed["ttl_ms"]), (&token.clone().into(), &90_000.into()), "{renewed}");
+    let list = json(&cluster, "lease list jo").await;
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+    let table = run(&cluster, "lease list").await;
+    assert!(table.stdout.trim_start().starts_with("NAME") && table.stdout.contains(&token), "{table:?}");
+    let explained = json(&cluster, "lease explain jobs --holder a").await;
+    assert_eq!(explained["standing"]["status"], "holds", "{explained}");
+    run(&cluster, "lease release jobs --holder a --token 1").await.refused("lost");
+    assert_eq!(json(&cluster, &format!("lease release jobs --holder a --token {token}")).await["released"], true);
+    run(&cluster, &format!("lease renew jobs --holder a --token {token}")).await.refused("lost");
+    run(&cluster, "lease get nothing").await.refused("not_found");
+    let history = json(&cluster, "lease history jobs").await;
+    let events: Vec<_> = history["transitions"].as_array().into_iter().flatten().map(|event| &event["event"]).collect();
+    assert_eq!(events, ["granted", "released"], "{history}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_hand_over_revoke_and_watch() {
+    let cluster = Cluster::start("").await;
+    let mut watch = start(&cluster, "lease watch duty -o json");
+    let began = Instant::now();
+    // Until the watch shows something, nothing that it has to show may happen.
+    while watch.printed().is_empty() {
+        assert!(began.elapsed() < SOON, "the watch shows nothing: {}", watch.said());
+        let token = run(&cluster, "lease acquire duty-warm-up --holder a --ttl 60s").await.stdout;
+        run(&cluster, &format!("lease release duty-warm-up --holder a --token {token}").replace('\n', "")).await;
+    }
+    let token = json(&cluster, "lease acquire duty --holder a --ttl 60s").await["token"].clone();
+    let token = token.as_str().expect("a decimal string");
+    run(&cluster, &format!("lease handover duty --holder a --token {token}")).await.refused("no_such_waiter");
+    let waiting = ["b", "c"]
+        .map(|holder| start(&cluster, &format!("lease acquire duty --holder {holder} --ttl 60s --wait 14s -o json")));
+    let queue = queue_of(&cluster, "duty", 2).await;
+    assert_eq!(queue["waiters"][0]["place"], 0, "{queue}");
+    let handed = json(&cluster, &format!("lease handover duty --holder a --token {token} --to c")).await;
+    assert_eq!(handed["holder"], "c", "{handed}");
+    let revoked = run(&cluster, "lease revoke duty --reason maintenance").await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    let [b, c] = waiting;
+    let (b, c) = (end(b).await.json(), end(c).await.json());
+    assert_eq!((&b["holder"], &c["holder"], &c["token"]), (&"b".into(), &"c".into(), &handed["token"]));
+    assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 1);
+    assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 0);
+
+    let expected = [
+        ("granted", "a"),
+        ("handed_over", "a"),
+        ("granted", "c"),
+        ("revoked", "c"),
+        ("granted", "b"),
+        ("revoked", "b"),
+    ];
+    let began = Instant::now();
+    let shown = loop {
+        let printed = watch.printed();
+        let whole = &printed[..printed.rfind('\n').map_or(0, |end| end + 1)];
+        let events = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
+        let shown: Vec<Value> = events.filter(|event| event["name"] == "duty").collect();
+        if shown.len() >= expected.len() {
+            break shown;
+        }
+        assert!(began.elapsed() < SOON, "{shown:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let shown_pairs: Vec<_> = shown.iter().map(|event| (event["event"].as_str(), event["holder"].as_str())).collect();
+    assert_eq!(shown_pairs, expected.map(|(event, holder)| (Some(event), Some(holder))), "{shown:?}");
+    assert_eq!(shown[3]["reason"], "maintenance", "{shown:?}");
+    assert!(watch.is_running(), "a watch has no end");
+    watch.signal(Signal::INT);
+    watch.exit(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_tell_refused_unknown_and_unavailable_apart() {
+    let mut cluster = Cluster::start("").await;
+    let leader = cluster.leader().await;
+    let status = json(&cluster, "cluster status").await;
+    assert_eq!((&status["leader"], status["members"].as_array().map(Vec::len)), (&leader.into(), Some(3)), "{status}");
+    let table = run(&cluster, "cluster status").await;
+    assert!(
+        table.stdout.trim_start().starts_with("NODE") && table.stderr.contains(&format!("node {leader} leads")),
+        "{table:?}"
+    );
+    let usage = run(&cluster, "lease acquire jobs --holder a --ttl 30").await;
+    assert_eq!(usage.code, Some(2), "{usage:?}");
+    let token = json(&cluster, "lease acquire jobs --holder a --ttl 60s").await["token"].clone();
+    let token = token.as_str().expect("a decimal string");
+
+    // A majority that stands still answers nobody: what becomes of a release is open.
+    for id in NODES {
+        cluster.stop(id);
+    }
+    let release = format!("lease release jobs --holder a --token {token} --timeout 1s");
+    let unknown = run(&cluster, &release).await;
+    assert_eq!(unknown.code, Some(3), "{unknown:?}");
+    assert!(unknown.stderr.contains("the outcome is unknown"), "{unknown:?}");
+    for id in NODES {
+        cluster.go_on(id);
+    }
+    cluster.leader().await;
+
+    // Without a majority nothing is done, and that is certain.
+    for id in NODES.into_iter().filter(|id| *id != leader) {
+        cluster.kill(id);
+    }
+    cluster.kill(leader);
+    let unavailable = run(&cluster, "lease acquire other --holder a --ttl 60s --timeout 1s").await;
+    assert_eq!(unavailable.code, Some(4), "{unavailable:?}");
+    cluster.launch(leader);
+    let began = Instant::now();
+    while cluster.ask(leader, "/v1/cluster").await.is_none() {
+        assert!(began.elapsed() < SOON, "it does not answer");
+    }
+    let acquire = Call { timeout: SOON, ..Call::acquire("other", "a", 60_000) };
+    let leaderless = cluster.client.attempt(place(leader), &acquire).await;
+    assert!(
+        matches!(&leaderless, Outcome::NotDone(problem) if problem.contains("no_leader")),
+        "one of three refuses as certainly not done: {leaderless:?}"
+    );
+    let nowhere = run(&cluster, &format!("lease list --timeout 1s --endpoints 127.0.0.1:{}", port::free())).await;
+    assert_eq!(nowhere.code, Some(4), "{nowhere:?}");
+}

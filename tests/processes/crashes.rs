@@ -1,0 +1,190 @@
+//! kill -9.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Call, Client, token};
+use crate::cluster::{Cluster, NODES, SOON};
+use crate::figures;
+use crate::prober::Prober;
+
+/// How often the leader is killed, unless `TENURE_KILLS` says otherwise.
+const KILLS: usize = 10;
+const HOLDERS: usize = 20;
+const LEASES_EACH: usize = 5;
+const TTL_MS: u64 = 3000;
+/// Longest gap in service after a kill. The profile's election takes at most 900 ms; the rest is for busy machines.
+const LONGEST_GAP: Duration = Duration::from_secs(5);
+
+/// What all clients of a test count.
+#[derive(Default)]
+struct Counts {
+    renewals: AtomicU64,
+    grants: AtomicU64,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_outlive_kill_9_of_the_leader() {
+    let kills = std::env::var("TENURE_KILLS").map_or(KILLS, |kills| kills.parse().expect("TENURE_KILLS is a number"));
+    let mut cluster = Cluster::start("").await;
+    let (stop, counts) = (CancellationToken::new(), Arc::<Counts>::default());
+    let mut clients = JoinSet::new();
+    let mut held = BTreeMap::new();
+    for number in 0..HOLDERS * LEASES_EACH {
+        let (name, holder) = (format!("held-{number}"), format!("holder-{}", number % HOLDERS));
+        let token = cluster.client.acquire(&name, &holder, TTL_MS).await;
+        held.insert(name.clone(), (holder.clone(), token));
+        clients.spawn(keep(cluster.client.clone(), number, name, holder, token, stop.clone(), counts.clone()));
+    }
+    let mut takers = JoinSet::new();
+    for number in 0..4 {
+        takers.spawn(take_and_give_back(cluster.client.clone(), number, stop.clone(), counts.clone()));
+        takers.spawn(take_more(cluster.client.clone(), number, stop.clone(), counts.clone()));
+    }
+    let prober = Prober::start(cluster.client.clone()).await;
+    let mut gaps = Vec::new();
+    for _ in 0..kills {
+        let leader = cluster.leader().await;
+        let term = cluster.term(leader).await;
+        let killed = Instant::now();
+        cluster.kill(leader);
+        let next = cluster.leader().await;
+        assert!(cluster.term(next).await > term, "the one that was killed led until then");
+        prober.serves(&cluster.client).await;
+        // Long enough that every lease has to be renewed once by the new leader.
+        tokio::time::sleep(Duration::from_millis(TTL_MS / 3)).await;
+        gaps.push(prober.longest_pause(killed));
+        cluster.launch(leader);
+        cluster.ready(leader).await;
+        cluster.caught_up(leader).await;
+    }
+    stop.cancel();
+    clients.join_all().await;
+    let taken = takers.join_all().await;
+    for (name, (holder, token)) in held.iter().chain(taken.iter().flatten()) {
+        is_held(&cluster.client, name, holder, *token).await;
+    }
+    let (renewals, grants) = (counts.renewals.load(Ordering::Relaxed), counts.grants.load(Ordering::Relaxed));
+    assert!(renewals > (kills * HOLDERS * LEASES_EACH) as u64 && grants > kills as u64, "{renewals}, {grants}");
+    println!("{kills} kills, {renewals} renewals and {grants} grants acknowledged, none lost");
+    figures::print("gap in service after kill -9 of the leader", &mut gaps);
+    assert!(gaps.iter().all(|gap| *gap < LONGEST_GAP), "{gaps:?}");
+}
+
+/// Renews a lease until it is told to stop. A renewal that is refused fails the test.
+async fn keep(
+    client: Client,
+    number: usize,
+    name: String,
+    holder: String,
+    first: u64,
+    stop: CancellationToken,
+    counts: Arc<Counts>,
+) {
+    while !stop.is_cancelled() {
+        tokio::time::sleep(Duration::from_millis(TTL_MS / 3)).await;
+        let lease = client.done(number, &Call::renew(&name, &holder, first)).await;
+        assert_eq!(token(&lease), first, "renewing keeps the token");
+        counts.renewals.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type Held = BTreeMap<String, (String, u64)>;
+
+/// Takes one name again and again, each time with a higher token. Returns what it holds in the end: nothing.
+async fn take_and_give_back(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+    let (name, holder) = (format!("taken-{number}"), format!("taker-{number}"));
+    let mut highest = 0;
+    while !stop.is_cancelled() {
+        let token = token(&client.done(number, &Call::acquire(&name, &holder, 60_000)).await);
+        assert!(token > highest, "{name}: token {token} after {highest}");
+        highest = token;
+        counts.grants.fetch_add(1, Ordering::Relaxed);
+        client.done(number, &Call::release(&name, &holder, token)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Held::new()
+}
+
+/// Takes one name after the other, and returns all that was acknowledged.
+async fn take_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+    let holder = format!("collector-{number}");
+    let mut held = Held::new();
+    while !stop.is_cancelled() {
+        let name = format!("kept-{number}-{}", held.len());
+        let lease = client.done(number, &Call::acquire(&name, &holder, 600_000)).await;
+        held.insert(name, (holder.clone(), token(&lease)));
+        counts.grants.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    held
+}
+
+async fn is_held(client: &Client, name: &str, holder: &str, expected: u64) -> Value {
+    let lease = client.done(0, &Call::get(format!("/v1/leases/{name}"))).await;
+    let found = (lease["state"].as_str(), lease["holder"].as_str(), token(&lease));
+    assert_eq!(found, (Some("active"), Some(holder), expected), "{lease}");
+    lease
+}
+
+/// Leases that nobody renews after the crash.
+const LEFT_ALONE: usize = 50;
+const LEFT_TTL: Duration = Duration::from_secs(3);
+/// Cluster time reaches the log at least this often.
+const TICK: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_9_of_all_three_loses_nothing() {
+    let mut cluster = Cluster::start("").await;
+    let client = cluster.client.clone();
+    let mut kept = Held::new();
+    for number in 0..200 {
+        let name = format!("kept-{number}");
+        let token = client.acquire(&name, "a", 600_000).await;
+        kept.insert(name, ("a".to_owned(), token));
+    }
+    let mut left = Vec::new();
+    for number in 0..LEFT_ALONE {
+        let name = format!("left-{number}");
+        let token = client.acquire(&name, "a", LEFT_TTL.as_millis() as u64).await;
+        let sent = Instant::now();
+        client.done(number, &Call::renew(&name, "a", token)).await;
+        left.push((name, token, sent, Instant::now()));
+    }
+    let began = Instant::now();
+    for id in NODES {
+        cluster.kill(id);
+    }
+    cluster.launch_all().await;
+    cluster.leader().await;
+    for (name, (holder, token)) in &kept {
+        is_held(&client, name, holder, *token).await;
+        client.done(0, &Call::renew(name, holder, *token)).await;
+    }
+    let outage = began.elapsed();
+    let mut lapses = JoinSet::new();
+    for (name, token, sent, acknowledged) in left {
+        lapses.spawn(lapse(client.clone(), name, token, sent, acknowledged + LEFT_TTL + outage + TICK));
+    }
+    let mut late = lapses.join_all().await;
+    println!("all three nodes down for {} ms, until every lease was read", outage.as_millis());
+    figures::print("lease ended behind its ttl", &mut late);
+}
+
+/// A lease that nobody renews is held for its ttl since the renewal was sent, and gone soon after. Then it is granted
+/// with a higher token. Returns how late it was gone.
+async fn lapse(client: Client, name: String, old: u64, sent: Instant, at_latest: Instant) -> Duration {
+    let claim = Call::wait(&name, "b", 60_000, SOON);
+    let lease = client.done(0, &claim).await;
+    let granted = Instant::now();
+    assert!(granted >= sent + LEFT_TTL, "{name} lapsed {:?} too early", sent + LEFT_TTL - granted);
+    assert!(granted < at_latest + Duration::from_millis(500), "{name} lapsed late by {:?}", granted - at_latest);
+    assert!(token(&lease) > old, "{name}: token {} after {old}", token(&lease));
+    granted - sent - LEFT_TTL
+}

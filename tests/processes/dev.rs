@@ -1,0 +1,61 @@
+//! `tenure dev`.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::client::{Call, Client, Outcome};
+use crate::cluster::{SOON, turn};
+use crate::process::{Process, tenure};
+
+/// Its ports are part of its promise: the client commands ask there when nothing else is said.
+const PORTS: [u16; 6] = [7101, 7102, 7103, 7201, 7202, 7203];
+/// Somebody else's `tenure dev` has this long to end.
+const PORTS_FREE_WITHIN: Duration = Duration::from_secs(60);
+
+async fn wait_for_ports() {
+    let began = Instant::now();
+    while let Some(port) = PORTS.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err()) {
+        let waited = began.elapsed();
+        assert!(waited < PORTS_FREE_WITHIN, "port {port}, which tenure dev needs, is in use: end what uses it");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_brings_up_three_nodes() {
+    let _turn = turn().await;
+    wait_for_ports().await;
+    let folder = TempDir::new().expect("a folder");
+    let client = Client::new((7101..=7103).map(|port| format!("http://127.0.0.1:{port}")).collect());
+    let mut token = None;
+    // The second time with the data of the first.
+    for _ in 0..2 {
+        let mut command = tenure();
+        command.arg("dev").arg("--data").arg(folder.path().join("data"));
+        let mut dev = Process::start("dev", command, folder.path());
+        let began = Instant::now();
+        for place in 0..3 {
+            while !matches!(client.attempt(place, &Call::get("/readyz")).await, Outcome::Done(_)) {
+                assert!(dev.is_running(), "it ended");
+                assert!(began.elapsed() < SOON, "not ready after {SOON:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let found = client.acquire("jobs", "a", 600_000).await;
+        assert_eq!(*token.get_or_insert(found), found, "the lease outlived the process");
+        let status = client.done(1, &Call::get("/v1/cluster")).await;
+        assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
+        let shown = format!("token {found}");
+        while token.is_none() && !dev.printed().contains(&shown) {
+            assert!(began.elapsed() < SOON, "the grant is not shown: {}", dev.printed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(dev.said().contains("tenure lease acquire jobs"), "it says what to try: {}", dev.said());
+        dev.signal(Signal::INT);
+        let status = dev.exit(Duration::from_secs(11)).await;
+        assert_eq!(status.code(), Some(0), "{}", dev.said());
+    }
+}

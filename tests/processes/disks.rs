@@ -1,0 +1,204 @@
+//! Disks that are full, broken or read-only.
+//!
+//! The disks are small file systems that only root can mount. Without root, a limit on the size of files stands in for
+//! a full disk, and a folder without rights for a read-only one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::client::{Call, Outcome, token};
+use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::mount::Mount;
+use crate::process::Process;
+
+/// Room for what a node writes in these tests, several times.
+const DISK_MIB: u32 = 64;
+/// Largest file under the limit, in KiB: a started store and a little more.
+const FILE_LIMIT_KIB: u64 = 200;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Claims leases until nothing is acknowledged for a while. Returns what was.
+async fn claim_until_it_ends(cluster: &mut Cluster) -> Vec<(String, u64)> {
+    let mut claimed = Vec::new();
+    let mut last = Instant::now();
+    for number in 0.. {
+        let name = format!("claimed-{number}");
+        let note = "x".repeat(4000);
+        let body = serde_json::json!({"holder": "a", "ttl_ms": 600_000, "metadata": {"note": note}});
+        let call = Call::post(format!("/v1/leases/{name}/acquire"), body);
+        let call = Call { timeout: Duration::from_millis(500), ..call };
+        if let Outcome::Done(lease) = cluster.client.attempt(number, &call).await {
+            claimed.push((name, token(&lease)));
+            last = Instant::now();
+        }
+        let running = NODES.into_iter().filter(|id| cluster.node(*id).is_running()).count();
+        if running < 2 || last.elapsed() > SOON {
+            break;
+        }
+    }
+    claimed
+}
+
+async fn nothing_is_lost(cluster: &Cluster, claimed: &[(String, u64)]) {
+    for (name, expected) in claimed {
+        let lease = cluster.client.done(0, &Call::get(format!("/v1/leases/{name}"))).await;
+        assert_eq!((lease["state"].as_str(), token(&lease)), (Some("active"), *expected), "{lease}");
+    }
+}
+
+fn says_that_the_disk_is_full(said: &str) {
+    assert!(said.contains("cannot go on"), "{said}");
+    assert!(said.contains("free some space on that disk and start the node again"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing() {
+    let claimed = if is_root() { fill_all_disks().await } else { limit_all_files().await };
+    assert!(claimed > 20, "{claimed} leases were claimed before the disks were full");
+}
+
+/// All three disks are full: the worst case, because no majority is left to remember what one forgets.
+async fn fill_all_disks() -> usize {
+    let disks: BTreeMap<u64, Mount> = NODES.map(|id| (id, Mount::tmpfs(DISK_MIB).expect("root mounts"))).into();
+    let data = |id: u64| disks[&id].path().join("data");
+    let mut cluster = Cluster::with_data("", data).await;
+    cluster.launch_all().await;
+    let mut claimed = Vec::new();
+    for number in 0..100 {
+        let name = format!("before-{number}");
+        let token = cluster.client.acquire(&name, "a", 600_000).await;
+        claimed.push((name, token));
+    }
+    let ballast: Vec<_> = disks.values().map(Mount::fill).collect();
+    claimed.extend(claim_until_it_ends(&mut cluster).await);
+    // The last one may have had nothing to write since it is alone.
+    let mut said = Vec::new();
+    for id in NODES {
+        if !cluster.node(id).is_running() {
+            said.push(cluster.node(id).failure(SOON).await);
+        }
+    }
+    assert!(said.len() >= 2, "no majority is left");
+    said.iter().for_each(|said| says_that_the_disk_is_full(said));
+    // With its disk as full as before a node does not come back, and says why.
+    let ended = NODES.into_iter().find(|id| !cluster.node(*id).is_running()).expect("two have ended");
+    let again = cluster.launch(ended).failure(SOON).await;
+    assert!(again.contains("free some space on that disk and start the node again"), "{again}");
+
+    for ballast in ballast {
+        ballast.remove();
+    }
+    for id in NODES {
+        cluster.kill(id);
+    }
+    cluster.launch_all().await;
+    nothing_is_lost(&cluster, &claimed).await;
+    claimed.len()
+}
+
+/// No file of any node may grow beyond a limit.
+async fn limit_all_files() -> usize {
+    let mut cluster = Cluster::new("").await;
+    for id in NODES {
+        let limit = format!("trap '' XFSZ; ulimit -f {FILE_LIMIT_KIB}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(limit).arg(env!("CARGO_BIN_EXE_tenure")).arg("serve");
+        command.arg("--config").arg(cluster.folder().join("cluster.toml")).args(["--node", &id.to_string()]);
+        let process = Process::start(&format!("node {id}"), command, cluster.folder());
+        cluster.nodes.insert(id, process);
+    }
+    for id in NODES {
+        cluster.ready(id).await;
+    }
+    let claimed = claim_until_it_ends(&mut cluster).await;
+    for id in NODES {
+        if !cluster.node(id).is_running() {
+            says_that_the_disk_is_full(&cluster.node(id).failure(SOON).await);
+        }
+        cluster.kill(id);
+    }
+    cluster.launch_all().await;
+    nothing_is_lost(&cluster, &claimed).await;
+    claimed.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_may_not_grow_stop_the_nodes_like_a_full_disk() {
+    let claimed = limit_all_files().await;
+    assert!(claimed > 10, "{claimed} leases were claimed before the limit");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
+    assert!(is_root(), "this test breaks a file system that it mounts: run it as root");
+    let disk = Mount::ext4(64);
+    let data = |id: u64| if id == 1 { disk.path().join("data") } else { PathBuf::from(format!("data/{id}")) };
+    let mut cluster = Cluster::with_data("", data).await;
+    cluster.launch_all().await;
+    let mut claimed = Vec::new();
+    for number in 0..50 {
+        let name = format!("before-{number}");
+        claimed.push((name.clone(), cluster.client.acquire(&name, "a", 600_000).await));
+    }
+    let mut tries = 0;
+    while cluster.leader().await != 1 {
+        // Whoever leads instead stands still until somebody else does; sooner or later that is node 1.
+        let leader = cluster.leader().await;
+        cluster.stop(leader);
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        cluster.go_on(leader);
+        tries += 1;
+        assert!(tries < 20, "node 1 never leads");
+    }
+    disk.break_down();
+    let during = cluster.client.acquire("during", "a", 600_000).await;
+    let said = cluster.node(1).failure(SOON).await;
+    assert!(said.contains("cannot go on"), "{said}");
+    assert!(said.contains("check the disk and the system's log"), "{said}");
+    assert!(said.contains(&disk.path().display().to_string()), "{said}");
+    claimed.push(("during".to_owned(), during));
+    nothing_is_lost(&cluster, &claimed).await;
+    let second = cluster.leader().await;
+    assert_ne!(second, 1);
+    assert!(matches!(cluster.client.attempt(place(second), &Call::get("/readyz")).await, Outcome::Done(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable() {
+    let disk = is_root().then(|| Mount::tmpfs(DISK_MIB).expect("root mounts"));
+    let data = |id: u64| match &disk {
+        Some(disk) if id == 3 => disk.path().join("data"),
+        _ => PathBuf::from(format!("data/{id}")),
+    };
+    let mut cluster = Cluster::with_data("", data).await;
+    cluster.launch_all().await;
+    let token = cluster.client.acquire("jobs", "a", 600_000).await;
+    cluster.kill(3);
+    let advice = match &disk {
+        Some(disk) => {
+            disk.make_read_only();
+            "mount it writable and start the node again"
+        }
+        None => {
+            fs::set_permissions(cluster.data(3), Permissions::from_mode(0o500)).expect("it is ours");
+            "give the node's user the right to it and start the node again"
+        }
+    };
+    let said = cluster.launch(3).failure(SOON).await;
+    assert!(said.contains("cannot start") && said.contains(advice), "{said}");
+    cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
+    match &disk {
+        Some(disk) => disk.make_writable(),
+        None => fs::set_permissions(cluster.data(3), Permissions::from_mode(0o700)).expect("it is ours"),
+    }
+    cluster.launch(3);
+    cluster.ready(3).await;
+    cluster.caught_up(3).await;
+}

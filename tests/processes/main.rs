@@ -1,0 +1,23 @@
+//! Real processes, killed, paused, stopped and starved of their disks, and seen from outside only.
+//!
+//! Everything is on loopback, on ports and in folders of each test's own. Every test ends by itself and leaves no
+//! process and no mount behind. `TENURE_KILLS` and `TENURE_READS` make two of them longer.
+
+mod client;
+mod cluster;
+mod figures;
+mod mount;
+mod port;
+mod prober;
+mod process;
+
+mod commands;
+mod crashes;
+mod dev;
+mod directories;
+mod disks;
+mod formation;
+mod pauses;
+mod returning;
+mod shutdown;
+mod waiters;

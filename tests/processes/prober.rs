@@ -1,0 +1,77 @@
+//! Writes without a pause, to see from outside when there is no service.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::client::{Call, Client, Outcome};
+use crate::cluster::SOON;
+
+const INTERVAL: Duration = Duration::from_millis(5);
+/// Writes on their way at once; while as many wait, none is added.
+const MAX_PENDING: usize = 256;
+
+/// A write every 5 ms, at each node in turn, until dropped. Each claims the same lease again.
+pub struct Prober {
+    done: Arc<Mutex<Vec<Instant>>>,
+    task: JoinHandle<()>,
+}
+
+impl Prober {
+    /// Returns after the first success: a pause has to begin with one.
+    pub async fn start(client: Client) -> Prober {
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let task = tokio::spawn(probe(client, done.clone()));
+        let began = Instant::now();
+        while done.lock().is_empty() {
+            assert!(began.elapsed() < SOON, "no write is done within {SOON:?}");
+            tokio::time::sleep(INTERVAL).await;
+        }
+        Prober { done, task }
+    }
+
+    /// The longest time without a successful write since `from`; that of the last one before it counts.
+    pub fn longest_pause(&self, from: Instant) -> Duration {
+        let mut done = self.done.lock().clone();
+        done.push(Instant::now());
+        done.sort();
+        assert!(done[0] < from, "what was before is not known");
+        let pauses = done.windows(2).filter(|pair| pair[1] >= from);
+        pauses.map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+    }
+
+    /// Waits until a write that began after this call is done.
+    pub async fn serves(&self, client: &Client) {
+        client.done(0, &claim()).await;
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn claim() -> Call {
+    Call::acquire("probe", "prober", 60_000)
+}
+
+async fn probe(client: Client, done: Arc<Mutex<Vec<Instant>>>) {
+    let room = Arc::new(Semaphore::new(MAX_PENDING));
+    let mut interval = tokio::time::interval(INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    for place in 0.. {
+        interval.tick().await;
+        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
+        let (client, done) = (client.clone(), done.clone());
+        tokio::spawn(async move {
+            if let Outcome::Done(_) = client.attempt(place, &claim()).await {
+                done.lock().push(Instant::now());
+            }
+            drop(permit);
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! A node that comes back after a while.
+
+use crate::client::{Call, token};
+use crate::cluster::{Cluster, NODES, place};
+
+/// Snapshots are taken all the time, and hardly any log stays behind them.
+const SNAPSHOTS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
+
+/// Claims `count` leases, one log entry each at least.
+async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u64)> {
+    let mut claimed = Vec::new();
+    for number in 0..count {
+        let name = format!("{prefix}-{number}");
+        let token = cluster.client.acquire(&name, "a", 600_000).await;
+        claimed.push((name, token));
+    }
+    claimed
+}
+
+/// Node `id` has all these leases in its own memory.
+async fn has(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
+    for (name, expected) in claimed {
+        let call = Call::get(format!("/v1/leases/{name}?consistency=stale"));
+        let lease = match cluster.client.attempt(place(id), &call).await {
+            crate::client::Outcome::Done(lease) => lease,
+            other => panic!("node {id} does not have {name}: {other:?}"),
+        };
+        assert_eq!((lease["holder"].as_str(), token(&lease)), (Some("a"), *expected), "node {id}: {lease}");
+    }
+}
+
+/// Without node `id` there is no majority any more, and everything goes on.
+async fn carries_the_majority(cluster: &mut Cluster, id: u64) {
+    let leader = cluster.leader().await;
+    assert_ne!(leader, id);
+    let other = NODES.into_iter().find(|other| *other != id && *other != leader).expect("three");
+    cluster.kill(other);
+    claim(cluster, "two-of-three", 20).await;
+    cluster.launch(other);
+    cluster.ready(other).await;
+    cluster.caught_up(other).await;
+    cluster.kill(leader);
+    claim(cluster, "two-of-three", 20).await;
+    cluster.launch(leader);
+    cluster.ready(leader).await;
+    cluster.caught_up(leader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_catches_up_from_the_log() {
+    let mut cluster = Cluster::start("").await;
+    let away = cluster.follower().await;
+    let before = claim(&cluster, "before", 20).await;
+    cluster.kill(away);
+    let meanwhile = claim(&cluster, "meanwhile", 200).await;
+    cluster.launch(away);
+    cluster.ready(away).await;
+    cluster.caught_up(away).await;
+    has(&cluster, away, &before).await;
+    has(&cluster, away, &meanwhile).await;
+    carries_the_majority(&mut cluster, away).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_catches_up_from_a_snapshot() {
+    let mut cluster = Cluster::start(SNAPSHOTS).await;
+    let away = cluster.follower().await;
+    let before = claim(&cluster, "before", 20).await;
+    cluster.kill(away);
+    let meanwhile = claim(&cluster, "meanwhile", 700).await;
+    cluster.launch(away);
+    cluster.ready(away).await;
+    cluster.caught_up(away).await;
+    has(&cluster, away, &before).await;
+    has(&cluster, away, &meanwhile).await;
+    // What led to a state that came whole is not known there: the log was not what it came from.
+    let compacted = cluster.client.attempt(place(away), &Call::get("/v1/watch?after=1")).await;
+    assert!(
+        matches!(&compacted, crate::client::Outcome::Refused(problem) if problem["code"] == "compacted"),
+        "{compacted:?}"
+    );
+    carries_the_majority(&mut cluster, away).await;
+    has(&cluster, away, &meanwhile).await;
+    // And once more from its own snapshot.
+    cluster.kill(away);
+    cluster.launch(away);
+    cluster.ready(away).await;
+    cluster.caught_up(away).await;
+    has(&cluster, away, &before).await;
+    has(&cluster, away, &meanwhile).await;
+}

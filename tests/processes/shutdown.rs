@@ -1,0 +1,59 @@
+//! SIGTERM.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::Call;
+use crate::cluster::{Cluster, NODES};
+use crate::figures;
+use crate::prober::Prober;
+
+/// What `tenure serve --help` promises.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
+/// Below the shortest election timeout, 300 ms: somebody who had to find out by waiting could not do it.
+const LONGEST_GAP: Duration = Duration::from_millis(290);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
+    let mut cluster = Cluster::start("").await;
+    let client = cluster.client.clone();
+    let token = client.acquire("jobs", "a", 60_000).await;
+    let prober = Prober::start(client.clone()).await;
+    let (mut gaps, mut ends) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let leader = cluster.leader().await;
+        let asked = Instant::now();
+        cluster.node(leader).signal(Signal::TERM);
+        let status = cluster.node(leader).exit(STOPS_WITHIN).await;
+        ends.push(asked.elapsed());
+        let said = cluster.node(leader).said();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("leadership handed on"), "{said}");
+        assert_ne!(cluster.leader().await, leader, "the others go on");
+        prober.serves(&client).await;
+        client.done(0, &Call::renew("jobs", "a", token)).await;
+        gaps.push(prober.longest_pause(asked));
+        cluster.launch(leader);
+        cluster.ready(leader).await;
+        cluster.caught_up(leader).await;
+    }
+    figures::print("from SIGTERM to the end of the process", &mut ends);
+    figures::print("gap in service at a planned end of the leader", &mut gaps);
+    assert!(figures::percentile(&gaps, 50) < LONGEST_GAP, "{gaps:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_to_all_ends_all_within_the_bound() {
+    let mut cluster = Cluster::start("").await;
+    let token = cluster.client.acquire("jobs", "a", 600_000).await;
+    for id in NODES {
+        cluster.node(id).signal(Signal::TERM);
+    }
+    for id in NODES {
+        let status = cluster.node(id).exit(STOPS_WITHIN).await;
+        assert_eq!(status.code(), Some(0), "node {id}");
+    }
+    cluster.launch_all().await;
+    cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
+}

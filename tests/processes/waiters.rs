@@ -1,0 +1,73 @@
+//! Who waits behind a holder that is gone.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::client::{Call, Client, token};
+use crate::cluster::{Cluster, SOON};
+use crate::figures::{self, percentile};
+use crate::prober::Prober;
+
+/// Names with a holder that never renews and a waiter.
+const NAMES: usize = 30;
+const TTL: Duration = Duration::from_millis(2000);
+/// The stated bound for 95 of 100.
+const LAG: Duration = Duration::from_millis(50);
+/// After a leader's end leases can live longer by the outage and one of these.
+const TICK: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_gets_the_lease_of_a_crashed_holder() {
+    let cluster = Cluster::start("").await;
+    let mut lags = claim_all(&cluster.client).await.join_all().await;
+    figures::print("grant to a waiter behind the ttl", &mut lags);
+    assert!(percentile(&lags, 95) <= LAG, "{lags:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between() {
+    let mut cluster = Cluster::start("").await;
+    let prober = Prober::start(cluster.client.clone()).await;
+    let waiters = claim_all(&cluster.client).await;
+    tokio::time::sleep(TTL / 4).await;
+    let leader = cluster.leader().await;
+    let killed = Instant::now();
+    cluster.kill(leader);
+    prober.serves(&cluster.client).await;
+    let outage = killed.elapsed();
+    let mut lags = waiters.join_all().await;
+    println!("the leader's end was an outage of {} ms", outage.as_millis());
+    figures::print("grant to a waiter behind the ttl, the leader killed in between", &mut lags);
+    assert!(percentile(&lags, 95) <= outage + TICK + LAG, "{lags:?}");
+}
+
+/// Lets one holder have each name and another wait for it. Returns when all wait; the tasks tell how long after the
+/// ttl, counted from when the holder's claim was sent, its waiter knew that it has the lease.
+async fn claim_all(client: &Client) -> JoinSet<Duration> {
+    let mut claims = JoinSet::new();
+    let mut waiters = JoinSet::new();
+    for number in 0..NAMES {
+        let (holding, waiting) = (client.clone(), client.clone());
+        let (tell, held) = tokio::sync::oneshot::channel();
+        claims.spawn(async move {
+            let sent = Instant::now();
+            let lease = holding.done(number, &Call::acquire(&name(number), "gone", TTL.as_millis() as u64)).await;
+            tell.send((sent, token(&lease))).expect("the waiter is there");
+        });
+        waiters.spawn(async move {
+            let (sent, old) = held.await.expect("the holder got it");
+            let lease = waiting.done(number, &Call::wait(&name(number), "next", 60_000, SOON)).await;
+            let lag = Instant::now().checked_duration_since(sent + TTL).expect("no lease lapses before its ttl");
+            assert_eq!(lease["holder"], "next");
+            assert!(token(&lease) > old, "{lease} after {old}");
+            lag
+        });
+    }
+    claims.join_all().await;
+    waiters
+}
+
+fn name(number: usize) -> String {
+    format!("abandoned-{number}")
+}

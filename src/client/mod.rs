@@ -14,13 +14,17 @@
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
+mod attempts;
 mod call;
+mod coordinator;
 mod endpoints;
 mod error;
 mod frames;
 mod remote;
 mod watch;
 
+pub use attempts::Patience;
+pub use coordinator::{Answer, Coordinator, Events};
 pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};
 pub use error::CallError;
 pub use remote::{ListQuery, Remote};

@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::call::{Call, Repeat};
-use super::{CallError, Endpoints, Watch};
+use super::attempts::Repeat;
+use super::call::Call;
+use super::coordinator::{Answer, Coordinator, Events};
+use super::{CallError, Endpoints, Patience, Watch};
 use crate::api::{
-    Acquire, Cluster, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released, Renew,
-    RenewBatch, Renewed, Revoked,
+    Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
+    Renew, RenewBatch, Renewed, Revoked,
 };
 use crate::types::{HolderId, LeaseName};
 
 /// Time for one request, all attempts together, beside what it waits for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for one attempt of a request that is sent again, so that one silent node does not take all of it.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Leases on one page while all of a prefix are read.
+const PAGE: u32 = 1000;
 /// Time for a connection: what takes longer is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A node closes an idle connection after 60 s; one that is used in that very moment would break.
@@ -26,7 +28,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Remote {
     pub(super) http: reqwest::Client,
     pub(super) endpoints: Endpoints,
-    pub(super) timeout: Duration,
+    pub(super) patience: Patience,
 }
 
 /// Which leases to list.
@@ -53,12 +55,12 @@ impl Remote {
             .no_proxy()
             .build()
             .expect("a client without TLS has nothing that can fail to load");
-        Remote { http, endpoints, timeout: DEFAULT_TIMEOUT }
+        Remote { http, endpoints, patience: Patience::within(DEFAULT_TIMEOUT) }
     }
 
     /// Time for one request, all attempts together, beside what it waits for a lease. 5 s if nothing is said.
     pub fn with_timeout(self, timeout: Duration) -> Remote {
-        Remote { timeout, ..self }
+        Remote { patience: Patience::within(timeout), ..self }
     }
 
     /// Claims a lease. Sent again when the answer is lost: the same holder claims again without harm.
@@ -71,8 +73,7 @@ impl Remote {
         };
         let call = Call {
             body: Some(Box::new(body)),
-            attempt: wait + ATTEMPT_TIMEOUT,
-            total: wait + self.timeout,
+            patience: self.patience.plus(wait),
             ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
         };
         call.send(&self.http, &self.endpoints).await
@@ -167,8 +168,70 @@ impl Remote {
     }
 
     fn call(&self, method: Method, path: String, repeat: Repeat) -> Call {
-        let attempt = if repeat == Repeat::Never { self.timeout } else { ATTEMPT_TIMEOUT };
-        Call { method, path, query: Vec::new(), body: None, repeat, attempt, total: self.timeout }
+        Call { method, path, query: Vec::new(), body: None, repeat, patience: self.patience }
+    }
+
+    /// The same cluster, asked with another patience.
+    fn patient(&self, patience: Patience) -> Remote {
+        Remote { patience, ..self.clone() }
+    }
+}
+
+impl Coordinator for Remote {
+    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, Lease> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.acquire(&name, &claim).await })
+    }
+
+    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.renew_batch(&batch).await })
+    }
+
+    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.release(&name, &release).await })
+    }
+
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.hand_over(&name, &hand_over).await })
+    }
+
+    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.explain(&name, Some(&holder)).await })
+    }
+
+    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<Lease>> {
+        let remote = self.patient(patience);
+        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE), ..ListQuery::default() };
+        Box::pin(async move {
+            let mut leases = Vec::new();
+            let mut cursor = None;
+            loop {
+                let page = remote.list(&query, cursor.as_deref()).await?;
+                leases.extend(page.leases);
+                cursor = page.cursor;
+                if cursor.is_none() {
+                    return Ok(leases);
+                }
+            }
+        })
+    }
+
+    fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
+        Box::new(Remote::watch(self, &prefix, after))
+    }
+}
+
+impl Events for Watch {
+    fn next(&mut self) -> Answer<'_, Event> {
+        Box::pin(Watch::next(self))
+    }
+
+    fn place(&self) -> Option<EventId> {
+        Watch::place(self)
     }
 }
 

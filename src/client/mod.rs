@@ -18,7 +18,7 @@
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
-mod attempts;
+pub(crate) mod attempts;
 mod call;
 mod coordinator;
 mod endpoints;

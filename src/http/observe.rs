@@ -94,9 +94,16 @@ impl Observe {
 }
 
 impl Observed {
+    fn route(&self, path: &str) -> Option<&Vec<Arc<Meter>>> {
+        // In a router that is mounted somewhere the path begins with where that is.
+        let mounted =
+            || self.routes.iter().filter(|(route, _)| path.ends_with(*route)).max_by_key(|(route, _)| route.len());
+        self.routes.get(path).or_else(|| mounted().map(|(_, methods)| methods))
+    }
+
     fn meter(&self, request: &Request) -> &Arc<Meter> {
         let path = request.extensions().get::<MatchedPath>();
-        let methods = path.and_then(|path| self.routes.get(path.as_str()));
+        let methods = path.and_then(|path| self.route(path.as_str()));
         let found = methods.and_then(|methods| methods.iter().find(|meter| meter.method == request.method()));
         found.unwrap_or(&self.no_route)
     }

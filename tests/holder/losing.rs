@@ -103,7 +103,8 @@ async fn the_states_are_held_at_risk_lost(world: &World) {
         seen
     });
     let token = lease.acquire(Wait::No).await.expect("it is free");
-    until("it was renewed", || matches!(lease.state(), HoldState::Held { left: Some(left), .. } if left > TTL / 2)).await;
+    until("it was renewed", || matches!(lease.state(), HoldState::Held { left: Some(left), .. } if left > TTL / 2))
+        .await;
     holder.switch.set(Line::Cut);
     let seen = tokio::time::timeout(LONG, seen).await.expect("it is lost").expect("nothing panics");
     let kinds = |state: &HoldState| std::mem::discriminant(state);
@@ -118,10 +119,8 @@ async fn the_states_are_held_at_risk_lost(world: &World) {
     ];
     assert_eq!(order, expected.iter().map(kinds).collect::<Vec<_>>(), "{seen:?}");
     assert_eq!(seen.last(), Some(&HoldState::Lost { token, why }));
-    let lefts: Vec<_> = seen.iter().filter_map(|state| match state {
-        HoldState::AtRisk { left, .. } => *left,
-        _ => None,
-    });
+    let left = |state: &HoldState| if let HoldState::AtRisk { left, .. } = state { *left } else { None };
+    let lefts: Vec<Duration> = seen.iter().filter_map(left).collect();
     assert!(lefts.is_sorted_by(|one, next| one >= next), "time runs out: {lefts:?}");
 }
 

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
 use tenure::config::MemberConfig;
 use tenure::http::{NodeSlot, Settings};
-use tenure::node::{Node, NodeConfig};
+use tenure::node::{Local, Node};
 use tenure::testing::Switch;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -52,22 +52,22 @@ impl World {
         let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
         let members: Vec<MemberConfig> = (1..)
             .zip(&listeners)
-            .map(|(id, (http, peer))| MemberConfig { id, http: address(http).to_string(), peer: address(peer).to_string() })
+            .map(|(id, (http, peer))| MemberConfig {
+                id,
+                http: address(http).to_string(),
+                peer: address(peer).to_string(),
+            })
             .collect();
         let stop = CancellationToken::new();
         let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
         for (id, (http, peer)) in (1..).zip(listeners) {
-            let config = NodeConfig {
-                cluster: "holders".to_owned(),
-                id,
-                members: members.clone(),
-                data: dir.path().join(id.to_string()),
-                raft: Default::default(),
-                lease: Default::default(),
-            };
-            let node = Node::start(config, peer).await.expect("it starts");
+            let mut builder = Node::builder("holders").id(id).data(dir.path().join(id.to_string()));
+            for member in &members {
+                builder = builder.member(member.id, &member.http, &member.peer);
+            }
+            let node = builder.peer_listener(peer).start().await.expect("it starts");
             addresses.push(address(&http));
-            tokio::spawn(tenure::http::serve(http, NodeSlot::from(node.clone()), Settings::new(id), stop.clone()));
+            tokio::spawn(tenure::http::serve(http, NodeSlot::from(&node), Settings::new(id), stop.clone()));
             nodes.push(node);
         }
         World { way, nodes, addresses, stop, _dir: dir }
@@ -80,7 +80,7 @@ impl World {
 
     pub fn holder_with(&self, options: ManagerOptions) -> Holder {
         let switch = match self.way {
-            Way::InProcess => Switch::new(self.nodes[self.nodes.len() - 1].coordinator()),
+            Way::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
             Way::OverTheNetwork => Switch::new(self.remote()),
         };
         let manager = LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION));

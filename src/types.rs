@@ -246,6 +246,10 @@ pub enum InvalidValue {
     Metadata { entries: usize, bytes: usize },
     #[error("ttl {0} ms is outside {MIN_TTL_MS} to {MAX_TTL_MS} ms")]
     Ttl(u64),
+    #[error("lock delay {0} ms is above {MAX_LOCK_DELAY_MS} ms")]
+    LockDelay(u64),
+    #[error("limit {0} is outside 1 to {MAX_LIMIT}")]
+    Limit(u32),
     #[error("fencing token {0:?} is not a decimal integer of at most 63 bits")]
     Token(String),
 }

@@ -122,6 +122,10 @@ codes! {
     WaitAbandoned = "wait_abandoned", 409, "The place in the queue was lost";
     /// The lease is held with another limit.
     LimitDiffers = "limit_differs", 409, "The lease has another limit";
+    /// Said by a client to itself: another member should hold the lease. The cluster was not asked.
+    ShouldNotHold = "should_not_hold", 409, "Another member should hold the lease";
+    /// Said by a client to itself: the work under a lease did not end in time, so it was not released.
+    NotDrained = "not_drained", 409, "The work has not ended";
     /// The token is not the current one of this holder.
     Lost = "lost", 409, "The lease is not held with this token";
     /// Nobody waits, or the one named does not.

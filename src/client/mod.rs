@@ -1,16 +1,20 @@
-//! The HTTP client of a remote cluster.
+//! Holding leases: the manager, its leases and guards, and the ways to a cluster.
 //!
-//! [`Remote`] is one client of one cluster: it knows several nodes, asks the next when one cannot be reached or has
-//! no leader, and says of every request whether it was done, refused or may have been done. It keeps nothing alive:
-//! whoever acquires renews.
+//! A [`LeaseManager`] holds leases over a [`Coordinator`]: a [`Remote`] cluster, or a node in the same process. It renews
+//! what it holds, knows by its own clock when it holds no more, and says of every request whether it was done, refused
+//! or may have been done.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `remote` | the operations |
-//! | `endpoints` | the nodes, and which to ask first |
-//! | `call` | one request: its attempts, and what their ends mean |
-//! | `watch`, `frames` | the event stream, resumed by itself |
-//! | `error` | what can come of a request |
+//! | `manager`, `lease`, `guard`, `work` | what a program uses |
+//! | `options`, `state` | how a lease is held, and how its holder stands |
+//! | `hold`, `grant` | one lease as its holder knows it: grant, deadline, signals |
+//! | `operations` | what is asked of the cluster for one lease |
+//! | `keeper`, `shared` | the task that renews, and what it shares with the rest |
+//! | `listeners`, `meters` | who is told |
+//! | `coordinator` | the trait of every way to a cluster |
+//! | `remote`, `endpoints`, `call`, `watch`, `frames` | the way over HTTP |
+//! | `attempts`, `error` | what the attempts of a request come to |
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
@@ -20,12 +24,33 @@ mod coordinator;
 mod endpoints;
 mod error;
 mod frames;
+mod grant;
+mod guard;
+mod hold;
+mod keeper;
+mod lease;
+mod listeners;
+mod manager;
+mod meters;
+mod operations;
+mod options;
 mod remote;
+mod shared;
+mod state;
 mod watch;
+mod work;
 
 pub use attempts::Patience;
 pub use coordinator::{Answer, Coordinator, Events};
 pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};
 pub use error::CallError;
+pub use guard::LeaseGuard;
+pub use lease::Lease;
+pub use listeners::Subscription;
+pub use manager::LeaseManager;
+pub use meters::describe_metrics;
+pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
 pub use remote::{ListQuery, Remote};
+pub use state::{HoldState, Loss};
 pub use watch::Watch;
+pub use work::WithError;

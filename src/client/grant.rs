@@ -1,0 +1,219 @@
+//! What was granted, until when it counts, and when it is renewed.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Loss;
+use crate::token::FencingToken;
+
+/// How often the cluster is asked whether an infinite lease is still held.
+const INFINITE_CHECK: Duration = Duration::from_secs(10);
+/// Pauses between renewals that fail: a twentieth of the ttl, within these.
+const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// A lease that is held.
+pub(super) struct Grant {
+    pub token: FencingToken,
+    pub ttl: Option<Duration>,
+    /// Just before the claim was sent.
+    pub since: Duration,
+    /// Just before the last claim or renewal that worked was sent, and less the drift.
+    pub deadline: Option<Duration>,
+    pub next_renewal: Duration,
+    pub is_renewing: bool,
+    pub failures: u32,
+    pub ending: Option<Loss>,
+    /// A hand-over is under way: the lease may be somebody else's already.
+    pub is_paused: bool,
+    pub signals: Signals,
+}
+
+/// What those who work under a grant wait for.
+#[derive(Clone)]
+pub(super) struct Signals {
+    /// It is not held any more, for whatever reason.
+    pub gone: CancellationToken,
+    /// It will not be renewed any more.
+    pub stopping: CancellationToken,
+}
+
+impl Grant {
+    /// Claimed at `sent`, for a ttl of which the drift is taken off.
+    pub fn new(token: FencingToken, ttl: Option<Duration>, sent: Duration, drift_permille: u32) -> Grant {
+        Grant {
+            token,
+            ttl,
+            since: sent,
+            deadline: ttl.map(|ttl| deadline(ttl, sent, drift_permille)),
+            next_renewal: next_renewal(ttl, sent),
+            is_renewing: false,
+            failures: 0,
+            ending: None,
+            is_paused: false,
+            signals: Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() },
+        }
+    }
+
+    /// Renewed at `sent`. Never for less time than before.
+    pub fn renew(&mut self, ttl: Option<Duration>, sent: Duration, drift_permille: u32) {
+        self.ttl = ttl;
+        self.failures = 0;
+        self.deadline = ttl.map(|ttl| deadline(ttl, sent, drift_permille).max(self.deadline.unwrap_or_default()));
+        self.next_renewal = next_renewal(ttl, sent);
+    }
+
+    /// A renewal failed at `now`.
+    pub fn retry(&mut self, now: Duration) {
+        self.failures += 1;
+        self.next_renewal = now + self.ttl.map_or(LONGEST_RETRY, |ttl| (ttl / 20).clamp(SHORTEST_RETRY, LONGEST_RETRY));
+    }
+
+    pub fn is_over(&self, now: Duration) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    pub fn left(&self, now: Duration) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_sub(now))
+    }
+
+    /// Whether it could be renewed at `now` along with others, although it is not due yet.
+    pub fn could_renew(&self, now: Duration) -> bool {
+        let soon = self.ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3) / 2;
+        !self.is_busy() && self.ending.is_none() && now + soon >= self.next_renewal
+    }
+
+    /// A renewal or a hand-over is under way.
+    pub fn is_busy(&self) -> bool {
+        self.is_renewing || self.is_paused
+    }
+
+    /// What comes next at `now`. Gives renewing up when only the grace is left.
+    pub fn step(&mut self, now: Duration, was_not_running: bool, grace: Duration) -> Step {
+        let Some(deadline) = self.deadline else {
+            return match self.is_busy() {
+                true => Step::Idle,
+                false if now < self.next_renewal => Step::Wait(self.next_renewal),
+                false => Step::Renew,
+            };
+        };
+        if deadline <= now {
+            let why = if was_not_running { Loss::Suspended } else { self.ending.unwrap_or(Loss::Unreachable) };
+            return Step::Over(why);
+        }
+        let stop = deadline - grace.min(self.ttl.unwrap_or_default() / 2);
+        if now >= stop {
+            self.ending.get_or_insert(Loss::Unreachable);
+            self.signals.stopping.cancel();
+        }
+        match self.ending {
+            Some(why) => Step::Ending { at: if now < stop { stop } else { deadline }, left: deadline - now, why },
+            None if self.is_busy() => Step::Wait(stop),
+            None if now < self.next_renewal => Step::Wait(self.next_renewal.min(stop)),
+            None => Step::Renew,
+        }
+    }
+}
+
+/// What comes next for a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing by the clock: an answer is waited for.
+    Idle,
+    /// Nothing until then.
+    Wait(Duration),
+    Renew,
+    /// Not renewed any more; look again then.
+    Ending {
+        at: Duration,
+        left: Duration,
+        why: Loss,
+    },
+    /// Its time is over.
+    Over(Loss),
+}
+
+impl Signals {
+    pub fn fired() -> Signals {
+        let signals = Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() };
+        signals.fire();
+        signals
+    }
+
+    pub fn fire(&self) {
+        self.stopping.cancel();
+        self.gone.cancel();
+    }
+}
+
+fn deadline(ttl: Duration, sent: Duration, drift_permille: u32) -> Duration {
+    sent + ttl - ttl * drift_permille / 1000
+}
+
+/// A third of the ttl after the last one was sent, give or take a tenth, so that holders do not renew in step.
+fn next_renewal(ttl: Option<Duration>, sent: Duration) -> Duration {
+    sent + (ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3)).mul_f64(rand::random_range(0.9..1.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: FencingToken = FencingToken { term: 1, index: 7 };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn grant() -> Grant {
+        Grant::new(TOKEN, Some(ms(3000)), ms(10_000), 10)
+    }
+
+    #[test]
+    fn holder_stops_first_by_the_drift_and_from_before_the_request() {
+        let mut grant = grant();
+        assert_eq!(grant.left(ms(10_000)), Some(ms(2970)), "1 % of the ttl less");
+        grant.renew(Some(ms(3000)), ms(11_000), 10);
+        assert_eq!(grant.left(ms(11_000)), Some(ms(2970)));
+        grant.renew(Some(ms(100)), ms(11_001), 10);
+        assert_eq!(grant.left(ms(11_000)), Some(ms(2970)), "no time is taken away");
+    }
+
+    #[test]
+    fn a_renewal_is_due_at_a_third_of_the_ttl() {
+        let mut grant = grant();
+        assert!(matches!(grant.step(ms(10_899), false, ms(0)), Step::Wait(at) if at <= ms(11_100)));
+        assert_eq!(grant.step(ms(11_101), false, ms(0)), Step::Renew);
+        grant.is_renewing = true;
+        assert_eq!(grant.step(ms(11_102), false, ms(0)), Step::Wait(ms(12_970)), "its deadline counts meanwhile");
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_until_the_grace_begins() {
+        let mut grant = grant();
+        grant.retry(ms(12_000));
+        assert_eq!(grant.step(ms(12_000), false, ms(500)), Step::Wait(ms(12_150)));
+        assert_eq!(grant.step(ms(12_150), false, ms(500)), Step::Renew);
+        assert!(!grant.signals.stopping.is_cancelled());
+        let ending = Step::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable };
+        assert_eq!(grant.step(ms(12_470), false, ms(500)), ending);
+        assert!(grant.signals.stopping.is_cancelled() && !grant.signals.gone.is_cancelled());
+        assert_eq!(grant.step(ms(12_970), false, ms(500)), Step::Over(Loss::Unreachable));
+    }
+
+    #[test]
+    fn whoever_slept_through_the_deadline_is_told_so() {
+        assert_eq!(grant().step(ms(12_970), true, ms(0)), Step::Over(Loss::Suspended));
+        let mut stalled = Grant { ending: Some(Loss::Stalled), ..grant() };
+        assert_eq!(stalled.step(ms(12_970), false, ms(0)), Step::Over(Loss::Stalled));
+    }
+
+    #[test]
+    fn an_infinite_grant_has_no_deadline_and_is_asked_after() {
+        let mut grant = Grant::new(TOKEN, None, ms(0), 10);
+        assert_eq!((grant.left(ms(1)), grant.is_over(Duration::MAX)), (None, false));
+        assert!(matches!(grant.step(ms(8_000), false, ms(0)), Step::Wait(_)));
+        assert_eq!(grant.step(ms(11_001), false, ms(0)), Step::Renew);
+    }
+}

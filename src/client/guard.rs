@@ -1,0 +1,125 @@
+//! A lease that is held for one part of a program.
+
+use std::ops::Deref;
+use std::task::Poll;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
+
+use super::shared::Order;
+use super::{CallError, HoldState, Lease, Loss};
+use crate::token::FencingToken;
+
+/// A lease that was acquired for one part of a program. It can be lost all the same: ask
+/// [`is_held`](Lease::is_held), or do the work in [`while_held`](LeaseGuard::while_held).
+///
+/// [`release`](LeaseGuard::release) it. Dropping it only asks for a release: it waits for nothing, works outside a
+/// runtime, and what is not released lapses.
+#[must_use = "dropping it gives the lease back"]
+#[derive(Debug)]
+pub struct LeaseGuard {
+    lease: Lease,
+    token: FencingToken,
+    permit: Option<OwnedMutexGuard<()>>,
+}
+
+impl LeaseGuard {
+    pub(super) fn new(lease: Lease, token: FencingToken, permit: OwnedMutexGuard<()>) -> LeaseGuard {
+        LeaseGuard { lease, token, permit: Some(permit) }
+    }
+
+    /// The fencing token of this guard's grant, whether or not it is still in force.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Drains and gives the lease back. `false`: it was lost before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::release`].
+    pub async fn release(mut self) -> Result<bool, CallError> {
+        let permit = self.permit.take();
+        if !self.is_current() {
+            self.give_back();
+            return Ok(false);
+        }
+        let released = self.lease.release().await;
+        drop(permit);
+        released
+    }
+
+    /// Does the work while the lease is held: `Err` with the reason if it is lost first. The work is then dropped, and
+    /// has not run since: before each of its steps the clock is looked at.
+    pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        let gone = self.lease.gone();
+        let done = self.steps(work, &gone).await;
+        if done.is_none() {
+            // By this clock it is over; the keeper, who knows why, has at most not looked yet.
+            gone.cancelled().await;
+        }
+        done.ok_or_else(|| self.loss())
+    }
+
+    /// `None` when the work was stopped.
+    async fn steps<T>(&self, work: impl Future<Output = T>, gone: &CancellationToken) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut gone = std::pin::pin!(gone.cancelled());
+        std::future::poll_fn(|context| {
+            // A paused process wakes up here, before the work does.
+            if !self.is_held() || gone.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
+    /// Whether this guard's own grant is held.
+    pub fn is_held(&self) -> bool {
+        self.lease.token() == Some(self.token)
+    }
+
+    fn is_current(&self) -> bool {
+        self.lease.hold.granted_token() == Some(self.token)
+    }
+
+    fn loss(&self) -> Loss {
+        match self.lease.state() {
+            HoldState::Lost { why, .. } => why,
+            // By another handle, which is the only other way for a grant to end.
+            _ => Loss::Released,
+        }
+    }
+
+    /// The work has ended: if only this side's clock says that the lease is lost, others need not wait for the cluster's.
+    fn give_back(&self) {
+        if let HoldState::Lost { token, why } = self.lease.state()
+            && token == self.token
+            && why.is_by_own_clock()
+        {
+            let order = Order::GiveBack { hold: self.lease.hold.clone(), token };
+            self.lease.owner.shared.order(order);
+        }
+    }
+}
+
+impl Deref for LeaseGuard {
+    type Target = Lease;
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        // Taken when it was released by the awaited call.
+        let Some(permit) = self.permit.take() else { return };
+        if self.is_current() {
+            let order = Order::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
+            self.lease.owner.shared.order(order);
+        } else {
+            self.give_back();
+        }
+    }
+}

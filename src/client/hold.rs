@@ -1,0 +1,332 @@
+//! One lease as its holder knows it: the grant, its deadline, and what is told of it.
+//!
+//! Nothing here asks anybody or waits for anything. The deadline is kept beside the rest, so that whether the lease is
+//! held can be asked without a lock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::grant::{Grant, Signals, Step};
+use super::listeners::{Listeners, Notices, What};
+use super::meters;
+use super::{HoldState, LeaseOptions, Loss};
+use crate::token::FencingToken;
+use crate::types::{HolderId, InvalidValue, LeaseName};
+
+/// A keeper that looks so much later than it meant to did not run.
+const NOT_RUNNING: Duration = Duration::from_millis(250);
+/// How long a release waits for its listeners unless the options say.
+const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
+/// A deadline for "not held", and one for "without end".
+const NEVER_HELD: u64 = 0;
+const ENDLESS: u64 = u64::MAX;
+
+pub(super) struct Hold {
+    me: Weak<Hold>,
+    pub name: LeaseName,
+    pub holder: HolderId,
+    /// Nanoseconds of the manager's clock.
+    deadline: AtomicU64,
+    /// One acquire, release or hand-over at a time.
+    pub operation: tokio::sync::Mutex<()>,
+    /// Guards exclude each other, although they are one holder to the cluster.
+    pub exclusive: Arc<tokio::sync::Mutex<()>>,
+    state: watch::Sender<HoldState>,
+    record: Mutex<Record>,
+    notices: Arc<Notices>,
+    drift_permille: u32,
+}
+
+struct Record {
+    options: LeaseOptions,
+    grant: Option<Grant>,
+    /// A claim may have been granted without anybody here knowing.
+    in_doubt: bool,
+    listeners: Listeners,
+}
+
+/// What the keeper is to do about one lease.
+pub(super) enum Due {
+    Nothing,
+    /// Look again at this time.
+    At(Duration),
+    Renewal {
+        token: FencingToken,
+        ttl: Option<Duration>,
+    },
+}
+
+impl Hold {
+    pub fn new(
+        name: LeaseName,
+        holder: HolderId,
+        options: LeaseOptions,
+        drift_permille: u32,
+        notices: Arc<Notices>,
+    ) -> Arc<Hold> {
+        Arc::new_cyclic(|me| Hold {
+            me: me.clone(),
+            name,
+            holder,
+            deadline: AtomicU64::new(NEVER_HELD),
+            operation: tokio::sync::Mutex::default(),
+            exclusive: Arc::default(),
+            state: watch::Sender::new(HoldState::Idle),
+            record: Mutex::new(Record { options, grant: None, in_doubt: false, listeners: Listeners::default() }),
+            notices,
+            drift_permille,
+        })
+    }
+
+    /// For the next acquire.
+    pub fn set_options(&self, options: LeaseOptions) -> Result<(), InvalidValue> {
+        options.check()?;
+        self.record().options = options;
+        Ok(())
+    }
+
+    pub fn options(&self) -> LeaseOptions {
+        self.record().options.clone()
+    }
+
+    pub fn drain(&self) -> Duration {
+        self.record().options.drain.unwrap_or(DEFAULT_DRAIN)
+    }
+
+    pub fn listeners(&self) -> ListenersGuard<'_> {
+        ListenersGuard(self.record())
+    }
+
+    pub fn states(&self) -> watch::Receiver<HoldState> {
+        self.state.subscribe()
+    }
+
+    /// Whether the lease is held at `now`, by this side's own knowledge.
+    pub fn is_held(&self, now: Duration) -> bool {
+        nanos(now) < self.deadline.load(Ordering::Acquire)
+    }
+
+    /// Time left at `now`: `None` if it is not held, and [`Duration::MAX`] without an end.
+    pub fn remaining(&self, now: Duration) -> Option<Duration> {
+        match self.deadline.load(Ordering::Acquire) {
+            ENDLESS => Some(Duration::MAX),
+            deadline => Duration::from_nanos(deadline).checked_sub(now).filter(|left| !left.is_zero()),
+        }
+    }
+
+    /// The token, if the lease is held at `now`.
+    pub fn token(&self, now: Duration) -> Option<FencingToken> {
+        let record = self.record();
+        record.grant.as_ref().filter(|_| self.is_held(now)).map(|grant| grant.token)
+    }
+
+    /// The token of a grant that has not ended here, though its time may be over.
+    pub fn granted_token(&self) -> Option<FencingToken> {
+        self.record().grant.as_ref().map(|grant| grant.token)
+    }
+
+    /// The present grant's; signals that have fired already if there is none.
+    pub fn signals(&self) -> Signals {
+        match &self.record().grant {
+            Some(grant) => grant.signals.clone(),
+            None => Signals::fired(),
+        }
+    }
+
+    pub fn set_doubt(&self, in_doubt: bool) {
+        self.record().in_doubt = in_doubt;
+    }
+
+    pub fn is_in_doubt(&self) -> bool {
+        self.record().in_doubt
+    }
+
+    /// A claim that was sent at `sent` was granted.
+    pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
+        let mut record = self.record();
+        record.in_doubt = false;
+        let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
+        self.set_deadline(grant.deadline);
+        self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
+        self.tell(What::Acquired(token));
+        meters::acquired();
+    }
+
+    /// A renewal that was sent at `sent` worked.
+    pub fn renewed(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
+        let mut record = self.record();
+        let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
+        grant.is_renewing = false;
+        if grant.is_over(now) || grant.ending.is_some() || grant.is_paused {
+            // Too late: whoever looked in between was told that it is lost, or will be.
+            return;
+        }
+        meters::renewed(grant.left(now));
+        grant.renew(ttl, sent, self.drift_permille);
+        self.set_deadline(grant.deadline);
+        self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
+    }
+
+    /// A renewal ended without an answer that counts.
+    pub fn renewal_failed(&self, token: FencingToken, now: Duration) {
+        let mut record = self.record();
+        let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
+        grant.is_renewing = false;
+        grant.retry(now);
+        meters::renewal_failed();
+        if grant.ending.is_none() && !grant.is_over(now) {
+            self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
+        }
+    }
+
+    /// The lease with this token is not held any more.
+    pub fn lose(&self, token: FencingToken, why: Loss) {
+        let mut record = self.record();
+        let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
+        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.state.send_replace(HoldState::Lost { token, why });
+        grant.signals.fire();
+        self.tell(What::Lost(why));
+        meters::lost(why);
+        tracing::warn!(lease = %self.name, %token, %why, "lease lost");
+    }
+
+    /// The lease is given up by this side, before anybody else is told.
+    pub fn give_up(&self) -> Option<FencingToken> {
+        let grant = self.record().grant.take()?;
+        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.state.send_replace(HoldState::Released { token: grant.token });
+        grant.signals.fire();
+        meters::released();
+        Some(grant.token)
+    }
+
+    /// Holds no more while a hand-over is under way. `None` if the lease is not held.
+    pub fn pause(&self, now: Duration) -> Option<FencingToken> {
+        let mut record = self.record();
+        let grant = record.grant.as_mut().filter(|_| self.is_held(now))?;
+        grant.is_paused = true;
+        self.deadline.store(NEVER_HELD, Ordering::Release);
+        Some(grant.token)
+    }
+
+    /// The hand-over was refused: everything is as it was.
+    pub fn resume(&self) {
+        let mut record = self.record();
+        if let Some(grant) = &mut record.grant {
+            grant.is_paused = false;
+            let deadline = grant.deadline;
+            self.set_deadline(deadline);
+        }
+    }
+
+    /// What is due at `now`, for a keeper that looks `late` later than it meant to.
+    pub fn look(&self, now: Duration, late: Duration) -> Due {
+        let mut record = self.record();
+        let grace = record.options.grace;
+        let Some(grant) = &mut record.grant else { return Due::Nothing };
+        let (token, ttl, since) = (grant.token, grant.ttl, grant.since);
+        let step = grant.step(now, late >= NOT_RUNNING, grace);
+        if let Step::Ending { left, why, .. } = step {
+            self.tell_ending(token, left, why);
+        }
+        drop(record);
+        match step {
+            Step::Idle => Due::Nothing,
+            Step::Wait(at) | Step::Ending { at, .. } => Due::At(at),
+            Step::Over(why) => {
+                self.lose(token, why);
+                Due::Nothing
+            }
+            Step::Renew => match self.may_not_renew(ttl, since, now) {
+                None => {
+                    self.mark(token, |grant| grant.is_renewing = true);
+                    Due::Renewal { token, ttl }
+                }
+                Some(why) => {
+                    self.mark(token, |grant| grant.ending = Some(why));
+                    Due::At(now)
+                }
+            },
+        }
+    }
+
+    /// Whether a renewal could go along with others at `now` although it is not due yet.
+    pub fn could_renew(&self, now: Duration) -> bool {
+        self.record().grant.as_ref().is_some_and(|grant| grant.could_renew(now))
+    }
+
+    /// Makes a renewal that could go along with others due.
+    pub fn renew_now(&self, now: Duration) {
+        if let Some(grant) = &mut self.record().grant {
+            grant.next_renewal = grant.next_renewal.min(now);
+        }
+    }
+
+    /// Asks the options, outside the lock: the progress check is somebody else's code.
+    fn may_not_renew(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
+        let (longest, progress) = {
+            let record = self.record();
+            (record.options.longest_hold, record.options.renew_while.clone())
+        };
+        let ttl = ttl?;
+        if longest.is_some_and(|longest| now + ttl > since + longest) {
+            return Some(Loss::HeldLongest);
+        }
+        let progress = progress?;
+        let goes_on = catch_unwind(AssertUnwindSafe(|| progress())).unwrap_or(false);
+        (!goes_on).then_some(Loss::Stalled)
+    }
+
+    fn mark(&self, token: FencingToken, change: impl FnOnce(&mut Grant)) {
+        if let Some(grant) = self.record().grant.as_mut().filter(|grant| grant.token == token) {
+            change(grant);
+        }
+    }
+
+    fn tell_ending(&self, token: FencingToken, left: Duration, why: Loss) {
+        self.state.send_if_modified(|state| {
+            let is_new = !matches!(state, HoldState::Ending { .. });
+            if is_new {
+                *state = HoldState::Ending { token, left, why };
+            }
+            is_new
+        });
+    }
+
+    fn tell(&self, what: What) {
+        self.notices.push(self.me.upgrade().expect("it is being used"), what);
+    }
+
+    fn set_deadline(&self, deadline: Option<Duration>) {
+        self.deadline.store(deadline.map_or(ENDLESS, nanos), Ordering::Release);
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().expect("nothing panics while it has the lock")
+    }
+}
+
+/// The listeners, for as long as the lock on them is held.
+pub(super) struct ListenersGuard<'a>(MutexGuard<'a, Record>);
+
+impl std::ops::Deref for ListenersGuard<'_> {
+    type Target = Listeners;
+    fn deref(&self) -> &Listeners {
+        &self.0.listeners
+    }
+}
+
+impl std::ops::DerefMut for ListenersGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Listeners {
+        &mut self.0.listeners
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(ENDLESS - 1)
+}

@@ -1,0 +1,142 @@
+//! Those who want to be told of a lease: after it was acquired, before it is released, and when it is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::Loss;
+use super::hold::Hold;
+use crate::token::FencingToken;
+
+pub(super) type AfterAcquire = Arc<dyn Fn(FencingToken) + Send + Sync>;
+pub(super) type OnLost = Arc<dyn Fn(Loss) + Send + Sync>;
+pub(super) type BeforeRelease = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// The listeners of one lease, in the order in which they came.
+#[derive(Default)]
+pub(super) struct Listeners {
+    last: u64,
+    all: BTreeMap<u64, Listener>,
+}
+
+pub(super) enum Listener {
+    AfterAcquire(AfterAcquire),
+    BeforeRelease(BeforeRelease),
+    OnLost(OnLost),
+}
+
+impl Listeners {
+    pub fn add(&mut self, listener: Listener) -> u64 {
+        self.last += 1;
+        self.all.insert(self.last, listener);
+        self.last
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.all.remove(&number);
+    }
+
+    fn told_of(&self, what: What) -> Vec<Box<dyn FnOnce() + Send>> {
+        let call = |listener: &Listener| -> Option<Box<dyn FnOnce() + Send>> {
+            match (listener, what) {
+                (Listener::AfterAcquire(call), What::Acquired(token)) => {
+                    let call = call.clone();
+                    Some(Box::new(move || call(token)))
+                }
+                (Listener::OnLost(call), What::Lost(why)) => {
+                    let call = call.clone();
+                    Some(Box::new(move || call(why)))
+                }
+                _ => None,
+            }
+        };
+        self.all.values().filter_map(call).collect()
+    }
+
+    pub fn before_release(&self) -> Vec<BeforeRelease> {
+        let wanted = |listener: &Listener| match listener {
+            Listener::BeforeRelease(call) => Some(call.clone()),
+            _ => None,
+        };
+        self.all.values().filter_map(wanted).collect()
+    }
+}
+
+/// A listener's registration. Dropping it unsubscribes: nothing that happens after that is told.
+#[must_use = "dropping it unsubscribes"]
+pub struct Subscription {
+    hold: Weak<Hold>,
+    number: u64,
+}
+
+impl Subscription {
+    pub(super) fn new(hold: &Arc<Hold>, listener: Listener) -> Subscription {
+        let number = hold.listeners().add(listener);
+        Subscription { hold: Arc::downgrade(hold), number }
+    }
+
+    /// Listens for as long as the lease is known to its manager.
+    pub fn detach(mut self) {
+        self.hold = Weak::new();
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.upgrade() {
+            hold.listeners().remove(self.number);
+        }
+    }
+}
+
+/// What happened to a lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Acquired(FencingToken),
+    Lost(Loss),
+}
+
+/// What is still to be told, in the order in which it happened.
+#[derive(Default)]
+pub(super) struct Notices {
+    queue: Mutex<VecDeque<(Arc<Hold>, What)>>,
+    came: Notify,
+}
+
+impl Notices {
+    pub fn push(&self, hold: Arc<Hold>, what: What) {
+        self.queue().push_back((hold, what));
+        self.came.notify_one();
+    }
+
+    /// Tells listeners, until `stop` and everything before it is told. A listener that blocks keeps the others
+    /// waiting, and nothing else; one that panics is told of the next thing as if it had not.
+    pub async fn tell(&self, stop: CancellationToken) {
+        loop {
+            let next = self.queue().pop_front();
+            match next {
+                Some((hold, what)) => {
+                    let calls = hold.listeners().told_of(what);
+                    for call in calls {
+                        if catch_unwind(AssertUnwindSafe(call)).is_err() {
+                            tracing::error!(lease = %hold.name, ?what, "a listener panicked");
+                        }
+                    }
+                }
+                None if stop.is_cancelled() => return,
+                None => tokio::select! {
+                    () = self.came.notified() => {}
+                    () = stop.cancelled() => {}
+                },
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, What)>> {
+        self.queue.lock().expect("nothing panics while it has the lock")
+    }
+}

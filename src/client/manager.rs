@@ -1,0 +1,189 @@
+//! The holder of leases: what a program makes once.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::hold::Hold;
+use super::operations::refused;
+use super::shared::Shared;
+use super::{
+    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote, Wait,
+    WithError, keeper,
+};
+use crate::api::Code;
+use crate::types::{HolderId, InvalidValue, LeaseName};
+
+/// A holder of leases, with one connection to a cluster and one task that renews all it holds in one request.
+///
+/// Cheap to clone; clones are the same manager. The task is started by the first acquire, on its runtime. When the
+/// last clone, lease and guard are gone it asks for the release of what is still held and ends;
+/// [`shutdown`](LeaseManager::shutdown) does the same and waits for it.
+#[derive(Clone)]
+pub struct LeaseManager {
+    pub(super) owner: Arc<Owner>,
+}
+
+/// Ends the keeper when it goes.
+pub(super) struct Owner {
+    pub shared: Arc<Shared>,
+    stop: CancellationToken,
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    running: Vec<JoinHandle<()>>,
+    is_shut_down: bool,
+}
+
+impl LeaseManager {
+    /// A manager with the default options.
+    pub fn new(coordinator: impl Coordinator) -> LeaseManager {
+        LeaseManager::with_options(coordinator, ManagerOptions::new())
+    }
+
+    /// A manager over the network: URLs of the cluster's nodes, commas between them.
+    pub fn connect(endpoints: &str) -> Result<LeaseManager, InvalidEndpoints> {
+        Ok(LeaseManager::new(Remote::new(endpoints.parse::<Endpoints>()?)))
+    }
+
+    pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> LeaseManager {
+        let shared = Arc::new(Shared::new(Arc::new(coordinator), options));
+        LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) }
+    }
+
+    /// Who holds what this manager acquires.
+    pub fn holder(&self) -> &HolderId {
+        &self.owner.shared.options.holder
+    }
+
+    /// A handle of a lease, with default options. Acquires nothing and asks nobody. All handles of one name are of one
+    /// lease.
+    ///
+    /// # Errors
+    ///
+    /// The name is not a lease's name.
+    pub fn lease(&self, name: &str) -> Result<Lease, InvalidValue> {
+        self.handle(name, self.holder(), None)
+    }
+
+    /// A handle of a lease that is held with these options from its next acquire on.
+    ///
+    /// # Errors
+    ///
+    /// The name is not a lease's name, or an option is outside the bounds of every cluster.
+    pub fn lease_with(&self, name: &str, options: LeaseOptions) -> Result<Lease, InvalidValue> {
+        self.handle(name, self.holder(), Some(options))
+    }
+
+    /// Acquires a lease if it is free now; `None` if somebody else holds it, a lock delay runs, or another guard of
+    /// this manager has it.
+    ///
+    /// # Errors
+    ///
+    /// It is not known whether it was acquired, or nobody could be asked.
+    pub async fn acquire_or_none(&self, name: &str) -> Result<Option<LeaseGuard>, CallError> {
+        match self.valid_lease(name)?.guard(Wait::No).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(CallError::Refused(problem)) if is_taken(problem.code) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Acquires a lease if it is free now, does the work while it is held, and releases it at the end. The lease is
+    /// renewed meanwhile; at its loss the work is dropped before it runs any further.
+    ///
+    /// With options, or to wait for the lease: [`Lease::with`].
+    pub async fn with<T, W>(&self, name: &str, work: impl FnOnce(Lease) -> W) -> Result<T, WithError>
+    where
+        W: Future<Output = T>,
+    {
+        self.valid_lease(name)?.with(Wait::No, work).await
+    }
+
+    /// Releases everything that is held, all at once. Returns those of which it is not known that they were.
+    pub async fn release_all(&self) -> Vec<(LeaseName, CallError)> {
+        let leases = self.owner.shared.all_held().into_iter().map(|hold| Lease { owner: self.owner.clone(), hold });
+        let released = join_all(leases.map(|lease| async move {
+            let released = lease.release().await;
+            released.err().map(|error| (lease.name().clone(), error))
+        }));
+        released.await.into_iter().flatten().collect()
+    }
+
+    /// Releases everything that is held and ends the manager's tasks. After it every acquire is refused.
+    pub async fn shutdown(&self) -> Vec<(LeaseName, CallError)> {
+        self.owner.tasks.lock().expect(UNPOISONED).is_shut_down = true;
+        let failed = self.release_all().await;
+        self.owner.stop.cancel();
+        let running = std::mem::take(&mut self.owner.tasks.lock().expect(UNPOISONED).running);
+        for task in running {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the lease manager failed");
+            }
+        }
+        failed
+    }
+
+    fn handle(&self, name: &str, holder: &HolderId, options: Option<LeaseOptions>) -> Result<Lease, InvalidValue> {
+        let name = LeaseName::new(name)?;
+        let shared = &self.owner.shared;
+        let drift = shared.options.drift_permille;
+        let hold = shared.hold(&name, holder, || {
+            Hold::new(name.clone(), holder.clone(), LeaseOptions::new(), drift, shared.notices.clone())
+        });
+        if let Some(options) = options {
+            hold.set_options(options)?;
+        }
+        Ok(Lease { owner: self.owner.clone(), hold })
+    }
+
+    fn valid_lease(&self, name: &str) -> Result<Lease, CallError> {
+        self.lease(name).map_err(|error| refused(Code::Invalid, &error.to_string()))
+    }
+}
+
+impl Owner {
+    /// Starts the tasks if they do not run, which they do not if the runtime that they ran on is gone.
+    pub fn ensure_running(&self) -> Result<(), CallError> {
+        let mut tasks = self.tasks.lock().expect(UNPOISONED);
+        if tasks.is_shut_down {
+            return Err(CallError::Unavailable("the lease manager is shut down".to_owned()));
+        }
+        tasks.running.retain(|task| !task.is_finished());
+        if tasks.running.is_empty() {
+            let notices = self.shared.notices.clone();
+            let told = CancellationToken::new();
+            let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
+            tasks.running.push(tokio::spawn(async move {
+                let _last = all_told.drop_guard();
+                keeper::keep(shared, stop).await;
+            }));
+            tasks.running.push(tokio::spawn(async move { notices.tell(told).await }));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl fmt::Debug for LeaseManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseManager").field("options", &self.owner.shared.options).finish_non_exhaustive()
+    }
+}
+
+/// Refusals that say that somebody else has the lease, or will.
+fn is_taken(code: Code) -> bool {
+    matches!(code, Code::Held | Code::LockDelay | Code::ShouldNotHold)
+}
+
+const UNPOISONED: &str = "nothing panics while it has the lock";

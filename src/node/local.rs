@@ -7,7 +7,7 @@ use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
 };
 use crate::client::attempts::{Attempt, Repeat, Trial, attempts, judge};
-use crate::client::{self, CallError, Coordinator, Events, Patience};
+use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
 use crate::lease::{Acquire, ListFilter, ListState};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
@@ -15,6 +15,26 @@ use crate::types::{ClusterMs, HolderId, LeaseName};
 
 /// Pause before a watch says once more that its node has stopped, so that who goes on trying does not spin.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
+
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// A holder of leases over this node, with the default options: the same as one over the network, in process. It
+    /// keeps the node alive; shut it down first, so that what it holds is released.
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = node.leases();
+    /// let sum = leases.with("nightly-report", |lease| async move { /* while it is held */ 1 + 1 }).await?;
+    /// leases.shutdown().await;
+    /// node.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// With other options: `LeaseManager::with_options(Local::new(node.clone()), options)`.
+    pub fn leases(&self) -> LeaseManager {
+        LeaseManager::new(Local::new(self.clone()))
+    }
+}
 
 /// The cluster as a node in the same process reaches it: what [`Remote`](crate::client::Remote) is over a network,
 /// without one. Whether the node leads or not makes no difference.

@@ -1,1 +1,9 @@
-//! A node inside a program.
+//! Nodes inside a program: started from values, asked in process, mounted in its own application, and gone without a
+//! trace.
+
+mod alone;
+mod guest;
+mod leaks;
+mod local;
+mod mounted;
+mod trio;

@@ -190,18 +190,23 @@ impl Shared {
     /// Keeps the mark, then lets it count. In this order: a mark that counted first could be lost in a crash after
     /// something was written under it.
     fn raise(&self, resource: &str, token: FencingToken) -> Result<(), Refused> {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut marks) = self.marks.lock() else { return Err(self.fail("a panic while a mark was written")) };
         let Some(mark) = self.rooms().mark_to_keep(resource, token)? else { return Ok(()) };
         if let Err(error) = marks.remember(resource, mark) {
-            let why: Arc<str> = error.to_string().into();
-            self.rooms().fail(Arc::clone(&why));
-            self.wake();
-            return Err(Refused::Failed(why));
+            return Err(self.fail(&error.to_string()));
         }
         self.rooms().raise(resource, mark);
         // Those who wait with an older token are stale now.
         self.wake();
         Ok(())
+    }
+
+    /// Shuts the gate for good: whether the last mark is kept is unknown.
+    fn fail(&self, why: &str) -> Refused {
+        let why: Arc<str> = why.into();
+        self.rooms().fail(Arc::clone(&why));
+        self.wake();
+        Refused::Failed(why)
     }
 
     fn take_place<'a>(&'a self, place: &mut Option<Place<'a>>) -> Result<(), Refused> {

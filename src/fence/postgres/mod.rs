@@ -28,17 +28,24 @@
 //!
 //! With `tokio-postgres`:
 //!
-//! ```ignore
+//! ```no_run
+//! use tenure::fence::postgres;
+//! use tenure::token::FencingToken;
+//!
+//! # async fn write(client: &mut tokio_postgres::Client, token: FencingToken) -> Result<(), Box<dyn std::error::Error>> {
 //! let write = client.transaction().await?;
-//! if let Err(error) = write.execute(postgres::CHECK, &[&"report-7", &lease.token().as_i64()]).await {
-//!     let database = error.as_db_error();
-//!     match database.and_then(|e| postgres::refusal(e.code().code(), e.detail())) {
-//!         Some(stale) => return Err(Lost(stale)),
-//!         None => return Err(error.into()),
-//!     }
+//! if let Err(error) = write.execute(postgres::CHECK, &[&"report-7", &token.as_i64()]).await {
+//!     let answer = error.as_db_error();
+//!     return Err(match answer.and_then(|answer| postgres::refusal(answer.code().code(), answer.detail())) {
+//!         Some(stale) => stale.into(), // the lease is lost
+//!         None => error.into(),
+//!     });
 //! }
-//! write.execute("INSERT INTO ...", &[]).await?;
+//! write.execute("INSERT INTO page VALUES (1, 'first')", &[]).await?;
+//! write.execute("INSERT INTO page VALUES (2, 'second')", &[]).await?;
 //! write.commit().await?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! Sources: PostgreSQL's manual on `INSERT` (`ON CONFLICT`), 13.2 Transaction Isolation, 13.3 Explicit Locking. The tests

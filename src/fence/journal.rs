@@ -46,8 +46,19 @@ pub struct Journal {
     grown: u64,
     /// How many of them are allowed.
     growth: u64,
-    /// Held until dropped. A file of its own, because the journal's is replaced.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// Held until dropped. A file of its own, because the journal's is replaced.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing the file would not do: a child process that is just being started has it, too, until it runs its program,
+    /// and would keep the lock for that long. If this fails, closing is what is left.
+    fn drop(&mut self) {
+        drop(self.0.unlock());
+    }
 }
 
 type Kept = BTreeMap<String, HighWater>;
@@ -102,12 +113,12 @@ impl Marks for Journal {
 }
 
 /// Takes the lock beside the file.
-fn claim(path: &Path) -> Result<File, OpenError> {
+fn claim(path: &Path) -> Result<Lock, OpenError> {
     let lock_path = beside(path, ".lock");
     let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
     let lock = lock.map_err(|error| OpenError::io("open", &lock_path, error))?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(Lock(lock)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(error)) => Err(OpenError::io("lock", &lock_path, error)),
     }

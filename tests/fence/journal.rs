@@ -1,7 +1,11 @@
 //! The gate with marks in a file. What a power cut leaves of it is in `tests/powercut`.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::getuid;
 use tenure::fence::{Gate, OpenError, Refused};
 
 use crate::token::token;
@@ -67,4 +71,26 @@ fn where_nothing_can_be_kept_nothing_is_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let error = Gate::open(folder.path().join("missing/marks")).expect_err("there is no such folder").to_string();
     assert!(error.starts_with("could not open") && error.contains("missing/marks.lock"), "{error}");
+}
+
+/// A regression: a child that is being started has a copy of every file until it runs its program, locks included.
+#[test]
+fn a_child_that_is_being_started_does_not_keep_the_file_locked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("marks");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // With something to do before the program, the child is a real fork.
+                    let child = Command::new("true").current_dir("/").process_group(0).uid(getuid().as_raw()).status();
+                    child.expect("true is there");
+                }
+            });
+        }
+        let opened = (0..300).map(|_| Gate::open(&path).map(drop)).find(Result::is_err);
+        done.store(true, Ordering::Relaxed);
+        assert!(opened.is_none(), "{opened:?}");
+    });
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use tempfile::TempDir;
+use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls};
 
 const HOW_TO_INSTALL: &str = "these tests need a PostgreSQL server. Install one (Debian, Ubuntu: apt-get install postgresql; \
@@ -59,6 +60,30 @@ impl PostgresServer {
     #[allow(dead_code, reason = "not every test target starts other programs")]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The same as one text, `key=value` with spaces between.
+    #[allow(dead_code, reason = "not every test target starts other programs")]
+    pub fn text(&self) -> String {
+        let quoted = |value: &str| format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"));
+        let mut words = Vec::new();
+        for host in self.config.get_hosts() {
+            words.push(match host {
+                Host::Tcp(name) => format!("host={}", quoted(name)),
+                Host::Unix(folder) => format!("host={}", quoted(&folder.to_string_lossy())),
+            });
+        }
+        words.extend(self.config.get_ports().iter().map(|port| format!("port={port}")));
+        let password = self.config.get_password().map(String::from_utf8_lossy);
+        for (key, value) in [
+            ("user", self.config.get_user()),
+            ("password", password.as_deref()),
+            ("dbname", self.config.get_dbname()),
+            ("options", self.config.get_options()),
+        ] {
+            words.extend(value.map(|value| format!("{key}={}", quoted(value))));
+        }
+        words.join(" ")
     }
 
     async fn try_connect(&self) -> Result<Client, tokio_postgres::Error> {

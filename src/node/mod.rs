@@ -170,9 +170,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Waits until the node cannot go on, and tells why. Pending for ever on a node that is well.
     pub async fn wait_failed(&self) -> String {
         let mut failure = self.inner.failure.subscribe();
-        match failure.wait_for(Option::is_some).await {
-            Ok(failure) => failure.clone().expect("waited for"),
-            Err(_) => std::future::pending().await,
+        // Taken out before anything is awaited again: what is borrowed here cannot move to another thread.
+        let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
+        match why {
+            Some(why) => why,
+            None => std::future::pending().await,
         }
     }
 }

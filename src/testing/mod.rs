@@ -4,8 +4,10 @@
 
 mod clock;
 mod cluster;
+mod switch;
 
 pub use clock::TokioClock;
 pub use cluster::{Cluster, TestNode};
+pub use switch::{Line, Switch};
 
 pub use crate::raft::Safeguards;

@@ -28,7 +28,7 @@ impl Plan {
     pub fn new(http: &[TcpListener]) -> Plan {
         let http = match http {
             [] => (0..3).map(|_| free_address()).collect(),
-            listeners => listeners.iter().map(|listener| address(listener)).collect(),
+            listeners => listeners.iter().map(address).collect(),
         };
         Plan { data: TempDir::new().expect("a folder"), http, peer: (0..3).map(|_| free_address()).collect() }
     }

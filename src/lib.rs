@@ -8,6 +8,8 @@ pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "fence")]
+pub mod fence;
 #[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "server")]

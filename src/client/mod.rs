@@ -14,6 +14,7 @@
 //! | `listeners`, `meters` | who is told |
 //! | `coordinator` | the trait of every way to a cluster |
 //! | `remote`, `endpoints`, `call`, `watch`, `frames` | the way over HTTP |
+//! | `played` | what a test's fake does to a manager |
 //! | `attempts`, `error` | what the attempts of a request come to |
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
@@ -34,6 +35,8 @@ mod manager;
 mod meters;
 mod operations;
 mod options;
+#[cfg(feature = "testing")]
+mod played;
 mod remote;
 mod shared;
 mod state;
@@ -50,6 +53,8 @@ pub use listeners::Subscription;
 pub use manager::LeaseManager;
 pub use meters::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
+#[cfg(feature = "testing")]
+pub(crate) use played::PlayedManager;
 pub use remote::{ListQuery, Remote};
 pub use state::{HoldState, Loss};
 pub use watch::Watch;

@@ -2,6 +2,7 @@
 //! and the network. The promises are those that users know from wisp.lease (Misk), Akka Coordination and actor-ts.
 
 mod acquiring;
+mod faking;
 mod guarding;
 mod keeping;
 mod listening;

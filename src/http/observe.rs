@@ -180,3 +180,21 @@ where
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mounted_route_is_counted_as_the_route_that_it_is() {
+        let observe = Observe::new(1, [("/v1/leases", Method::GET), ("/v1/leases/{name}", Method::GET)].into_iter());
+        for (path, route) in [
+            ("/v1/leases", "/v1/leases"),
+            ("/tenure/v1/leases", "/v1/leases"),
+            ("/{tenant}/tenure/v1/leases/{name}", "/v1/leases/{name}"),
+        ] {
+            assert_eq!(observe.0.route(path).expect("it is known")[0].labels.route, route, "{path}");
+        }
+        assert!(observe.0.route("/v1/leases/{name}/history").is_none());
+    }
+}

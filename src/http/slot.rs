@@ -9,7 +9,7 @@ use crate::node::{Node, WeakNode};
 /// Where a listener finds its node. The listener can serve before the node has started: health is answered, and
 /// everything else is told to wait.
 ///
-/// It does not keep the node alive. Once the last handle of the node is dropped, requests are refused as shutting down.
+/// It does not keep the node alive, and neither do requests under way. Once the last handle of the node is dropped, requests are refused as shutting down.
 #[derive(Clone, Default)]
 pub struct NodeSlot(Arc<OnceLock<WeakNode>>);
 
@@ -25,14 +25,14 @@ impl NodeSlot {
     }
 
     /// The node, if it has started and is still there.
-    pub fn get(&self) -> Option<Node> {
-        self.0.get()?.upgrade()
+    pub(super) fn get(&self) -> Option<Node> {
+        self.0.get()?.as_guest()
     }
 
     /// The node, or why there is none.
     pub(super) fn require(&self) -> Result<Node, Refused> {
         let started = self.0.get().ok_or_else(|| Refused::new(Code::NotReady, "the node is starting"))?;
-        started.upgrade().ok_or_else(|| Refused::new(Code::ShuttingDown, "the node was dropped by its program"))
+        started.as_guest().ok_or_else(|| Refused::new(Code::ShuttingDown, "the node was dropped by its program"))
     }
 }
 

@@ -88,8 +88,8 @@ use watch::History;
 pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
     inner: Arc<Inner<S, T>>,
     /// Shared by all handles and by nothing else: the node's own tasks have `inner` only, so that they do not keep it
-    /// alive.
-    owner: Arc<DropGuard>,
+    /// alive. A guest has none either.
+    owner: Option<Arc<DropGuard>>,
 }
 
 /// A node, if it is still there. See [`Node::downgrade`].
@@ -149,7 +149,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     /// The same node, without keeping it alive.
     pub fn downgrade(&self) -> WeakNode<S, T> {
-        WeakNode { inner: Arc::downgrade(&self.inner), owner: Arc::downgrade(&self.owner) }
+        WeakNode {
+            inner: Arc::downgrade(&self.inner),
+            owner: self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade),
+        }
     }
 
     /// Carries a request out, here or at the leader. Dropping the future of a waiting acquire gives up its place.
@@ -170,9 +173,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Waits until the node cannot go on, and tells why. Pending for ever on a node that is well.
     pub async fn wait_failed(&self) -> String {
         let mut failure = self.inner.failure.subscribe();
-        match failure.wait_for(Option::is_some).await {
-            Ok(failure) => failure.clone().expect("waited for"),
-            Err(_) => std::future::pending().await,
+        // Taken out before anything is awaited again: what is borrowed here cannot move to another thread.
+        let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
+        match why {
+            Some(why) => why,
+            None => std::future::pending().await,
         }
     }
 }
@@ -188,7 +193,13 @@ impl<S: Storage, T: Transport> WeakNode<S, T> {
     pub fn upgrade(&self) -> Option<Node<S, T>> {
         let owner = self.owner.upgrade()?;
         let inner = self.inner.upgrade()?;
-        Some(Node { inner, owner })
+        Some(Node { inner, owner: Some(owner) })
+    }
+
+    /// The node for somebody who asks it something: while the answer is waited for, which can take a day, the node can
+    /// end, and the answer then says so.
+    pub(crate) fn as_guest(&self) -> Option<Node<S, T>> {
+        Some(Node { owner: None, ..self.upgrade()? })
     }
 }
 

@@ -201,7 +201,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             raft.form(members(&config)).await.map_err(StartError::Raft)?;
         }
         inner.spawn(inner.clone().join(known, incarnation, config.members));
-        Ok(Node { inner, owner: Arc::new(life.owner) })
+        Ok(Node { inner, owner: Some(Arc::new(life.owner)) })
     }
 }
 

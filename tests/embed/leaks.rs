@@ -79,19 +79,20 @@ async fn work(trio: &Trio) {
 }
 
 /// Runs nodes of one plan on a runtime, twice, ended by `end`; the second time shows that the first left the directories
-/// and ports free.
-fn run_twice(runtime: &Runtime, end: impl AsyncFn(Trio)) {
+/// and ports free. What `end` returns is kept until it has been counted.
+fn run_twice<T>(runtime: &Runtime, end: impl AsyncFn(Trio) -> T) {
     let handle = runtime.handle();
     let plan = Plan::new(&[]);
     let before = Counts::now(handle);
     for round in 1..=2 {
-        handle.block_on(async {
+        let kept = handle.block_on(async {
             let trio = plan.start().await;
             assert!(Counts::now(handle).threads >= before.threads + 3, "each node has a storage thread");
             work(&trio).await;
-            end(trio).await;
+            end(trio).await
         });
         before.return_within(handle, BOUND).unwrap_or_else(|now| panic!("round {round}: {before:?} became {now:?}"));
+        drop(kept);
     }
 }
 
@@ -104,12 +105,7 @@ fn nodes_that_are_shut_down_leave_nothing() {
             let handles = trio.nodes.clone();
             trio.shutdown().await;
             // What is still there of an ended node is memory.
-            let open = fs::read_dir("/proc/self/fd").expect("Linux").filter_map(|file| {
-                let target = fs::read_link(file.expect("it can be read").path()).ok()?;
-                target.to_string_lossy().contains("/store/").then_some(target)
-            });
-            assert_eq!(open.collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
-            drop((watches, handles));
+            (watches, handles)
         });
     });
 }

@@ -2,6 +2,7 @@
 //! trace.
 
 mod alone;
+mod example;
 mod guest;
 mod leaks;
 mod local;

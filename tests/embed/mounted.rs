@@ -125,9 +125,21 @@ async fn a_router_does_not_keep_its_node_and_says_that_it_is_gone() {
     let mut watch = client().get(url("/v1/watch")).send().await.expect("a stream");
     assert!(watch.chunk().await.expect("it is open").is_some(), "it says where it begins");
 
+    let claim = json!({"holder": "a", "ttl_ms": 600000});
+    let (status, _) = ask(Method::POST, url("/v1/leases/job/acquire"), Some(claim)).await;
+    assert_eq!(status, StatusCode::OK);
+    let claim = json!({"holder": "b", "wait_ms": 600000});
+    let wait = tokio::spawn(ask(Method::POST, url("/v1/leases/job/acquire"), Some(claim)));
+    let queued = async { while ask(Method::GET, url("/v1/leases/job"), None).await.1["waiters"] != json!(1) {} };
+    tokio::time::timeout(SOON, queued).await.expect("it waits");
+
     let weak = trio.nodes[0].downgrade();
     drop(trio.nodes.remove(0));
     assert!(weak.upgrade().is_none());
+    let (status, problem) =
+        tokio::time::timeout(SOON, wait).await.expect("a request ends with its node").expect("it ran");
+    let ends = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
+    assert!(ends.contains(&status), "{status} {problem}");
     let ended = async { while watch.chunk().await.expect("it ends in order").is_some() {} };
     tokio::time::timeout(SOON, ended).await.expect("the watch ends with its node");
     let (status, problem) = ask(Method::GET, url("/v1/leases/job"), None).await;

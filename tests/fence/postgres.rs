@@ -44,7 +44,7 @@ async fn notes(client: &Client) -> Vec<String> {
 }
 
 async fn with_schema() -> PostgresServer {
-    let server = PostgresServer::start().await;
+    let Some(server) = PostgresServer::start().await else { return };
     let client = server.connect().await;
     client.batch_execute(postgres::SCHEMA).await.expect("it applies");
     client.batch_execute(postgres::SCHEMA).await.expect("it applies again");

@@ -29,12 +29,12 @@ pub enum Reply {
 }
 
 impl RedisServer {
-    /// `None`: there is no `redis-server`, and it is not required. It says so; `TENURE_REQUIRE_REDIS=1` makes it a failure.
+    /// `None`: there is no `redis-server`, and it is not required. It says so; `TENURE_REQUIRE_SERVERS=1` makes it a failure.
     ///
     /// To be called from the test's own thread: the server ends with the thread that started it.
     pub fn start() -> Option<RedisServer> {
         let Some(program) = program() else {
-            let required = env::var("TENURE_REQUIRE_REDIS").is_ok_and(|required| required == "1");
+            let required = env::var("TENURE_REQUIRE_SERVERS").is_ok_and(|required| required == "1");
             assert!(!required, "there is no redis-server (Debian, Ubuntu: apt-get install redis-server)");
             println!("NOT CHECKED: no redis-server");
             return None;

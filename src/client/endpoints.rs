@@ -54,7 +54,8 @@ impl Default for Endpoints {
     }
 }
 
-/// URLs with commas between them. `host:port` stands for `http://host:port`.
+/// URLs with commas between them. `host:port` stands for `http://host:port`. A path is where the node's router is
+/// mounted. `https` needs an HTTP client with TLS: [`Remote::with_http_client`](super::Remote::with_http_client).
 impl FromStr for Endpoints {
     type Err = InvalidEndpoints;
 
@@ -72,12 +73,17 @@ impl FromStr for Endpoints {
 fn read_url(word: &str) -> Result<Url, InvalidEndpoints> {
     let invalid = |why: &str| InvalidEndpoints::Url { url: word.to_owned(), why: why.to_owned() };
     let text = if word.contains("://") { word.to_owned() } else { format!("http://{word}") };
-    let url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
-    if url.scheme() != "http" {
-        return Err(invalid("only http is spoken"));
+    let mut url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(invalid("only http and https are spoken"));
     }
-    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
-        return Err(invalid("a scheme, a host and a port are all that belongs there"));
+    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
+        return Err(invalid("a scheme, a host, a port and a path are all that belongs there"));
+    }
+    if !url.path().ends_with('/') {
+        // Else the last part of the path would be replaced by what is asked for.
+        let path = format!("{}/", url.path());
+        url.set_path(&path);
     }
     Ok(url)
 }
@@ -99,15 +105,18 @@ mod tests {
 
     #[test]
     fn hosts_and_urls_are_read() {
-        let endpoints: Endpoints = " http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101,".parse().expect("three of them");
+        let text = " http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101, https://leases.example/tenure,";
+        let endpoints: Endpoints = text.parse().expect("four of them");
         let urls: Vec<&str> = endpoints.0.urls.iter().map(Url::as_str).collect();
-        assert_eq!(urls, ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/"]);
+        let expected =
+            ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/", "https://leases.example/tenure/"];
+        assert_eq!(urls, expected);
         assert_eq!(Endpoints::default().len(), 3);
     }
 
     #[test]
     fn what_is_no_node_is_named() {
-        for bad in ["", ",", "https://a", "http://a/v1", "http://u:p@a", "http://a?x=1", "ftp://a", "http://"] {
+        for bad in ["", ",", "http://u:p@a", "http://:p@a", "http://a?x=1", "http://a#x", "ftp://a", "http://"] {
             assert!(bad.parse::<Endpoints>().is_err(), "{bad}");
         }
     }

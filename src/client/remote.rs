@@ -55,6 +55,12 @@ impl Remote {
             .no_proxy()
             .build()
             .expect("a client without TLS has nothing that can fail to load");
+        Remote::with_http_client(endpoints, http)
+    }
+
+    /// A cluster that is asked with the program's own HTTP client: one with TLS and its certificates, for instance. It
+    /// should send nothing again by itself and follow no redirects.
+    pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
         Remote { http, endpoints, patience: Patience::within(DEFAULT_TIMEOUT) }
     }
 

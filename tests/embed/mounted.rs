@@ -65,6 +65,11 @@ async fn nested_under_a_prefix_every_node_answers() {
         );
     }
 
+    // A lease manager finds it there too.
+    let urls = format!("{},{}/", url(1, ""), url(2, ""));
+    let manager = tenure::client::LeaseManager::connect(&urls).expect("URLs with a path");
+    assert_eq!(manager.with("under-a-prefix", |lease| async move { lease.is_held() }).await, Ok(true));
+
     // Who may not be forwarded is sent to the same place at the leader.
     let (leader, follower) = trio.leader_and_follower().await;
     let request = client().get(url(follower.id(), "/v1/leases/job?consistency=leader"));

@@ -95,3 +95,61 @@ async fn time_passes_when_the_test_says_so() {
     assert!(!lease.is_held() && lease.token().is_none() && lease.remaining().is_none(), "known at once");
     until("it is lost", || matches!(lease.state(), HoldState::Lost { why: Loss::Suspended, .. })).await;
 }
+
+/// The clock leaps as it does for a process that was stopped, and the work is woken in the same moment.
+#[tokio::test]
+async fn work_that_was_paused_past_its_deadline_takes_no_step_more() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    let (steps, wake) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let (taken, woken) = (steps.clone(), wake.clone());
+    let work = lease.with(Wait::No, |_| async move {
+        loop {
+            *taken.lock().expect("plain") += 1;
+            woken.notified().await;
+        }
+    });
+    let pause = async {
+        until("it works", || *steps.lock().expect("plain") == 1).await;
+        wake.notify_one();
+        until("it takes another step", || *steps.lock().expect("plain") == 2).await;
+        cluster.clock().advance(Duration::from_secs(3600));
+        wake.notify_one();
+    };
+    let (ended, ()): (Result<(), WithError>, ()) = tokio::join!(work, pause);
+    assert_eq!(ended, Err(WithError::Lost(Loss::Suspended)));
+    assert_eq!(*steps.lock().expect("plain"), 2);
+}
+
+/// On one thread, which is where a local recorder records.
+#[tokio::test]
+async fn the_holders_side_is_counted() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    tenure::client::describe_metrics();
+    let cluster = FakeCluster::new();
+    let ttl = Duration::from_secs(60);
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a name");
+    lease.acquire(Wait::No).await.expect("it is free");
+    let before = lease.remaining();
+    cluster.clock().advance(ttl / 2);
+    until("it is renewed", || lease.remaining() >= before).await;
+    cluster.unknown("job");
+    cluster.clock().advance(ttl / 2);
+    until("a renewal fails", || matches!(lease.state(), HoldState::AtRisk { .. })).await;
+    cluster.lose("job", Loss::Revoked);
+    cluster.refuse("job", Code::Held);
+    lease.acquire(Wait::No).await.expect_err("refused");
+    let text = render.render();
+    for line in [
+        "tenure_client_held 0",
+        "tenure_client_acquires_total{outcome=\"held\"} 1",
+        "tenure_client_acquires_total{outcome=\"refused\"} 1",
+        "tenure_client_losses_total{reason=\"revoked\"} 1",
+        "tenure_client_renew_slack_seconds_count 1",
+        "tenure_client_renew_failures_total",
+    ] {
+        assert!(text.contains(line), "{line} in:\n{text}");
+    }
+}

@@ -19,6 +19,7 @@ mod crashes;
 mod dev;
 mod directories;
 mod disks;
+mod examples;
 mod fenced;
 mod formation;
 mod pauses;

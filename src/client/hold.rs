@@ -46,6 +46,8 @@ struct Record {
     grant: Option<Grant>,
     /// A claim may have been granted without anybody here knowing.
     in_doubt: bool,
+    /// A grant that is lost by this side's clock alone: the cluster may still count it as held.
+    leftover: Option<FencingToken>,
     listeners: Listeners,
 }
 
@@ -76,7 +78,13 @@ impl Hold {
             operation: tokio::sync::Mutex::default(),
             exclusive: Arc::default(),
             state: watch::Sender::new(HoldState::Idle),
-            record: Mutex::new(Record { options, grant: None, in_doubt: false, listeners: Listeners::default() }),
+            record: Mutex::new(Record {
+                options,
+                grant: None,
+                in_doubt: false,
+                leftover: None,
+                listeners: Listeners::default(),
+            }),
             notices,
             drift_permille,
         })
@@ -145,6 +153,15 @@ impl Hold {
         self.record().in_doubt
     }
 
+    /// What the cluster may still count as held, though it is lost here.
+    pub fn leftover(&self) -> Option<FencingToken> {
+        self.record().leftover
+    }
+
+    pub fn forget_leftover(&self, token: FencingToken) {
+        self.record().leftover.take_if(|leftover| *leftover == token);
+    }
+
     /// A claim that was sent at `sent` was granted.
     pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
@@ -188,6 +205,7 @@ impl Hold {
         let mut record = self.record();
         let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
         self.deadline.store(NEVER_HELD, Ordering::Release);
+        record.leftover = why.is_by_own_clock().then_some(token);
         self.state.send_replace(HoldState::Lost { token, why });
         grant.signals.fire();
         self.tell(What::Lost(why));

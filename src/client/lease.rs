@@ -48,7 +48,7 @@ impl Lease {
     /// another of the [codes](Code). [`Unknown`](CallError::Unknown): it may have been granted, and is not held here;
     /// acquire again, or release. [`Unavailable`](CallError::Unavailable): certainly not acquired.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<FencingToken, CallError> {
-        self.owner.ensure_running()?;
+        self.owner.ensure_running();
         operations::acquire(&self.owner.shared, &self.hold, options.into()).await
     }
 
@@ -160,7 +160,8 @@ impl Lease {
         self.hold.signals().stopping.child_token()
     }
 
-    /// Calls after each acquire that got a new hold. Listeners run one after the other on a task of the manager's.
+    /// Calls after each acquire that got a new hold. Listeners run one after the other on a task of the manager's. One
+    /// that has a handle of its own lease keeps the manager alive for as long as it listens.
     pub fn after_acquire(&self, call: impl Fn(FencingToken) + Send + Sync + 'static) -> Subscription {
         Subscription::new(&self.hold, Listener::AfterAcquire(Arc::new(call)))
     }

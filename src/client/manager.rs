@@ -34,11 +34,7 @@ pub(super) struct Owner {
     tasks: Mutex<Tasks>,
 }
 
-#[derive(Default)]
-struct Tasks {
-    running: Vec<JoinHandle<()>>,
-    is_shut_down: bool,
-}
+type Tasks = Vec<JoinHandle<()>>;
 
 impl LeaseManager {
     /// A manager with the default options.
@@ -115,12 +111,13 @@ impl LeaseManager {
         released.await.into_iter().flatten().collect()
     }
 
-    /// Releases everything that is held and ends the manager's tasks. After it every acquire is refused.
+    /// Releases everything that is held and ends the manager's tasks. Acquires that wait end as unavailable, and so does
+    /// every later one.
     pub async fn shutdown(&self) -> Vec<(LeaseName, CallError)> {
-        self.owner.tasks.lock().expect(UNPOISONED).is_shut_down = true;
+        self.owner.shared.closing.cancel();
         let failed = self.release_all().await;
         self.owner.stop.cancel();
-        let running = std::mem::take(&mut self.owner.tasks.lock().expect(UNPOISONED).running);
+        let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
         for task in running {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the lease manager failed");
@@ -149,23 +146,19 @@ impl LeaseManager {
 
 impl Owner {
     /// Starts the tasks if they do not run, which they do not if the runtime that they ran on is gone.
-    pub fn ensure_running(&self) -> Result<(), CallError> {
+    pub fn ensure_running(&self) {
         let mut tasks = self.tasks.lock().expect(UNPOISONED);
-        if tasks.is_shut_down {
-            return Err(CallError::Unavailable("the lease manager is shut down".to_owned()));
-        }
-        tasks.running.retain(|task| !task.is_finished());
-        if tasks.running.is_empty() {
+        tasks.retain(|task| !task.is_finished());
+        if tasks.is_empty() && !self.shared.closing.is_cancelled() {
             let notices = self.shared.notices.clone();
             let told = CancellationToken::new();
             let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
-            tasks.running.push(tokio::spawn(async move {
+            tasks.push(tokio::spawn(async move {
                 let _last = all_told.drop_guard();
                 keeper::keep(shared, stop).await;
             }));
-            tasks.running.push(tokio::spawn(async move { notices.tell(told).await }));
+            tasks.push(tokio::spawn(async move { notices.tell(told).await }));
         }
-        Ok(())
     }
 }
 

@@ -23,6 +23,18 @@ pub(super) async fn acquire(
     hold: &Arc<Hold>,
     options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
+    tokio::select! {
+        biased;
+        () = shared.closing.cancelled() => Err(CallError::Unavailable("the lease manager is shut down".to_owned())),
+        acquired = acquire_alone(shared, hold, options) => acquired,
+    }
+}
+
+async fn acquire_alone(
+    shared: &Arc<Shared>,
+    hold: &Arc<Hold>,
+    options: AcquireOptions,
+) -> Result<FencingToken, CallError> {
     let wait = options.wait_for(&hold.options());
     let begun = shared.now();
     let queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()).await;
@@ -50,6 +62,10 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     let options = hold.options();
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
+    }
+    if let Some(token) = hold.leftover() {
+        // The work of that time may not have ended: this one must not have its token.
+        send_release(shared, hold, token).await?;
     }
     let claim = Acquire {
         holder: hold.holder.clone(),
@@ -136,7 +152,9 @@ async fn drain(hold: &Hold) -> bool {
 pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
     let release = Release { holder: hold.holder.clone(), token };
     let patience = Patience::within(shared.options.operation_timeout);
-    Ok(shared.coordinator.release(hold.name.clone(), release, patience).await?.released)
+    let released = shared.coordinator.release(hold.name.clone(), release, patience).await?.released;
+    hold.forget_leftover(token);
+    Ok(released)
 }
 
 /// Gives the lease to a waiter, or to the first one.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
 use super::listeners::Notices;
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     pub notices: Arc<Notices>,
     /// Wakes the keeper.
     pub wake: Notify,
+    /// Nothing is acquired any more.
+    pub closing: CancellationToken,
     known: Mutex<Known>,
     agenda: Mutex<Agenda>,
     orders: Mutex<Vec<Order>>,
@@ -51,6 +54,7 @@ impl Shared {
             options,
             notices: Arc::default(),
             wake: Notify::new(),
+            closing: CancellationToken::new(),
             known: Mutex::default(),
             agenda: Mutex::default(),
             orders: Mutex::default(),

@@ -13,6 +13,7 @@ over_both_ways!(
     a_partition_with_both_sides_renewing_has_one_holder_at_a_time,
     a_crashed_holders_lease_is_free_after_its_ttl,
     a_revoke_is_a_loss_with_its_reason,
+    whoever_lost_it_by_its_own_clock_gets_a_new_token,
     a_lapse_that_the_cluster_tells_is_a_loss,
     check_finds_out_what_nobody_told,
     the_states_are_held_at_risk_lost,
@@ -65,6 +66,29 @@ async fn a_revoke_is_a_loss_with_its_reason(world: &World) {
     world.remote().revoke(lease.name(), "maintenance").await.expect("an answer");
     tokio::time::timeout(TTL, gone.cancelled()).await.expect("the next renewal tells");
     assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Revoked });
+}
+
+/// The cluster still counts it as held, by the same holder: it would give the same token again, and what the work of
+/// before still writes would pass for the work of now.
+async fn whoever_lost_it_by_its_own_clock_gets_a_new_token(world: &World) {
+    let holder = world.holder();
+    let stuck = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_stuck = stuck.clone();
+    let options = short().renew_while(move || !is_stuck.load(std::sync::atomic::Ordering::SeqCst)).lock_delay(TTL);
+    let lease = holder.manager.lease_with("job", options).expect("a name");
+    let before = lease.acquire(Wait::No).await.expect("it is free");
+    stuck.store(true, std::sync::atomic::Ordering::SeqCst);
+    // The last renewal is the cluster's own: its time ends later than the holder's.
+    let renew = tenure::api::Renew { holder: lease.holder().clone(), token: before, ttl_ms: None };
+    until("it is lost", || {
+        matches!(lease.state(), HoldState::Lost { .. }) || lease.remaining().is_some_and(|left| left < TTL / 9)
+    })
+    .await;
+    world.remote().renew(lease.name(), &renew).await.expect("it is held");
+    until("it is lost", || matches!(lease.state(), HoldState::Lost { why: Loss::Stalled, .. })).await;
+    assert_eq!(world.remote().get(lease.name()).await.expect("an answer").token, before, "the cluster has it as held");
+    let after = lease.acquire(Wait::No).await.expect("it was given back first, and so without a delay");
+    assert!(after > before, "{after} {before}");
 }
 
 /// A holder whose clock is slow beyond any drift is told by the cluster.

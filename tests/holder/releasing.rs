@@ -18,6 +18,7 @@ over_both_ways!(
     a_release_without_an_answer_is_unknown_and_not_held,
     release_lazily_frees_it_soon,
     shutdown_releases_everything_and_ends,
+    shutdown_ends_acquires_that_wait,
     the_work_is_drained_before_the_release,
     what_does_not_drain_is_not_released,
     hand_over_gives_it_to_the_one_named,
@@ -83,6 +84,21 @@ async fn shutdown_releases_everything_and_ends(world: &World) {
     }
     let late = leases[0].acquire(Wait::No).await;
     assert!(matches!(late, Err(CallError::Unavailable(_))), "{late:?}");
+}
+
+async fn shutdown_ends_acquires_that_wait(world: &World) {
+    let (one, other) = (world.holder(), world.holder());
+    let held = other.manager.lease("job").expect("a name");
+    held.acquire(Wait::No).await.expect("it is free");
+    let lease = one.manager.lease("job").expect("a name");
+    let waiting = tokio::spawn(async move { lease.acquire(Wait::UpTo(LONG)).await });
+    let remote = world.remote();
+    while remote.queue(held.name()).await.expect("an answer").waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(one.manager.shutdown().await, []);
+    let ended = tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("at once").expect("it ends");
+    assert!(matches!(ended, Err(CallError::Unavailable(_))), "{ended:?}");
 }
 
 async fn the_work_is_drained_before_the_release(world: &World) {

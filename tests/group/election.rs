@@ -234,7 +234,9 @@ async fn a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so(
     assert!(begun.elapsed() < window, "the first two are at once");
     let campaign = tokio::time::timeout(Duration::from_millis(100), election.campaign());
     let mut candidacy = election.candidacy();
-    let (held_back, _) = tokio::join!(campaign, candidacy.wait_for(|now| matches!(now, Candidacy::HeldBack { .. })));
+    let said = async { candidacy.wait_for(|now| matches!(now, Candidacy::HeldBack { .. })).await.is_ok() };
+    let (held_back, said) = soon(async { tokio::join!(campaign, said) }).await;
+    assert!(said);
     assert!(held_back.is_err());
     assert_eq!(*election.candidacy().borrow(), Candidacy::Idle, "the campaign was dropped");
     let other = soon(cluster.candidate("b").campaign()).await.expect("nobody is before it");

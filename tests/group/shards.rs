@@ -91,7 +91,7 @@ async fn shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice() {
     assert_eq!(board.lock().expect("fine").drained, moved, "only what the joiner got was given up");
 
     a.set_ready(false).await.expect("it is said");
-    until("b works on all", || is_settled(&board, &b)).await;
+    until("b works on all", || is_settled(&board, &a)).await;
     assert!(shards_of_a.held().is_empty());
 
     soon(shards_of_b.stop()).await;

@@ -9,6 +9,7 @@ mod cluster;
 mod contended;
 mod failover;
 mod fsync;
+mod holder;
 mod http;
 mod idle;
 mod lapse;
@@ -48,6 +49,10 @@ async fn main() {
         print(reads::run(&cluster, 64, MEASURE, reads::Target::Livez).await);
         print(reads::run(&cluster, 64, MEASURE, reads::Target::Leader).await);
         print(reads::run(&cluster, 64, MEASURE, reads::Target::Linearizable).await);
+    }
+    if wanted("holder") {
+        print(holder::questions(&cluster).await);
+        print(holder::keeping(&cluster, 10_000, Duration::from_secs(20)).await);
     }
     if wanted("lapse") {
         print(lapse::run(&cluster, 200).await);

@@ -10,6 +10,8 @@ pub mod clock;
 pub mod config;
 #[cfg(feature = "client")]
 pub mod election;
+#[cfg(feature = "fence")]
+pub mod fence;
 #[cfg(feature = "client")]
 pub mod group;
 #[cfg(feature = "server")]

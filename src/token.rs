@@ -32,6 +32,11 @@ impl FencingToken {
         (self.term.min(MAX_TERM) << INDEX_BITS) | self.index.min(MAX_INDEX)
     }
 
+    /// The integer form as a SQL `BIGINT` is bound to a statement. Never negative.
+    pub fn as_i64(self) -> i64 {
+        i64::try_from(self.as_u64()).expect("the integer form has 63 bits")
+    }
+
     /// 20 digits with leading zeros, for stores that compare text.
     pub fn padded(self) -> String {
         format!("{:020}", self.as_u64())
@@ -44,6 +49,18 @@ impl fmt::Display for FencingToken {
     }
 }
 
+/// Reads the integer form. A term above 15 bits comes back as the saturated one.
+impl TryFrom<u64> for FencingToken {
+    type Error = InvalidValue;
+
+    fn try_from(value: u64) -> Result<FencingToken, InvalidValue> {
+        if value > i64::MAX as u64 {
+            return Err(InvalidValue::Token(value.to_string()));
+        }
+        Ok(FencingToken { term: value >> INDEX_BITS, index: value & MAX_INDEX })
+    }
+}
+
 /// Reads the decimal integer form. A term above 15 bits comes back as the saturated one.
 impl FromStr for FencingToken {
     type Err = InvalidValue;
@@ -51,9 +68,7 @@ impl FromStr for FencingToken {
     fn from_str(text: &str) -> Result<FencingToken, InvalidValue> {
         let all_digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<u64>() {
-            Ok(value) if all_digits && value <= i64::MAX as u64 => {
-                Ok(FencingToken { term: value >> INDEX_BITS, index: value & MAX_INDEX })
-            }
+            Ok(value) if all_digits => FencingToken::try_from(value),
             _ => Err(InvalidValue::Token(text.to_string())),
         }
     }
@@ -76,6 +91,9 @@ mod tests {
         let token = FencingToken { term: 7, index: 42 };
         assert_eq!(token.to_string().parse(), Ok(token));
         assert_eq!(token.padded().parse(), Ok(token));
+        assert_eq!(FencingToken::try_from(token.as_u64()), Ok(token));
+        assert_eq!(token.as_i64().to_string(), token.to_string());
+        assert!(FencingToken::try_from(1 << 63).is_err());
         for bad in ["", "+1", "-1", " 1", "1.0", "0x1", "9223372036854775808", "99999999999999999999999"] {
             assert!(bad.parse::<FencingToken>().is_err(), "{bad:?}");
         }

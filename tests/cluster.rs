@@ -1,11 +1,13 @@
 //! A whole cluster in memory, under a paused clock: what clients see of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::client::{LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Command, LeaseState, Outcome, Refusal};
-use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response};
-use tenure::testing::{Cluster, Safeguards, TestNode};
+use tenure::node::{Answer, Consistency, Forward, Local, Query, Request, RequestError, Response};
+use tenure::testing::{Cluster, Safeguards, TestNode, TokioClock};
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 fn name(text: &str) -> LeaseName {
@@ -284,5 +286,24 @@ async fn a_claim_that_is_refused_after_a_try_without_an_answer_stays_unknown() {
     assert!(matches!(&answer, Err(RequestError::Unknown(why)) if why.contains("refused")), "{answer:?}");
     cluster.board.heal();
     cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_over_a_follower_holds_on_while_the_leader_dies() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three");
+    let options = ManagerOptions::new().holder(holder("program")).clock(Arc::new(TokioClock::new()));
+    let leases = LeaseManager::with_options(Local::new(cluster.node(follower).clone()), options);
+    let ttl = LeaseOptions::new().ttl(Duration::from_secs(6));
+    let lease = leases.lease_with("job", ttl).expect("valid");
+    let token = lease.acquire(Wait::No).await.expect("granted");
+    cluster.crash(leader).await;
+    // Three ttls: without renewals at the new leader it would be over.
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    assert!(lease.is_held() && lease.check().await.expect("an answer"));
+    assert_eq!(lease.token(), Some(token), "it was never lost");
+    leases.shutdown().await;
     cluster.shutdown().await;
 }

@@ -10,8 +10,7 @@ use super::host::{Host, stop_all};
 use super::output;
 use super::signals::Signals;
 use crate::config::Config;
-use crate::http;
-use crate::node::Node;
+use crate::node::{Node, WatchEnd, wire};
 use crate::telemetry::{self, LogFormat};
 
 /// How often it is looked who leads.
@@ -102,8 +101,14 @@ async fn show_transitions(node: &Node) -> Result<(), Failure> {
             tokio::task::yield_now().await;
             continue;
         };
-        while let Ok(transition) = watch.next().await {
-            output::line(&output::transition(&http::event(&transition)))?;
+        let end = loop {
+            match watch.next().await {
+                Ok(transition) => output::line(&output::transition(&wire::event(&transition)))?,
+                Err(end) => break end,
+            }
+        };
+        if end == WatchEnd::Stopped {
+            return Ok(());
         }
         eprintln!("(more happened than could be shown)");
     }

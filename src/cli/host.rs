@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
 use crate::http::{self, NodeSlot, RenderMetrics, Settings};
-use crate::node::{Node, NodeConfig};
+use crate::node::Node;
 
 /// A node that was asked to stop has stopped after this long, one way or the other.
 pub const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -32,18 +32,18 @@ struct Http {
 impl Host {
     /// Listens, then starts the node. While it starts, `/livez` and `/readyz` answer already.
     pub async fn start(config: &Config, entry: &NodeEntry, metrics: Option<RenderMetrics>) -> Result<Host, Failure> {
-        let http_listener = listen(&entry.http, "clients", entry.id).await?;
-        let peer_listener = listen(&entry.peer, "other nodes", entry.id).await?;
+        let http_listener = listen(&entry.http, entry.id).await?;
         let slot = NodeSlot::empty();
-        let settings = Settings { ttl: config.ttl, metrics, ..Settings::new(entry.id) };
+        let settings = Settings { metrics, ..Settings::new(entry.id) };
         let stop = CancellationToken::new();
         // If the start is given up, the guard stops the listener.
         let guard = stop.clone().drop_guard();
         let task = tokio::spawn(http::serve(http_listener, slot.clone(), settings, stop.clone()));
-        let node = Node::start(node_config(config, entry), peer_listener)
+        let node = Node::builder_from(config, entry.id)
+            .start()
             .await
             .map_err(|error| Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))))?;
-        slot.fill(node.clone());
+        slot.fill(&node);
         guard.disarm();
         Ok(Host { node, http: Http { task, stop } })
     }
@@ -74,19 +74,8 @@ pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals) {
     }
 }
 
-fn node_config(config: &Config, entry: &NodeEntry) -> NodeConfig {
-    NodeConfig {
-        cluster: config.cluster.clone(),
-        id: entry.id,
-        members: config.members(),
-        data: entry.data.clone(),
-        raft: config.raft,
-        lease: config.lease,
-    }
-}
-
-async fn listen(address: &str, what: &str, node: u64) -> Result<TcpListener, Failure> {
+async fn listen(address: &str, node: u64) -> Result<TcpListener, Failure> {
     let listener = TcpListener::bind(address).await;
-    let context = || format!("node {node} cannot listen for {what} on {address}");
+    let context = || format!("node {node} cannot listen for clients on {address}");
     listener.with_context(context).map_err(Failure::Other)
 }

@@ -82,11 +82,13 @@ where
     Fut: Future<Output = Attempt<T>>,
 {
     let began = Instant::now();
-    let limit = if repeat == Repeat::Never { patience.total } else { patience.attempt };
     let mut doubt: Option<String> = None;
     let mut not_done = String::new();
     let mut pause = FIRST_PAUSE;
     for number in 0.. {
+        // What is not sent again has all the time that is left: it ends the request, unless it was certainly not done.
+        let left = patience.total.saturating_sub(began.elapsed());
+        let limit = if repeat == Repeat::Never { left } else { patience.attempt };
         match attempt(Trial { number, elapsed: began.elapsed(), limit }).await {
             Attempt::Done(done) => return Ok(done),
             Attempt::Refused(problem) => return Err(settle(repeat, doubt, problem)),
@@ -99,7 +101,8 @@ where
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
-        if began.elapsed() + limit > patience.total {
+        let needed = if repeat == Repeat::Never { Duration::ZERO } else { patience.attempt };
+        if began.elapsed() + needed >= patience.total {
             break;
         }
     }
@@ -174,5 +177,16 @@ mod tests {
         .await;
         assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())), "not unknown: all of them ended");
         assert!((2..=3).contains(&begun), "{begun}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_sent_again_is_still_sent_to_the_next_node_when_it_was_not_done() {
+        let ended = attempts(Repeat::Never, Patience::within(Duration::from_secs(2)), 3, |trial| async move {
+            match trial.number {
+                0 | 1 => Attempt::NotDone("it is down".to_owned()),
+                number => Attempt::Done(number),
+            }
+        });
+        assert_eq!(ended.await, Ok(2));
     }
 }

@@ -103,12 +103,14 @@ impl Grant {
             return Step::Over(why);
         }
         let stop = deadline - grace.min(self.ttl.unwrap_or_default() / 2);
-        if now >= stop {
+        let is_stopping = now >= stop;
+        if is_stopping {
             self.ending.get_or_insert(Loss::Unreachable);
-            self.signals.stopping.cancel();
         }
         match self.ending {
-            Some(why) => Step::Ending { at: if now < stop { stop } else { deadline }, left: deadline - now, why },
+            Some(why) => {
+                Step::Ending { at: if is_stopping { deadline } else { stop }, left: deadline - now, why, is_stopping }
+            }
             None if self.is_busy() => Step::Wait(stop),
             None if now < self.next_renewal => Step::Wait(self.next_renewal.min(stop)),
             None => Step::Renew,
@@ -129,6 +131,8 @@ pub(super) enum Step {
         at: Duration,
         left: Duration,
         why: Loss,
+        /// The grace has begun.
+        is_stopping: bool,
     },
     /// Its time is over.
     Over(Loss),
@@ -195,10 +199,8 @@ mod tests {
         grant.retry(ms(12_000));
         assert_eq!(grant.step(ms(12_000), false, ms(500)), Step::Wait(ms(12_150)));
         assert_eq!(grant.step(ms(12_150), false, ms(500)), Step::Renew);
-        assert!(!grant.signals.stopping.is_cancelled());
-        let ending = Step::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable };
+        let ending = Step::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable, is_stopping: true };
         assert_eq!(grant.step(ms(12_470), false, ms(500)), ending);
-        assert!(grant.signals.stopping.is_cancelled() && !grant.signals.gone.is_cancelled());
         assert_eq!(grant.step(ms(12_970), false, ms(500)), Step::Over(Loss::Unreachable));
     }
 

@@ -231,8 +231,12 @@ impl Hold {
         let Some(grant) = &mut record.grant else { return Due::Nothing };
         let (token, ttl, since) = (grant.token, grant.ttl, grant.since);
         let step = grant.step(now, late >= NOT_RUNNING, grace);
-        if let Step::Ending { left, why, .. } = step {
+        if let Step::Ending { left, why, is_stopping, .. } = step {
+            // Whoever is woken by the signal finds the state that goes with it.
             self.tell_ending(token, left, why);
+            if is_stopping {
+                grant.signals.stopping.cancel();
+            }
         }
         drop(record);
         match step {

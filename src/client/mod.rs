@@ -15,12 +15,13 @@
 //! | `lookout` | when to look at leases that somebody else may hold |
 //! | `coordinator` | the trait of every way to a cluster |
 //! | `remote`, `endpoints`, `call`, `watch`, `frames` | the way over HTTP |
+//! | `played` | what a test's fake does to a manager |
 //! | `attempts`, `error` | what the attempts of a request come to |
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
 mod annotate;
-mod attempts;
+pub(crate) mod attempts;
 mod call;
 mod coordinator;
 mod endpoints;
@@ -37,6 +38,8 @@ mod manager;
 mod meters;
 mod operations;
 mod options;
+#[cfg(feature = "testing")]
+mod played;
 mod remote;
 mod shared;
 mod state;
@@ -54,6 +57,8 @@ pub(crate) use lookout::Lookout;
 pub use manager::LeaseManager;
 pub use meters::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
+#[cfg(feature = "testing")]
+pub(crate) use played::PlayedManager;
 pub use remote::{ListQuery, Remote};
 pub use state::{HoldState, Loss};
 pub use watch::Watch;

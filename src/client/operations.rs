@@ -14,6 +14,9 @@ use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, Re
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
+/// Between two looks at a claim that was given up and still waits.
+const SETTLE_PAUSE: Duration = Duration::from_millis(25);
+
 /// Acquires unless it is held already, and has it kept.
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
@@ -210,9 +213,14 @@ pub(super) async fn settle_doubt(shared: &Arc<Shared>, hold: &Arc<Hold>) {
 }
 
 async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
-    let released = match standing(shared, hold).await? {
-        Standing::Holds { lease, .. } => send_release(shared, hold, lease.token).await?,
-        _ => false,
+    let give_up = shared.now() + shared.options.operation_timeout;
+    let released = loop {
+        match standing(shared, hold).await? {
+            Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
+            // Its turn could come before the cluster sees that nobody waits any more.
+            Standing::Waits { .. } if shared.now() < give_up => tokio::time::sleep(SETTLE_PAUSE).await,
+            _ => break false,
+        }
     };
     hold.set_doubt(false);
     Ok(released)

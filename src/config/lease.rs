@@ -1,5 +1,6 @@
 //! `[lease]`: what may be asked for, and the bounds of the lease machine.
 
+use super::number::{self, Number};
 use super::reader::Reader;
 use crate::lease::Limits;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
@@ -74,43 +75,116 @@ pub enum TtlRefused {
     Infinite { max: u64 },
 }
 
+const TTL_NUMBERS: [Number<TtlPolicy>; 3] = [
+    Number {
+        key: "default_ttl_ms",
+        min: MIN_TTL_MS,
+        max: MAX_TTL_MS,
+        get: |settings| settings.default_ms,
+        set: |settings, value| settings.default_ms = value,
+    },
+    Number {
+        key: "min_ttl_ms",
+        min: MIN_TTL_MS,
+        max: MAX_TTL_MS,
+        get: |settings| settings.min_ms,
+        set: |settings, value| settings.min_ms = value,
+    },
+    Number {
+        key: "max_ttl_ms",
+        min: MIN_TTL_MS,
+        max: MAX_TTL_MS,
+        get: |settings| settings.max_ms,
+        set: |settings, value| settings.max_ms = value,
+    },
+];
+
+const NUMBERS: [Number<LeaseSettings>; 7] = [
+    Number {
+        key: "max_leases",
+        min: 1,
+        max: 10_000_000,
+        get: |settings| settings.limits.max_leases,
+        set: |settings, value| settings.limits.max_leases = value,
+    },
+    Number {
+        key: "max_waiters",
+        min: 0,
+        max: 1_000_000,
+        get: |settings| settings.limits.max_waiters.into(),
+        set: |settings, value| settings.limits.max_waiters = narrow(value),
+    },
+    Number {
+        key: "history",
+        min: 1,
+        max: 1_000,
+        get: |settings| settings.limits.history.into(),
+        set: |settings, value| settings.limits.history = narrow(value),
+    },
+    Number {
+        key: "ended_keep_ms",
+        min: 0,
+        max: 7 * 24 * 60 * 60 * 1000,
+        get: |settings| settings.limits.ended_keep_ms,
+        set: |settings, value| settings.limits.ended_keep_ms = value,
+    },
+    Number {
+        key: "ended_keep",
+        min: 0,
+        max: 1_000_000,
+        get: |settings| settings.limits.ended_keep,
+        set: |settings, value| settings.limits.ended_keep = value,
+    },
+    Number {
+        key: "patience_ms",
+        min: 1_000,
+        max: 10 * 60 * 1000,
+        get: |settings| settings.limits.patience_ms,
+        set: |settings, value| settings.limits.patience_ms = value,
+    },
+    Number {
+        key: "tick_ms",
+        min: 50,
+        max: 60_000,
+        get: |settings| settings.tick_ms,
+        set: |settings, value| settings.tick_ms = value,
+    },
+];
+
 pub(super) fn read(lease: &mut Reader) -> (LeaseSettings, TtlPolicy) {
-    let ttl = read_ttl(lease);
-    (LeaseSettings { limits: read_limits(lease), tick_ms: read_tick(lease) }, ttl)
+    let mut ttl = TtlPolicy::default();
+    number::read(&TTL_NUMBERS, lease, &mut ttl);
+    ttl.infinite = lease.flag("allow_infinite_ttl", ttl.infinite);
+    if let Some(clash) = clash(&ttl) {
+        lease.problem(clash);
+    }
+    let mut settings = LeaseSettings::default();
+    number::read(&NUMBERS, lease, &mut settings);
+    (settings, ttl)
 }
 
-fn read_ttl(lease: &mut Reader) -> TtlPolicy {
-    let base = TtlPolicy::default();
-    let ttl = TtlPolicy {
-        default_ms: lease.number("default_ttl_ms", base.default_ms, MIN_TTL_MS, MAX_TTL_MS),
-        min_ms: lease.number("min_ttl_ms", base.min_ms, MIN_TTL_MS, MAX_TTL_MS),
-        max_ms: lease.number("max_ttl_ms", base.max_ms, MIN_TTL_MS, MAX_TTL_MS),
-        infinite: lease.flag("allow_infinite_ttl", base.infinite),
-    };
+/// Everything that is wrong with settings that a program made.
+pub(super) fn problems(settings: &LeaseSettings, ttl: &TtlPolicy) -> Vec<String> {
+    let mut problems = number::check(&TTL_NUMBERS, ttl);
+    problems.extend(clash(ttl));
+    problems.extend(number::check(&NUMBERS, settings));
+    problems
+}
+
+/// What does not fit together.
+fn clash(ttl: &TtlPolicy) -> Option<String> {
     if ttl.min_ms > ttl.max_ms {
-        lease.problem(format!("min_ttl_ms: {} must not be above max_ttl_ms, {}", ttl.min_ms, ttl.max_ms));
+        Some(format!("min_ttl_ms: {} must not be above max_ttl_ms, {}", ttl.min_ms, ttl.max_ms))
     } else if !(ttl.min_ms..=ttl.max_ms).contains(&ttl.default_ms) {
-        lease.problem(format!(
+        Some(format!(
             "default_ttl_ms: {} must be from min_ttl_ms, {}, to max_ttl_ms, {}",
             ttl.default_ms, ttl.min_ms, ttl.max_ms
-        ));
-    }
-    ttl
-}
-
-fn read_limits(lease: &mut Reader) -> Limits {
-    let base = Limits::default();
-    let narrow = |number: u64| u32::try_from(number).expect("the range that was read with ends below 2^32");
-    Limits {
-        max_leases: lease.number("max_leases", base.max_leases, 1, 10_000_000),
-        max_waiters: narrow(lease.number("max_waiters", base.max_waiters.into(), 0, 1_000_000)),
-        history: narrow(lease.number("history", base.history.into(), 1, 1_000)),
-        ended_keep_ms: lease.number("ended_keep_ms", base.ended_keep_ms, 0, 7 * 24 * 60 * 60 * 1000),
-        ended_keep: lease.number("ended_keep", base.ended_keep, 0, 1_000_000),
-        patience_ms: lease.number("patience_ms", base.patience_ms, 1_000, 10 * 60 * 1000),
+        ))
+    } else {
+        None
     }
 }
 
-fn read_tick(lease: &mut Reader) -> u64 {
-    lease.number("tick_ms", DEFAULT_TICK_MS, 50, 60_000)
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).expect("the bounds of the numbers that it is used for end below 2^32")
 }

@@ -7,6 +7,7 @@
 mod address;
 mod lease;
 mod nodes;
+mod number;
 mod raft;
 mod reader;
 
@@ -131,13 +132,33 @@ impl Config {
 
 fn read_cluster(root: &mut Reader) -> String {
     let cluster = root.required_text("cluster");
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed) {
-        root.problem(format!(
-            "cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"
-        ));
+    if let Some(problem) = cluster_problem(&cluster) {
+        root.problem(problem);
     }
     cluster
+}
+
+fn cluster_problem(cluster: &str) -> Option<String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let wrong = cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed);
+    wrong.then(|| format!("cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"))
+}
+
+/// Everything that is wrong with settings that a program made, by the rules of the file.
+pub(crate) fn problems(
+    cluster: &str,
+    members: &[MemberConfig],
+    allow_insecure_network: bool,
+    raft: &RaftTimings,
+    lease: &LeaseSettings,
+    ttl: &TtlPolicy,
+) -> Vec<String> {
+    let mut problems: Vec<String> = cluster.is_empty().then(|| "cluster: is empty".to_owned()).into_iter().collect();
+    problems.extend(cluster_problem(cluster));
+    problems.extend(nodes::problems(members, allow_insecure_network));
+    problems.extend(raft::problems(raft).into_iter().map(|problem| format!("raft.{problem}")));
+    problems.extend(lease::problems(lease, ttl).into_iter().map(|problem| format!("lease.{problem}")));
+    problems
 }
 
 /// Why there is no configuration.

@@ -1,5 +1,6 @@
 //! `[raft]`: timings of the replication, validated together because each is only right beside the others.
 
+use super::number::{self, Number};
 use super::reader::Reader;
 
 /// How many heartbeats must fit into the shortest election timeout: with fewer, one late heartbeat elects a leader.
@@ -52,18 +53,65 @@ impl Default for RaftTimings {
     }
 }
 
+const NUMBERS: [Number<RaftTimings>; 6] = [
+    Number {
+        key: "heartbeat_interval_ms",
+        min: 10,
+        max: 10_000,
+        get: |timings| timings.heartbeat_interval_ms,
+        set: |timings, value| timings.heartbeat_interval_ms = value,
+    },
+    Number {
+        key: "election_timeout_min_ms",
+        min: 50,
+        max: 60_000,
+        get: |timings| timings.election_timeout_min_ms,
+        set: |timings, value| timings.election_timeout_min_ms = value,
+    },
+    Number {
+        key: "election_timeout_max_ms",
+        min: 50,
+        max: 60_000,
+        get: |timings| timings.election_timeout_max_ms,
+        set: |timings, value| timings.election_timeout_max_ms = value,
+    },
+    Number {
+        key: "drift_permille",
+        min: 1,
+        max: 200,
+        get: |timings| timings.drift_permille,
+        set: |timings, value| timings.drift_permille = value,
+    },
+    Number {
+        key: "snapshot_every",
+        min: 100,
+        max: 100_000_000,
+        get: |timings| timings.snapshot_every,
+        set: |timings, value| timings.snapshot_every = value,
+    },
+    Number {
+        key: "snapshot_keep",
+        min: 0,
+        max: 100_000_000,
+        get: |timings| timings.snapshot_keep,
+        set: |timings, value| timings.snapshot_keep = value,
+    },
+];
+
 pub(super) fn read(raft: &mut Reader) -> RaftTimings {
-    let base = read_profile(raft);
-    let timings = RaftTimings {
-        heartbeat_interval_ms: raft.number("heartbeat_interval_ms", base.heartbeat_interval_ms, 10, 10_000),
-        election_timeout_min_ms: raft.number("election_timeout_min_ms", base.election_timeout_min_ms, 50, 60_000),
-        election_timeout_max_ms: raft.number("election_timeout_max_ms", base.election_timeout_max_ms, 50, 60_000),
-        drift_permille: raft.number("drift_permille", base.drift_permille, 1, 200),
-        snapshot_every: raft.number("snapshot_every", base.snapshot_every, 100, 100_000_000),
-        snapshot_keep: raft.number("snapshot_keep", base.snapshot_keep, 0, 100_000_000),
-    };
-    check_together(raft, &timings);
+    let mut timings = read_profile(raft);
+    number::read(&NUMBERS, raft, &mut timings);
+    for problem in clashes(&timings) {
+        raft.problem(problem);
+    }
     timings
+}
+
+/// Everything that is wrong with timings that a program set.
+pub(super) fn problems(timings: &RaftTimings) -> Vec<String> {
+    let mut problems = number::check(&NUMBERS, timings);
+    problems.extend(clashes(timings));
+    problems
 }
 
 fn read_profile(raft: &mut Reader) -> RaftTimings {
@@ -77,25 +125,28 @@ fn read_profile(raft: &mut Reader) -> RaftTimings {
     }
 }
 
-fn check_together(raft: &mut Reader, timings: &RaftTimings) {
+/// What does not fit together.
+fn clashes(timings: &RaftTimings) -> Vec<String> {
+    let mut clashes = Vec::new();
     let (heartbeat, min, max) =
         (timings.heartbeat_interval_ms, timings.election_timeout_min_ms, timings.election_timeout_max_ms);
     if min >= max {
-        raft.problem(format!(
+        clashes.push(format!(
             "election_timeout_min_ms: {min} must be below election_timeout_max_ms, {max}, or nodes stand for election \
              at the same moment"
         ));
     }
-    if heartbeat * HEARTBEATS_PER_ELECTION > min {
-        raft.problem(format!(
+    if heartbeat.saturating_mul(HEARTBEATS_PER_ELECTION) > min {
+        clashes.push(format!(
             "heartbeat_interval_ms: {heartbeat} must fit {HEARTBEATS_PER_ELECTION} times into \
              election_timeout_min_ms, {min}"
         ));
     }
     if timings.snapshot_keep >= timings.snapshot_every {
-        raft.problem(format!(
+        clashes.push(format!(
             "snapshot_keep: {} must be below snapshot_every, {}",
             timings.snapshot_keep, timings.snapshot_every
         ));
     }
+    clashes
 }

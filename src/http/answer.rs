@@ -6,14 +6,28 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::api::{INDEX_HEADER, NODE_HEADER, STALE_HEADER, TERM_HEADER};
-use crate::node::Served;
+use super::refusal::Refused;
+use crate::api::{INDEX_HEADER, NODE_HEADER, Problem, STALE_HEADER, TERM_HEADER};
+use crate::node::{self, Answer, Served};
+use crate::types::ClusterMs;
 
 /// 200 with a JSON body that reflects `served`.
-pub(super) fn ok(served: &Served, value: &impl Serialize) -> Response {
+fn ok(served: &Served, value: &impl Serialize) -> Response {
     let mut response = json(StatusCode::OK, "application/json", value);
     stamp(response.headers_mut(), served);
     response
+}
+
+/// What `read` makes of the node's answer, with the state that it reflects.
+pub(super) fn reply<T: Serialize>(
+    response: node::Response,
+    read: impl FnOnce(Answer, ClusterMs) -> Result<T, Box<Problem>>,
+) -> Result<Response, Refused> {
+    let served = response.served;
+    match read(response.answer, served.now) {
+        Ok(value) => Ok(ok(&served, &value)),
+        Err(problem) => Err(Refused::from(problem).served(served)),
+    }
 }
 
 /// A JSON body of some type.

@@ -9,20 +9,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::NodeSlot;
 use super::refusal::Refused;
-use crate::api::Code;
-use crate::config::TtlPolicy;
 use crate::node::Node;
 use crate::types::NodeId;
 
 /// Renders the process's metrics in the Prometheus text format.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// How the listener behaves.
+/// How a node's API is served.
 #[derive(Clone)]
 pub struct Settings {
     /// The node that answers, for the headers.
     pub node: NodeId,
-    pub ttl: TtlPolicy,
     /// What `/metrics` says; without it there is no such path.
     pub metrics: Option<RenderMetrics>,
     /// Most connections at once. One more is told 503 and closed.
@@ -41,7 +38,6 @@ impl Settings {
     pub fn new(node: NodeId) -> Settings {
         Settings {
             node,
-            ttl: TtlPolicy::default(),
             metrics: None,
             max_connections: 10_000,
             max_watches: 1_000,
@@ -73,9 +69,9 @@ impl App {
         App(Arc::new(Shared { settings, node, watches, openapi, shutdown }))
     }
 
-    /// The node, once it has started.
-    pub fn node(&self) -> Result<&Node, Refused> {
-        self.0.node.get().ok_or_else(|| Refused::new(Code::NotReady, "the node is starting"))
+    /// The node, once it has started and while it is there.
+    pub fn node(&self) -> Result<Node, Refused> {
+        self.0.node.require()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, OriginalUri, Path, Query, Request};
 use axum::http::HeaderName;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
@@ -59,12 +59,18 @@ async fn read_body(request: Request, app: &App) -> Result<Bytes, Refused> {
 /// The `{name}` of a path.
 pub(super) struct Name(pub LeaseName);
 
+/// By its own name: where the router is mounted there may be more in the path.
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
 impl FromRequestParts<App> for Name {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, Refused> {
-        let path = Path::<String>::from_request_parts(parts, app).await;
-        let Path(name) = path.map_err(|error| Refused::invalid(format!("path: {error}")))?;
+        let path = Path::<Named>::from_request_parts(parts, app).await;
+        let Path(Named { name }) = path.map_err(|error| Refused::invalid(format!("path: {error}")))?;
         LeaseName::new(name).map(Name).map_err(|error| Refused::invalid(error.to_string()))
     }
 }
@@ -97,7 +103,9 @@ impl FromRequestParts<App> for Hop {
         if !parts.headers.contains_key(NO_FORWARD) {
             return Ok(Hop { forward: Forward::Once, path_and_query: String::new() });
         }
-        let path_and_query = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+        // The whole path, also where this router is mounted below a prefix: it hangs in the same place at the leader.
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |OriginalUri(uri)| uri);
+        let path_and_query = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         Ok(Hop { forward: Forward::Never, path_and_query })
     }
 }

@@ -1,17 +1,18 @@
 //! The public HTTP listener of a node: JSON under `/v1`, health, metrics and the API's own description.
 //!
 //! A request is parsed into types that cannot be wrong, put to the [`Node`](crate::node::Node), and its answer is
-//! written down. Everything that a node can say is mapped to the wire in `wire` and `refusal`, and nowhere else.
+//! written down. What a node says is mapped to the API's types in its own module `wire`, and nowhere else.
 //! The caller hands in the listener, the node and the signal to stop, and owns the future that serves.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `serve` | connections: their number, their timeouts, their end |
-//! | `slot` | the node, from before it has started |
+//! | `slot` | the node, from before it has started until after it has gone |
+//! | `mount` | the same paths in somebody else's application |
 //! | `routes`, `openapi` | which paths there are, and the document that says so |
 //! | `observe` | what every request has: the node's header, counts and durations |
 //! | `input` | parts of requests, parsed |
-//! | `answer`, `refusal`, `wire` | answers, problems, and the JSON of what the node says |
+//! | `answer`, `refusal` | answers and problems, as HTTP responses |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
 //! This module must not know Raft, storage or the connections between nodes.
@@ -20,6 +21,7 @@ mod answer;
 mod app;
 mod claims;
 mod input;
+mod mount;
 mod observe;
 mod openapi;
 mod reads;
@@ -29,11 +31,9 @@ mod serve;
 mod slot;
 mod status;
 mod watch;
-mod wire;
 
 pub use app::{RenderMetrics, Settings};
 pub use observe::describe_metrics;
 pub use openapi::document;
 pub use serve::serve;
 pub use slot::NodeSlot;
-pub use wire::event;

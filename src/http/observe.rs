@@ -94,9 +94,16 @@ impl Observe {
 }
 
 impl Observed {
+    fn route(&self, path: &str) -> Option<&Vec<Arc<Meter>>> {
+        // In a router that is mounted somewhere the path begins with where that is.
+        let mounted =
+            || self.routes.iter().filter(|(route, _)| path.ends_with(*route)).max_by_key(|(route, _)| route.len());
+        self.routes.get(path).or_else(|| mounted().map(|(_, methods)| methods))
+    }
+
     fn meter(&self, request: &Request) -> &Arc<Meter> {
         let path = request.extensions().get::<MatchedPath>();
-        let methods = path.and_then(|path| self.routes.get(path.as_str()));
+        let methods = path.and_then(|path| self.route(path.as_str()));
         let found = methods.and_then(|methods| methods.iter().find(|meter| meter.method == request.method()));
         found.unwrap_or(&self.no_route)
     }
@@ -171,5 +178,23 @@ where
             meter.record(response.status(), began);
             Ok(response)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mounted_route_is_counted_as_the_route_that_it_is() {
+        let observe = Observe::new(1, [("/v1/leases", Method::GET), ("/v1/leases/{name}", Method::GET)].into_iter());
+        for (path, route) in [
+            ("/v1/leases", "/v1/leases"),
+            ("/tenure/v1/leases", "/v1/leases"),
+            ("/{tenant}/tenure/v1/leases/{name}", "/v1/leases/{name}"),
+        ] {
+            assert_eq!(observe.0.route(path).expect("it is known")[0].labels.route, route, "{path}");
+        }
+        assert!(observe.0.route("/v1/leases/{name}/history").is_none());
     }
 }

@@ -5,13 +5,13 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answer;
 use super::app::App;
 use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
 use super::refusal::Refused;
-use super::{answer, wire};
-use crate::api::{self, Code, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
+use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
-use crate::node::{Answer, Query, Request, Served};
+use crate::node::{self, Query, Request, wire};
 use crate::types::{HolderId, LeaseName};
 
 /// One lease: its holder, or its last grant while that is remembered.
@@ -27,17 +27,8 @@ pub(super) async fn get(
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
-    let asked = name.clone();
-    match read(&app, hop, Query::Lease(name), params.consistency).await? {
-        (Answer::Lease(leases), served) => match wire::one_name(leases, served.now) {
-            Some(lease) => Ok(answer::ok(&served, &lease)),
-            None => {
-                let detail = format!("nothing is remembered of a lease {:?}", asked.as_str());
-                Err(Refused::new(Code::NotFound, detail).served(served))
-            }
-        },
-        (other, _) => Err(Refused::unexpected(&other)),
-    }
+    let response = read(&app, hop, Query::Lease(name.clone()), params.consistency).await?;
+    answer::reply(response, |answer, now| wire::found(&name, answer, now))
 }
 
 /// The last transitions of a lease, oldest first.
@@ -50,13 +41,8 @@ pub(super) async fn history(
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
-    match read(&app, hop, Query::History(name.clone()), params.consistency).await? {
-        (Answer::History(transitions), served) => {
-            let transitions = transitions.iter().map(wire::event).collect();
-            Ok(answer::ok(&served, &api::History { name: name.into(), transitions }))
-        }
-        (other, _) => Err(Refused::unexpected(&other)),
-    }
+    let response = read(&app, hop, Query::History(name.clone()), params.consistency).await?;
+    answer::reply(response, |answer, _| wire::history(name, answer))
 }
 
 /// Who waits for a lease, next first.
@@ -69,13 +55,8 @@ pub(super) async fn queue(
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
-    match read(&app, hop, Query::Queue(name.clone()), params.consistency).await? {
-        (Answer::Queue(waiters), served) => {
-            let waiters = wire::queue(waiters, served.now);
-            Ok(answer::ok(&served, &api::Queue { name: name.into(), waiters }))
-        }
-        (other, _) => Err(Refused::unexpected(&other)),
-    }
+    let response = read(&app, hop, Query::Queue(name.clone()), params.consistency).await?;
+    answer::reply(response, |answer, now| wire::queue(name, answer, now))
 }
 
 /// The query of an explanation.
@@ -103,12 +84,8 @@ pub(super) async fn explain(
     Params(params): Params<ExplainParams>,
 ) -> Result<Response, Refused> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
-    match read(&app, hop, query, params.consistency).await? {
-        (Answer::Explain(explanation), served) => {
-            Ok(answer::ok(&served, &wire::explanation(name, explanation, served.now)))
-        }
-        (other, _) => Err(Refused::unexpected(&other)),
-    }
+    let response = read(&app, hop, query, params.consistency).await?;
+    answer::reply(response, |answer, now| wire::explained(name, answer, now))
 }
 
 /// The query of a list.
@@ -153,18 +130,15 @@ pub(super) async fn list(
     let states = params.state.as_deref().map(read_states).transpose()?.unwrap_or_default();
     let after = params.cursor.as_deref().map(read_cursor).transpose()?;
     let filter = ListFilter { prefix: params.prefix, holder: params.holder, states };
-    match read(&app, hop, Query::List { filter, after, limit }, params.consistency).await? {
-        (Answer::List { leases, next }, served) => {
-            let leases = leases.into_iter().map(|lease| wire::lease(lease, served.now)).collect();
-            Ok(answer::ok(&served, &api::LeasePage { leases, cursor: next.map(|next| write_cursor(&next)) }))
-        }
-        (other, _) => Err(Refused::unexpected(&other)),
-    }
+    let response = read(&app, hop, Query::List { filter, after, limit }, params.consistency).await?;
+    answer::reply(response, |answer, now| {
+        let (leases, next) = wire::listed(answer, now)?;
+        Ok(api::LeasePage { leases, cursor: next.map(|next| write_cursor(&next)) })
+    })
 }
 
-async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<(Answer, Served), Refused> {
-    let response = hop.ask(app, Request::Read { query, consistency: consistency.into() }).await?;
-    Ok((response.answer, response.served))
+async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<node::Response, Refused> {
+    hop.ask(app, Request::Read { query, consistency: consistency.into() }).await
 }
 
 fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {

@@ -10,6 +10,9 @@ use super::refusal::Refused;
 use super::{claims, reads, status, watch};
 use crate::api::Code;
 
+/// There only if somebody renders them.
+const METRICS: &str = "/metrics";
+
 /// One method of one path.
 struct Route {
     method: Method,
@@ -35,23 +38,32 @@ fn table() -> Vec<Route> {
         route(Method::GET, "/v1/cluster", get(status::cluster)),
         route(Method::GET, "/livez", get(status::livez)),
         route(Method::GET, "/readyz", get(status::readyz)),
-        route(Method::GET, "/metrics", get(status::metrics)),
+        route(Method::GET, METRICS, get(status::metrics)),
         route(Method::GET, "/version", get(status::version)),
         route(Method::GET, "/openapi.json", get(status::openapi)),
     ]
 }
 
-/// The router with everything around it.
-pub(super) fn router(app: App) -> Router {
-    let table = table();
-    let observe = Observe::new(app.settings.node, table.iter().map(|route| (route.path, route.method.clone())));
-    let routes = table.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
-    routes
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
-        // One layer for everything: each costs every request an allocation and an indirect call.
-        .layer(observe)
-        .with_state(app)
+/// The paths of the node, and a problem for every other path.
+pub(super) fn whole(app: App) -> Router {
+    around(&app, router(&app).fallback(no_such_path)).with_state(app)
+}
+
+/// The paths of the node. What else there is is somebody else's.
+pub(super) fn routes(app: App) -> Router {
+    around(&app, router(&app)).with_state(app)
+}
+
+fn router(app: &App) -> Router<App> {
+    let has_metrics = app.settings.metrics.is_some();
+    let routes = table().into_iter().filter(|route| has_metrics || route.path != METRICS);
+    routes.fold(Router::new(), |router, route| router.route(route.path, route.handler))
+}
+
+fn around(app: &App, router: Router<App>) -> Router<App> {
+    let observe = Observe::new(app.settings.node, table().into_iter().map(|route| (route.path, route.method)));
+    // One layer for everything: each costs every request an allocation and an indirect call.
+    router.method_not_allowed_fallback(no_such_method).layer(observe)
 }
 
 async fn no_such_path(uri: Uri) -> Refused {

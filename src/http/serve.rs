@@ -36,7 +36,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.max_connections));
     let head_timeout = settings.head_timeout;
-    let router = routes::router(App::new(node, settings, shutdown.clone()));
+    let router = routes::whole(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

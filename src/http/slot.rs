@@ -1,13 +1,17 @@
-//! The place of a node that may not have started yet.
+//! The place of a node that may not have started yet, or may be gone.
 
 use std::sync::{Arc, OnceLock};
 
-use crate::node::Node;
+use super::refusal::Refused;
+use crate::api::Code;
+use crate::node::{Node, WeakNode};
 
 /// Where a listener finds its node. The listener can serve before the node has started: health is answered, and
 /// everything else is told to wait.
+///
+/// It does not keep the node alive, and neither do requests under way. Once the last handle of the node is dropped, requests are refused as shutting down.
 #[derive(Clone, Default)]
-pub struct NodeSlot(Arc<OnceLock<Node>>);
+pub struct NodeSlot(Arc<OnceLock<WeakNode>>);
 
 impl NodeSlot {
     /// The slot of a node that is still to start.
@@ -16,17 +20,24 @@ impl NodeSlot {
     }
 
     /// Fills the slot. A slot is filled once: a second node is ignored.
-    pub fn fill(&self, node: Node) {
-        let _ = self.0.set(node);
+    pub fn fill(&self, node: &Node) {
+        let _ = self.0.set(node.downgrade());
     }
 
-    pub fn get(&self) -> Option<&Node> {
-        self.0.get()
+    /// The node, if it has started and is still there.
+    pub(super) fn get(&self) -> Option<Node> {
+        self.0.get()?.as_guest()
+    }
+
+    /// The node, or why there is none.
+    pub(super) fn require(&self) -> Result<Node, Refused> {
+        let started = self.0.get().ok_or_else(|| Refused::new(Code::NotReady, "the node is starting"))?;
+        started.as_guest().ok_or_else(|| Refused::new(Code::ShuttingDown, "the node was dropped by its program"))
     }
 }
 
-impl From<Node> for NodeSlot {
-    fn from(node: Node) -> NodeSlot {
+impl From<&Node> for NodeSlot {
+    fn from(node: &Node) -> NodeSlot {
         let slot = NodeSlot::empty();
         slot.fill(node);
         slot

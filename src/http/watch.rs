@@ -5,10 +5,8 @@
 //! time to time (an `id` without data, which an `EventSource` keeps and does not deliver), so that resuming it does
 //! not ask for what is long forgotten. An event `lagged` ends a stream that fell behind.
 //!
-//! Relies on the node to make all transitions of one log entry visible at once, and on `Watch::next` to be
-//! cancel-safe.
+//! Relies on `Watch::next` to be cancel-safe.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,14 +23,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 
+use super::answer;
 use super::app::App;
 use super::input::Params;
 use super::observe::Open;
 use super::refusal::Refused;
-use super::{answer, wire};
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
-use crate::node::{Compacted, Watch, WatchPosition};
+use crate::node::{Watch, WatchEnd, wire};
 
 /// A filtered stream says its place after at most this many transitions that it did not show.
 const SILENT_AT_MOST: u32 = 1_000;
@@ -74,11 +72,9 @@ pub(super) async fn watch(
     let after = after.map_err(|error| Refused::invalid(format!("after: {error}")))?;
     let permit = app.watches.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Refused::new(Code::TooBusy, "the node has as many watches as it takes"))?;
-    let after = after.map(|EventId { index, part }| WatchPosition { index, part });
-    let watch = node.watch(after).map_err(compacted)?;
+    let watch = node.watch(after.map(EventId::into)).map_err(wire::compacted)?;
     // A stream that begins now says where that is, so that it can be resumed before its first event.
-    let WatchPosition { index, part } = watch.position();
-    let after = EventId { index, part };
+    let after = watch.position().into();
     let stream = Stream::new(&app, watch, params.prefix, after, permit);
     let chunks = futures_util::stream::unfold(stream, Stream::next_chunk);
     let mut response = answer::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
@@ -88,18 +84,11 @@ pub(super) async fn watch(
     Ok(response)
 }
 
-fn compacted(Compacted { oldest }: Compacted) -> Refused {
-    let detail = format!("only what comes after log index {oldest} is still kept; list the leases and watch from now");
-    Refused::from(Problem { oldest: Some(oldest), ..Problem::new(Code::Compacted, detail) })
-}
-
 /// One client's stream.
 struct Stream {
     app: App,
     watch: Watch,
     prefix: String,
-    /// What the watch gave that has not been handled: at most two, because one is looked at in advance.
-    ahead: VecDeque<Result<Arc<Transition>, Compacted>>,
     /// The place that was last told to the client.
     told: EventId,
     /// The place up to which transitions were handled.
@@ -121,7 +110,6 @@ impl Stream {
             app: app.clone(),
             watch,
             prefix,
-            ahead: VecDeque::with_capacity(2),
             told: after,
             seen: after,
             silent: 0,
@@ -145,30 +133,29 @@ impl Stream {
             self.wait(&mut chunk).await;
         }
         // What has happened meanwhile goes with it, in one write.
-        while chunk.len() < CHUNK_BYTES && !self.is_over && self.look_ahead() {
-            self.take_next(&mut chunk);
+        while chunk.len() < CHUNK_BYTES
+            && !self.is_over
+            && let Some(next) = self.watch.next().now_or_never()
+        {
+            self.take(next, &mut chunk);
         }
         if chunk.is_empty() { None } else { Some((Ok(Bytes::from(chunk)), self)) }
     }
 
     async fn wait(&mut self, chunk: &mut String) {
-        if self.ahead.is_empty() {
-            let shutdown = self.app.shutdown.clone();
-            tokio::select! {
-                () = shutdown.cancelled() => self.is_over = true,
-                next = self.watch.next() => self.ahead.push_back(next),
-                _ = self.keep_alive.tick() => self.say_place(chunk),
-            }
+        let shutdown = self.app.shutdown.clone();
+        tokio::select! {
+            () = shutdown.cancelled() => self.is_over = true,
+            next = self.watch.next() => self.take(next, chunk),
+            _ = self.keep_alive.tick() => self.say_place(chunk),
         }
-        self.take_next(chunk);
     }
 
-    /// Handles the next item that is at hand, if there is one.
-    fn take_next(&mut self, chunk: &mut String) {
-        match self.ahead.pop_front() {
-            None => {}
-            Some(Ok(transition)) => self.show(&transition, chunk),
-            Some(Err(Compacted { .. })) => {
+    fn take(&mut self, next: Result<Arc<Transition>, WatchEnd>, chunk: &mut String) {
+        match next {
+            Ok(transition) => self.show(&transition, chunk),
+            Err(WatchEnd::Stopped) => self.is_over = true,
+            Err(WatchEnd::Compacted(_)) => {
                 self.is_over = true;
                 let problem = Problem::new(Code::Lagged, format!("events are missing after {}", self.seen));
                 write_event(chunk, None, "lagged", &problem);
@@ -177,14 +164,7 @@ impl Stream {
     }
 
     fn show(&mut self, transition: &Transition, chunk: &mut String) {
-        // All transitions of an entry become visible at once: if no other one of it is there now, none will come.
-        self.look_ahead();
-        let next_index = match self.ahead.front() {
-            Some(Ok(next)) => Some(next.index),
-            _ => None,
-        };
-        let is_last = next_index != Some(transition.index);
-        self.seen = EventId { index: transition.index, part: (!is_last).then_some(transition.part) };
+        self.seen = self.watch.position().into();
         if transition.name.as_str().starts_with(&self.prefix) {
             let event = wire::event(transition);
             write_event(chunk, Some(self.seen), event.event.as_str(), &event);
@@ -207,16 +187,6 @@ impl Stream {
             self.told = self.seen;
             let _ = write!(chunk, "id: {}\n\n", self.told);
         }
-    }
-
-    /// Whether an item is at hand without waiting.
-    fn look_ahead(&mut self) -> bool {
-        if self.ahead.is_empty()
-            && let Some(next) = self.watch.next().now_or_never()
-        {
-            self.ahead.push_back(next);
-        }
-        !self.ahead.is_empty()
     }
 }
 

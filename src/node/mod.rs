@@ -1,14 +1,20 @@
 //! A node: one member of the cluster, for the server and for programs that embed one.
 //!
 //! It takes requests ([`Request`]), passes them to the leader when it is not the leader itself, and tells what it
-//! knows of the cluster. Everything it starts it also ends: after [`Node::shutdown`] no task, thread or file of it
-//! is left.
+//! knows of the cluster. Everything it starts it also ends: after [`Node::shutdown`], and soon after its last handle was
+//! dropped, no task, thread or file of it is left.
+//!
+//! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter, and keeps
+//! nothing in statics: several nodes can run in one process.
 
+mod builder;
 mod contact;
+mod ending;
 mod health;
 mod join;
 mod lead;
 mod leader;
+mod local;
 mod meters;
 mod promise;
 mod proposer;
@@ -16,30 +22,35 @@ mod request;
 mod route;
 mod start;
 mod status;
+mod tasks;
 mod timekeeper;
 mod waiting;
 mod watch;
+pub(crate) mod wire;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
 use crate::raft::RaftHandle;
 use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
+pub use builder::NodeBuilder;
 pub use health::Health;
+pub use local::Local;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 pub use route::Forward;
+pub use start::StartError;
 #[cfg(feature = "testing")]
-pub(crate) use start::Parts;
-pub use start::{NodeConfig, StartError};
+pub(crate) use start::{NodeConfig, Parts};
 pub use status::{ClusterStatus, Member, Role};
-pub use watch::{Compacted, Watch, WatchPosition};
+pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use contact::Contact;
 use lead::LeadClock;
@@ -48,13 +59,49 @@ use waiting::Waiting;
 use watch::History;
 
 /// A running node. Clones are the same node.
+///
+/// It runs until [`shutdown`](Node::shutdown), or until its last clone is dropped: then everything of it ends by
+/// itself, its files are closed, and the other nodes elect another leader as they would after a crash. Dropping it does
+/// not wait for that; a start with the same directory is refused as in use until it is done. A [`WeakNode`] does not keep a
+/// node alive, and neither do the routers and listeners of [`http`](crate::http).
+///
+/// ```no_run
+/// use tenure::node::{Forward, Node};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = Node::builder("orders")
+///     .id(1)
+///     .member(1, "127.0.0.1:8001", "127.0.0.1:9001")
+///     .member(2, "127.0.0.1:8002", "127.0.0.1:9002")
+///     .member(3, "127.0.0.1:8003", "127.0.0.1:9003")
+///     .data("data/1")
+///     .start()
+///     .await?;
+/// // The API, in the program's own axum application.
+/// let app = axum::Router::new().nest("/tenure", node.router());
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:8001").await?;
+/// axum::serve(listener, app).await?;
+/// node.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
     inner: Arc<Inner<S, T>>,
+    /// Shared by all handles and by nothing else: the node's own tasks have `inner` only, so that they do not keep it
+    /// alive. A guest has none either.
+    owner: Option<Arc<DropGuard>>,
+}
+
+/// A node, if it is still there. See [`Node::downgrade`].
+pub struct WeakNode<S: Storage = SledStorage, T: Transport = TcpTransport> {
+    inner: Weak<Inner<S, T>>,
+    owner: Weak<DropGuard>,
 }
 
 pub(crate) struct Inner<S: Storage, T: Transport> {
     id: NodeId,
     cluster: String,
+    ttl: TtlPolicy,
     timeouts: Timeouts,
     raft: Arc<RaftHandle<S>>,
     storage: S,
@@ -69,6 +116,8 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     /// Ends everything.
     stop: CancellationToken,
     tasks: TaskTracker,
+    /// Cancelled when nothing of the node is left.
+    ended: CancellationToken,
     /// Why the node cannot go on, once it cannot.
     failure: tokio::sync::watch::Sender<Option<String>>,
 }
@@ -93,6 +142,19 @@ impl<S: Storage, T: Transport> Node<S, T> {
         &self.inner.cluster
     }
 
+    /// Which ttls requests to this node may ask for.
+    pub fn ttl(&self) -> TtlPolicy {
+        self.inner.ttl
+    }
+
+    /// The same node, without keeping it alive.
+    pub fn downgrade(&self) -> WeakNode<S, T> {
+        WeakNode {
+            inner: Arc::downgrade(&self.inner),
+            owner: self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade),
+        }
+    }
+
     /// Carries a request out, here or at the leader. Dropping the future of a waiting acquire gives up its place.
     pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
         self.inner.route(request, forward).await
@@ -111,15 +173,38 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Waits until the node cannot go on, and tells why. Pending for ever on a node that is well.
     pub async fn wait_failed(&self) -> String {
         let mut failure = self.inner.failure.subscribe();
-        match failure.wait_for(Option::is_some).await {
-            Ok(failure) => failure.clone().expect("waited for"),
-            Err(_) => std::future::pending().await,
+        // Taken out before anything is awaited again: what is borrowed here cannot move to another thread.
+        let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
+        match why {
+            Some(why) => why,
+            None => std::future::pending().await,
         }
     }
 }
 
 impl<S: Storage, T: Transport> Clone for Node<S, T> {
     fn clone(&self) -> Self {
-        Node { inner: self.inner.clone() }
+        Node { inner: self.inner.clone(), owner: self.owner.clone() }
+    }
+}
+
+impl<S: Storage, T: Transport> WeakNode<S, T> {
+    /// The node, unless its last handle was dropped.
+    pub fn upgrade(&self) -> Option<Node<S, T>> {
+        let owner = self.owner.upgrade()?;
+        let inner = self.inner.upgrade()?;
+        Some(Node { inner, owner: Some(owner) })
+    }
+
+    /// The node for somebody who asks it something: while the answer is waited for, which can take a day, the node can
+    /// end, and the answer then says so.
+    pub(crate) fn as_guest(&self) -> Option<Node<S, T>> {
+        Some(Node { owner: None, ..self.upgrade()? })
+    }
+}
+
+impl<S: Storage, T: Transport> Clone for WeakNode<S, T> {
+    fn clone(&self) -> Self {
+        WeakNode { inner: self.inner.clone(), owner: self.owner.clone() }
     }
 }

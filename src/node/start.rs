@@ -1,45 +1,40 @@
-//! Starting and ending a node.
+//! Starting a node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::contact::Contact;
+use super::ending::Life;
 use super::join::{self, Acquaintances};
 use super::lead::LeadClock;
 use super::meters::Transitions;
 use super::promise;
-use super::proposer::{self, Proposer, waiter_weight};
+use super::proposer::Proposer;
 use super::route::Forwarding;
-use super::timekeeper::Timekeeper;
+use super::tasks::Observers;
 use super::waiting::Waiting;
 use super::watch::History;
 use super::{Inner, Node, Timeouts};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{LeaseSettings, MemberConfig, RaftTimings};
-use crate::lease::{Command, Effects, Machine, WaiterId};
+use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
-use crate::raft::{Observer, PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
+use crate::raft::{PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
 use crate::storage::{self, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::types::NodeId;
-use tokio::sync::mpsc;
 
 /// Syncs that are timed at a start, to warn about a disk that is too slow for the timings.
 const FSYNC_SAMPLES: usize = 20;
 /// Longest wait for a change to be committed before its outcome is unknown.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of waiters in one command that keeps them waiting.
-const KEEP_WAITING_BYTES: usize = 32 << 10;
 
-/// What a node needs to know to start.
+/// What a node needs to know to start, checked.
 #[derive(Clone, Debug)]
-pub struct NodeConfig {
+pub(crate) struct NodeConfig {
     pub cluster: String,
     pub id: NodeId,
     /// Every member that the cluster is formed with, this one included.
@@ -47,19 +42,24 @@ pub struct NodeConfig {
     pub data: PathBuf,
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
+    /// What requests to this node may ask for.
+    pub ttl: TtlPolicy,
 }
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// Everything that is wrong with what the node was to start with. Nothing was bound or opened.
+    #[error("a node cannot start with these settings:\n{0}")]
+    Invalid(Problems),
+    #[error("cannot listen for other nodes on {address}: {source}")]
+    Listen { address: String, source: std::io::Error },
     #[error(transparent)]
     Storage(#[from] StorageError),
     #[error(transparent)]
     Refused(#[from] peer::Refusal),
     #[error("Raft could not be restored: {0}")]
     Raft(String),
-    #[error("node {0} is not among the members of its own configuration")]
-    NotAMember(NodeId),
     #[error(
         "the file PROMISE in the data directory could not be read or written: {0}. If it is damaged, remove it once the \
          node has been down for longer than any leadership lease it was configured with"
@@ -70,36 +70,37 @@ pub enum StartError {
 impl Node {
     /// Opens the data directory and starts. Returns when the node takes requests; it may not know a leader yet.
     ///
-    /// On every start but the first it first keeps still for one leadership lease.
-    pub async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
+    /// On every start but the first it first keeps still for one leadership lease. A start that fails, or is given up,
+    /// leaves nothing behind; one that fails says so when that is done.
+    pub(super) async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
         let identity = storage::Identity { cluster: config.cluster.clone(), node: config.id };
         let dir = config.data.clone();
         let opened = tokio::task::spawn_blocking(move || SledStorage::open_or_create(dir, identity)).await;
         let Opened { storage, is_new, incarnation } = opened.expect("opening does not panic")?;
         let promise = config.raft.leadership_lease();
-        let still = exchange_promise(&config, promise).await?;
-        warn_of_slow_disk(&config).await;
-        let known = Arc::new(Acquaintances::default());
         let identity = Identity { cluster: config.cluster.clone(), node: config.id, incarnation, promise };
+        let known = Arc::new(Acquaintances::default());
         let transport = TcpTransport::new(identity.clone(), known.clone());
-        let service = Arc::new(RaftService::new(storage.clone()));
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), stop.clone()));
-        let safeguards = Safeguards::default();
-        let parts = Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, stop, tasks };
-        let dir = config.data.clone();
-        let node = Node::assemble(config, Arc::new(SystemClock), parts).await?;
-        let renewed = tokio::task::spawn_blocking(move || promise::renew(&dir, promise)).await;
-        renewed.expect("renewing does not panic").map_err(StartError::Promise)?;
-        Ok(node)
-    }
-
-    /// Hands leadership on, ends everything, and closes the data directory. Takes at most a few leadership leases.
-    pub async fn shutdown(&self) {
-        self.end().await;
-        self.inner.transport.shutdown().await;
-        let storage = self.inner.storage.clone();
-        tokio::task::spawn_blocking(move || storage.close()).await.expect("closing does not panic");
+        let life = Life::begin(storage.clone(), transport.clone());
+        let ended = life.ended.clone();
+        let started = async {
+            let still = exchange_promise(&config, promise).await?;
+            warn_of_slow_disk(&config).await;
+            let service = Arc::new(RaftService::new(storage.clone()));
+            life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
+            let safeguards = Safeguards::default();
+            let parts = Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life };
+            let dir = config.data.clone();
+            let node = Node::assemble(config, Arc::new(SystemClock), parts).await?;
+            let renewed = tokio::task::spawn_blocking(move || promise::renew(&dir, promise)).await;
+            renewed.expect("renewing does not panic").map_err(StartError::Promise)?;
+            Ok(node)
+        };
+        let started = started.await;
+        if started.is_err() {
+            ended.cancelled().await;
+        }
+        started
     }
 }
 
@@ -114,8 +115,7 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     /// The longest promise that this node may have given and forgotten.
     still: Duration,
     safeguards: Safeguards,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    life: Life<S>,
 }
 
 #[cfg(feature = "testing")]
@@ -128,18 +128,9 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         incarnation: u64,
         still: Duration,
     ) -> Parts<S, T> {
-        Parts {
-            storage,
-            transport,
-            service,
-            known: Arc::default(),
-            is_new,
-            incarnation,
-            still,
-            safeguards: Safeguards::default(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-        }
+        let life = Life::begin(storage.clone(), transport.clone());
+        let (known, safeguards) = (Arc::default(), Safeguards::default());
+        Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life }
     }
 
     pub fn without(mut self, safeguards: Safeguards) -> Parts<S, T> {
@@ -154,8 +145,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, stop, tasks } = parts;
-        let members = members(&config)?;
+        let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life } = parts;
         if !is_new && safeguards.quarantine {
             // A promise to the leader of the time before may still hold, and it is forgotten.
             tokio::time::sleep(config.raft.by_any_clock(still)).await;
@@ -164,7 +154,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             return Err(refusal.into());
         }
         let (waiting, left) = Waiting::new();
-        let history = Arc::new(History::new());
+        let history = Arc::new(History::new(life.stop.clone()));
         let observer =
             Arc::new(Observers { waiting: waiting.clone(), history: history.clone(), transitions: Transitions::new() });
         let replica = Replica::new(config.lease.limits, observer);
@@ -179,11 +169,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
             clock.clone(),
         );
         let raft = Arc::new(raft.await.map_err(StartError::Raft)?);
+        let is_first = life.raft.set(raft.clone()).is_ok();
+        assert!(is_first, "a life has one Raft");
         known.look_into(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         let (proposer, jobs) = Proposer::new();
         let inner = Arc::new(Inner {
             id: config.id,
             cluster: config.cluster.clone(),
+            ttl: config.ttl,
             timeouts: timeouts(&config.raft),
             raft: raft.clone(),
             storage,
@@ -194,8 +187,9 @@ impl<S: Storage, T: Transport> Node<S, T> {
             history,
             contact: Contact::new(clock),
             draining: AtomicBool::new(false),
-            stop,
-            tasks,
+            stop: life.stop,
+            tasks: life.tasks,
+            ended: life.ended,
             failure: tokio::sync::watch::Sender::new(None),
         });
         known.met(config.id, incarnation);
@@ -204,114 +198,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
         raft.run();
         let first = config.members.iter().map(|member| member.id).min();
         if is_new && first == Some(config.id) {
-            raft.form(members).await.map_err(StartError::Raft)?;
+            raft.form(members(&config)).await.map_err(StartError::Raft)?;
         }
         inner.spawn(inner.clone().join(known, incarnation, config.members));
-        Ok(Node { inner })
-    }
-
-    /// Refuses new requests, hands leadership on, and ends all tasks.
-    pub(crate) async fn end(&self) {
-        let inner = &self.inner;
-        inner.draining.store(true, Ordering::Relaxed);
-        if inner.clock.lead().is_some() {
-            match inner.raft.hand_on(inner.timeouts.hand_on).await {
-                Ok(to) => tracing::info!(to, "leadership handed on"),
-                Err(error) => tracing::warn!(%error, "leadership not handed on: the others elect when its lease ends"),
-            }
-        }
-        self.kill().await;
-    }
-
-    /// Ends all tasks, without a word to the other nodes.
-    pub(crate) async fn kill(&self) {
-        let inner = &self.inner;
-        inner.stop.cancel();
-        inner.raft.shutdown().await;
-        inner.tasks.close();
-        inner.tasks.wait().await;
-    }
-}
-
-impl<S: Storage, T: Transport> Inner<S, T> {
-    fn begin(
-        self: &Arc<Self>,
-        config: &NodeConfig,
-        jobs: proposer::Jobs,
-        left: mpsc::UnboundedReceiver<WaiterId>,
-        known: Arc<Acquaintances>,
-    ) {
-        let stop = self.stop.clone();
-        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), self.proposer.clone(), stop.clone());
-        self.tasks.spawn(run);
-        let timekeeper = Timekeeper {
-            node: self.id,
-            raft: self.raft.clone(),
-            clock: self.clock.clone(),
-            proposer: self.proposer.clone(),
-            known,
-            limits: config.lease.limits,
-            tick: Duration::from_millis(config.lease.tick_ms),
-        };
-        self.tasks.spawn(timekeeper.run(stop));
-        self.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
-        self.spawn(self.clone().leave_queues(left));
-        self.spawn(self.clone().notice_failure());
-        self.spawn(self.clone().notice_stall());
-        self.spawn(self.clone().set_gauges());
-    }
-
-    /// Runs until the node stops.
-    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = work => {}
-            }
-        });
-    }
-
-    /// Tells the log, while this node leads, that the requests it holds still wait.
-    async fn keep_waiting(self: Arc<Self>, interval: Duration) {
-        loop {
-            tokio::time::sleep(interval).await;
-            if self.clock.lead().is_none() {
-                continue;
-            }
-            for waiters in split(self.waiting.ids()) {
-                // What fails is repeated long before the patience ends.
-                let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
-            }
-        }
-    }
-
-    /// Gives up the places of requests that went away.
-    async fn leave_queues(self: Arc<Self>, mut left: mpsc::UnboundedReceiver<WaiterId>) {
-        while let Some(waiter) = left.recv().await {
-            // What fails is forgotten when the patience ends.
-            let _ = self.proposer.propose(Command::LeaveQueue { waiter }).await;
-        }
-    }
-}
-
-/// Those who are told of every applied entry.
-struct Observers {
-    waiting: Arc<Waiting>,
-    history: Arc<History>,
-    transitions: Transitions,
-}
-
-impl Observer for Observers {
-    fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
-        self.transitions.count(&effects.transitions);
-        self.waiting.applied(&effects, machine);
-        self.history.applied(index, &effects.transitions);
-    }
-
-    fn replaced(&self, index: u64) {
-        self.history.replaced(index);
+        Ok(Node { inner, owner: Some(Arc::new(life.owner)) })
     }
 }
 
@@ -321,29 +211,14 @@ async fn exchange_promise(config: &NodeConfig, promise: Duration) -> Result<Dura
     exchanged.expect("exchanging does not panic").map_err(StartError::Promise)
 }
 
-fn members(config: &NodeConfig) -> Result<BTreeMap<NodeId, PeerInfo>, StartError> {
+fn members(config: &NodeConfig) -> BTreeMap<NodeId, PeerInfo> {
     let info = |member: &MemberConfig| PeerInfo { http: member.http.clone(), peer: member.peer.clone() };
-    let members: BTreeMap<_, _> = config.members.iter().map(|member| (member.id, info(member))).collect();
-    if members.contains_key(&config.id) { Ok(members) } else { Err(StartError::NotAMember(config.id)) }
+    config.members.iter().map(|member| (member.id, info(member))).collect()
 }
 
 fn timeouts(raft: &RaftTimings) -> Timeouts {
     let lease = raft.leadership_lease();
     Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, hand_on: lease * 2 }
-}
-
-fn split(ids: Vec<WaiterId>) -> Vec<Vec<WaiterId>> {
-    let mut parts: Vec<Vec<WaiterId>> = Vec::new();
-    let mut bytes = KEEP_WAITING_BYTES;
-    for id in ids {
-        bytes += waiter_weight(&id);
-        if bytes > KEEP_WAITING_BYTES {
-            parts.push(Vec::new());
-            bytes = waiter_weight(&id);
-        }
-        parts.last_mut().expect("one was just pushed").push(id);
-    }
-    parts
 }
 
 async fn warn_of_slow_disk(config: &NodeConfig) {

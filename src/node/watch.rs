@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::lease::Transition;
 
@@ -28,11 +29,23 @@ pub struct Compacted {
     pub oldest: u64,
 }
 
+/// Why a watch delivers nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchEnd {
+    #[error(transparent)]
+    Compacted(#[from] Compacted),
+    /// Everything that it applied was delivered.
+    #[error("the node has stopped")]
+    Stopped,
+}
+
 /// The transitions that are kept.
 pub(super) struct History {
     kept: Mutex<Kept>,
     /// Log index of the last applied entry.
     applied: watch::Sender<u64>,
+    /// The node's: nothing is applied any more.
+    stop: CancellationToken,
 }
 
 struct Kept {
@@ -49,9 +62,9 @@ pub struct Watch {
 }
 
 impl History {
-    pub fn new() -> History {
+    pub fn new(stop: CancellationToken) -> History {
         let kept = Mutex::new(Kept { transitions: VecDeque::new(), floor: 0 });
-        History { kept, applied: watch::Sender::new(0) }
+        History { kept, applied: watch::Sender::new(0), stop }
     }
 
     pub fn applied(&self, index: u64, transitions: &[Transition]) {
@@ -92,15 +105,19 @@ impl History {
 }
 
 impl Watch {
-    /// The next transition. Waits until there is one.
-    pub async fn next(&mut self) -> Result<Arc<Transition>, Compacted> {
+    /// The next transition. Waits until there is one. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Arc<Transition>, WatchEnd> {
         loop {
             self.applied.borrow_and_update();
-            if let Some(transition) = self.look()? {
-                self.after = (transition.index, transition.part);
+            if let Some((transition, is_last)) = self.look()? {
+                self.after = (transition.index, if is_last { u32::MAX } else { transition.part });
                 return Ok(transition);
             }
-            self.applied.changed().await.expect("the history that this cursor holds has the sender");
+            tokio::select! {
+                biased;
+                changed = self.applied.changed() => changed.expect("the history that this cursor holds has the sender"),
+                () = self.history.stop.cancelled() => return Err(WatchEnd::Stopped),
+            }
         }
     }
 
@@ -110,15 +127,18 @@ impl Watch {
         WatchPosition { index, part: (part != u32::MAX).then_some(part) }
     }
 
-    fn look(&self) -> Result<Option<Arc<Transition>>, Compacted> {
+    /// What comes next, and whether it is the last of its entry: all of an entry's become visible at once.
+    fn look(&self) -> Result<Option<(Arc<Transition>, bool)>, Compacted> {
         let kept = self.history.kept.lock();
         let (index, part) = self.after;
         // Behind a part of a forgotten entry there may have been more of it.
         if index < kept.floor || (index == kept.floor && part != u32::MAX && kept.floor > 0) {
             return Err(Compacted { oldest: kept.floor });
         }
-        let next = kept.transitions.partition_point(|kept| (kept.index, kept.part) <= self.after);
-        Ok(kept.transitions.get(next).cloned())
+        let place = kept.transitions.partition_point(|kept| (kept.index, kept.part) <= self.after);
+        let Some(next) = kept.transitions.get(place) else { return Ok(None) };
+        let is_last = kept.transitions.get(place + 1).is_none_or(|following| following.index != next.index);
+        Ok(Some((next.clone(), is_last)))
     }
 }
 
@@ -158,13 +178,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_delivers_each_transition_once_and_in_order_across_resume() {
-        let history = Arc::new(History::new());
+        let history = Arc::new(History::new(CancellationToken::new()));
         let mut early = history.watch(None).expect("nothing is forgotten");
         for index in 1..=3 {
             history.applied(index, &entry(index, 2));
         }
         let all = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)];
         assert_eq!(take(&mut early, 6).await, all);
+        assert_eq!(early.position(), WatchPosition { index: 3, part: None }, "the whole of the last entry");
         for cut in 0..6 {
             let mut first = history.watch(behind(0)).expect("kept");
             let mut taken = take(&mut first, cut).await;
@@ -176,16 +197,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_of_what_is_forgotten_says_compacted() {
-        let history = Arc::new(History::new());
+        let history = Arc::new(History::new(CancellationToken::new()));
         let mut slow = history.watch(None).expect("nothing is forgotten");
         for index in 1..=KEPT_TRANSITIONS as u64 + 1 {
             history.applied(index, &entry(index, 1));
         }
-        assert_eq!(slow.next().await.unwrap_err(), Compacted { oldest: 1 });
+        assert_eq!(slow.next().await.unwrap_err(), WatchEnd::Compacted(Compacted { oldest: 1 }));
         assert!(history.watch(behind(0)).is_err());
         assert_eq!(take(&mut history.watch(behind(1)).expect("kept"), 1).await, [(2, 0)]);
         history.replaced(KEPT_TRANSITIONS as u64 + 50);
         assert!(history.watch(behind(9)).is_err());
         assert!(history.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_watch_of_a_node_that_stops_delivers_what_there_is_and_ends() {
+        let stop = CancellationToken::new();
+        let history = Arc::new(History::new(stop.clone()));
+        let mut watch = history.watch(None).expect("nothing is forgotten");
+        history.applied(1, &entry(1, 2));
+        stop.cancel();
+        assert_eq!(take(&mut watch, 2).await, [(1, 0), (1, 1)]);
+        assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);
     }
 }

@@ -128,4 +128,9 @@ impl Transport for MemoryTransport {
         };
         tokio::time::timeout(timeout, passage).await.unwrap_or(Err(CallError::Timeout { target, timeout }))
     }
+
+    /// Nobody reaches the node any more; calls of its own go on.
+    async fn shutdown(&self) {
+        self.board.unplug(self.from);
+    }
 }

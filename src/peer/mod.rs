@@ -72,6 +72,9 @@ pub trait Transport: Clone + Send + Sync + 'static {
         body: Bytes,
         timeout: Duration,
     ) -> impl Future<Output = Result<Bytes, CallError>> + Send;
+
+    /// Closes every connection and waits until nothing of this transport runs. Calls fail from then on.
+    fn shutdown(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Answers what other nodes ask.

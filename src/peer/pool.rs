@@ -42,13 +42,6 @@ impl TcpTransport {
         TcpTransport { inner: Arc::new(Inner { identity, incarnations, slots: Mutex::default(), tasks, stop }) }
     }
 
-    /// Closes every connection and waits until nothing of this transport runs.
-    pub async fn shutdown(&self) {
-        self.inner.stop.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
-    }
-
     async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
         let slot = self.inner.slots.lock().entry((target, lane)).or_default().clone();
         let mut slot = slot.lock().await;
@@ -116,5 +109,13 @@ impl Transport for TcpTransport {
                 Err(timed_out())
             }
         }
+    }
+
+    async fn shutdown(&self) {
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        // The writing halves of connections that nothing reads any more.
+        self.inner.slots.lock().clear();
     }
 }

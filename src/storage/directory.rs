@@ -29,8 +29,15 @@ pub(super) const FORMAT: u32 = 1;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Held until dropped.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing the file would do, but for a child that is being started at this moment: until it runs its program it
+        // has a copy of every file.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Directory {
@@ -42,7 +49,7 @@ impl Directory {
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(|error| StorageError::io("open", &lock_path, &error))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Directory { path, _lock: lock }),
+            Ok(()) => Ok(Directory { path, lock }),
             Err(TryLockError::WouldBlock) => Err(StorageError::InUse { dir: path }),
             Err(TryLockError::Error(error)) => Err(StorageError::io("lock", lock_path, &error)),
         }

@@ -339,4 +339,8 @@ impl Storage for SledStorage {
     fn failure(&self) -> watch::Receiver<Option<StorageError>> {
         self.shared().failure.subscribe()
     }
+
+    fn close(&self) {
+        SledStorage::close(self);
+    }
 }

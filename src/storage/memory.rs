@@ -361,4 +361,6 @@ impl Storage for MemoryStorage {
     fn failure(&self) -> watch::Receiver<Option<StorageError>> {
         self.shared.failure.subscribe()
     }
+
+    fn close(&self) {}
 }

@@ -164,6 +164,9 @@ pub trait Storage: Clone + Send + Sync + 'static {
 
     /// Becomes `Some` when the store is poisoned. The node then says why, and stops.
     fn failure(&self) -> watch::Receiver<Option<StorageError>>;
+
+    /// Writes what is queued, and releases every file. Blocks; a store that has none goes on as before.
+    fn close(&self);
 }
 
 /// Why the store did not open, answer or write.

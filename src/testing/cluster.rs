@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::TokioClock;
-use crate::config::{LeaseSettings, MemberConfig, RaftTimings};
+use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Node, NodeConfig, Parts};
 use crate::peer::memory::{MemoryTransport, Switchboard};
 use crate::raft::{HandOnError, RaftService, Safeguards};
@@ -21,8 +21,7 @@ pub type TestNode = Node<MemoryStorage, MemoryTransport>;
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
-/// Nodes 1 to n. Dropping it leaves nothing behind but tasks that end with their runtime; [`shutdown`](Self::shutdown)
-/// ends them in order.
+/// Nodes 1 to n. Dropping it ends them like a crash; [`shutdown`](Self::shutdown) ends them in order.
 pub struct Cluster {
     pub board: Switchboard,
     members: Vec<MemberConfig>,
@@ -111,9 +110,8 @@ impl Cluster {
 
     /// Ends all nodes in order.
     pub async fn shutdown(mut self) {
-        for (id, node) in std::mem::take(&mut self.nodes) {
-            node.end().await;
-            self.board.unplug(id);
+        for node in std::mem::take(&mut self.nodes).into_values() {
+            node.shutdown().await;
         }
     }
 
@@ -125,6 +123,7 @@ impl Cluster {
             data: "in-memory".into(),
             raft: self.timings,
             lease: self.lease,
+            ttl: TtlPolicy::default(),
         };
         let storage = self.disks[&id].clone();
         let service = Arc::new(RaftService::new(storage.clone()));

@@ -1,11 +1,18 @@
-//! For tests: a whole cluster in one process, in memory, under tokio's clock.
+//! For tests: a cluster that is played, a way to a cluster that can be cut, and a whole cluster in one process.
 //!
-//! With tokio's clock paused (`#[tokio::test(start_paused = true)]`) seconds of cluster life pass in milliseconds.
+//! - [`FakeCluster`] for the tests of a program that holds leases: nothing runs, and the test says what happens.
+//! - [`Switch`] between a manager and any cluster.
+//! - [`Cluster`], real nodes in memory with a network that can be partitioned, under tokio's clock: with the clock paused
+//!   (`#[tokio::test(start_paused = true)]`) seconds of cluster life pass in milliseconds.
 
 mod clock;
 mod cluster;
+mod fake;
+mod switch;
 
-pub use clock::TokioClock;
+pub use clock::{ManualClock, TokioClock};
 pub use cluster::{Cluster, TestNode};
+pub use fake::FakeCluster;
+pub use switch::{Line, Switch};
 
 pub use crate::raft::Safeguards;

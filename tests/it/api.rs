@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure::config::{LeaseSettings, MemberConfig, RaftTimings};
 use tenure::http::{self, NodeSlot, Settings};
-use tenure::node::{Node, NodeConfig};
+use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -29,17 +28,16 @@ impl Cluster {
         let address = http_listener.local_addr().expect("it is bound");
         let peer = peer_listener.local_addr().expect("it is bound").to_string();
         let data = TempDir::new().expect("a folder");
-        let config = NodeConfig {
-            cluster: "test".to_owned(),
-            id: 1,
-            members: vec![MemberConfig { id: 1, http: address.to_string(), peer }],
-            data: data.path().join("1"),
-            raft: RaftTimings::lan(),
-            lease: LeaseSettings::default(),
-        };
-        let node = Node::start(config, peer_listener).await.expect("it starts");
+        let node = Node::builder("test")
+            .id(1)
+            .member(1, address.to_string(), peer)
+            .data(data.path().join("1"))
+            .peer_listener(peer_listener)
+            .start()
+            .await
+            .expect("it starts");
         let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(node.clone()), Settings::new(1), stop.clone()));
+        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), Settings::new(1), stop.clone()));
         let cluster = Cluster { node, address, stop, client: reqwest::Client::new(), _data: data };
         let ready = async { while cluster.get("/readyz").await.0 != 200 {} };
         tokio::time::timeout(SOON, ready).await.expect("it is ready soon");

@@ -14,6 +14,7 @@
 
 mod disk;
 mod failing;
+mod fence;
 mod history;
 mod recorder;
 mod workload;

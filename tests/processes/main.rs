@@ -1,13 +1,16 @@
 //! Real processes, killed, paused, stopped and starved of their disks, and seen from outside only.
 //!
 //! Everything is on loopback, on ports and in folders of each test's own. Every test ends by itself and leaves no
-//! process and no mount behind. `TENURE_KILLS` and `TENURE_READS` make two of them longer.
+//! process and no mount behind. `TENURE_KILLS`, `TENURE_READS` and `TENURE_PAUSES` make three of them longer.
 
 mod client;
 mod cluster;
+mod example;
 mod figures;
 mod mount;
 mod port;
+#[path = "../support/postgres.rs"]
+mod postgres;
 mod prober;
 mod process;
 
@@ -16,6 +19,7 @@ mod crashes;
 mod dev;
 mod directories;
 mod disks;
+mod fenced;
 mod formation;
 mod pauses;
 mod returning;

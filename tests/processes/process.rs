@@ -48,6 +48,10 @@ impl Process {
         Process { name: name.to_owned(), child, stdout, stderr }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));

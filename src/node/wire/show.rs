@@ -1,4 +1,4 @@
-//! The JSON of what the lease machine and the node say.
+//! What the lease machine and the node say, in the API's types.
 
 use crate::api;
 use crate::lease::{
@@ -54,7 +54,7 @@ fn state(state: LeaseState) -> api::LeaseState {
     }
 }
 
-pub(super) fn list_state(filter: api::StateFilter) -> ListState {
+pub(crate) fn list_state(filter: api::StateFilter) -> ListState {
     match filter {
         api::StateFilter::Active => ListState::Active,
         api::StateFilter::Renewed => ListState::Renewed,
@@ -84,7 +84,7 @@ fn grant_cause(cause: GrantCause) -> api::GrantCause {
 }
 
 /// A transition as the watch and the history show it.
-pub fn event(transition: &Transition) -> api::Event {
+pub(crate) fn event(transition: &Transition) -> api::Event {
     let (kind, cause, reason, to) = match &transition.change {
         Change::Granted(cause) => (api::EventKind::Granted, Some(grant_cause(*cause)), None, None),
         Change::Expired => (api::EventKind::Expired, None, None, None),
@@ -188,7 +188,7 @@ fn in_words(standing: &api::Standing) -> String {
     }
 }
 
-pub(super) fn cluster(status: ClusterStatus) -> api::Cluster {
+pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
     let members = status.members.into_iter().map(|member| api::Member {
         id: member.id,
         role: match member.role {

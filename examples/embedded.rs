@@ -1,0 +1,110 @@
+//! A web service whose three replicas are their own cluster: no other process is needed for their leases.
+//!
+//! ```sh
+//! for id in 1 2 3; do cargo run --example embedded -- --id $id --data /tmp/embedded/$id & done
+//! curl localhost:7401/lease-acquire/report
+//! curl localhost:7402/lease-check/report
+//! curl localhost:7403/tenure/v1/leases/report
+//! ```
+//!
+//! `--base PORT` moves the ports: replica N serves at PORT + N and meets the others at PORT + 100 + N.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use tenure::client::{CallError, LeaseManager, Wait};
+use tenure::node::Node;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+const REPLICAS: u64 = 3;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let Arguments { id, base, data } = Arguments::read()?;
+    let http = |id: u64| format!("127.0.0.1:{}", u64::from(base) + id);
+    let peer = |id: u64| format!("127.0.0.1:{}", u64::from(base) + 100 + id);
+    let listener = TcpListener::bind(http(id)).await?;
+
+    let replica = Node::builder("embedded-example").id(id).data(data);
+    let node = (1..=REPLICAS).fold(replica, |node, id| node.member(id, http(id), peer(id))).start().await?;
+    let leases = node.leases();
+
+    let app = Router::new()
+        .route("/lease-acquire/{name}", get(acquire))
+        .route("/lease-check/{name}", get(check))
+        .with_state(leases.clone())
+        .nest("/tenure", node.router());
+    println!("replica {id} serves at http://{}", http(id));
+
+    let stop = async move {
+        tokio::select! {
+            signal = asked_to_stop() => println!("{signal}: stopping"),
+            why = node.wait_failed() => eprintln!("the node cannot go on: {why}"),
+        }
+        // First what needs the node, then the node; the server ends last, with whatever it still answers.
+        leases.shutdown().await;
+        node.shutdown().await;
+    };
+    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    Ok(())
+}
+
+/// Acquires a lease for this replica and keeps it, until the replica goes.
+async fn acquire(State(leases): State<LeaseManager>, Path(name): Path<String>) -> (StatusCode, String) {
+    let lease = match leases.lease(&name) {
+        Ok(lease) => lease,
+        Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()),
+    };
+    match lease.acquire(Wait::No).await {
+        Ok(token) => (StatusCode::OK, format!("acquired with token {token}")),
+        Err(CallError::Refused(problem)) => (StatusCode::CONFLICT, problem.detail),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+    }
+}
+
+/// Whether this replica holds a lease. By its own knowledge, without asking anybody.
+async fn check(State(leases): State<LeaseManager>, Path(name): Path<String>) -> (StatusCode, String) {
+    match leases.lease(&name) {
+        Ok(lease) => (StatusCode::OK, lease.is_held().to_string()),
+        Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+    }
+}
+
+async fn asked_to_stop() -> &'static str {
+    let mut terminate = signal(SignalKind::terminate()).expect("SIGTERM can be caught");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("SIGINT can be caught");
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+struct Arguments {
+    id: u64,
+    base: u16,
+    data: PathBuf,
+}
+
+impl Arguments {
+    fn read() -> Result<Arguments, Box<dyn Error>> {
+        let (mut id, mut base, mut data) = (None, 7400, None);
+        let mut words = std::env::args().skip(1);
+        while let Some(flag) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{flag} needs a value"))?;
+            match flag.as_str() {
+                "--id" => id = Some(value.parse()?),
+                "--base" => base = value.parse()?,
+                "--data" => data = Some(PathBuf::from(value)),
+                _ => return Err(format!("{flag} is unknown; --id, --base and --data are not").into()),
+            }
+        }
+        let id = id.ok_or("--id is missing: which replica is this, 1, 2 or 3?")?;
+        let data = data.unwrap_or_else(|| std::env::temp_dir().join(format!("tenure-embedded-{id}")));
+        Ok(Arguments { id, base, data })
+    }
+}

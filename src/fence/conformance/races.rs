@@ -1,0 +1,103 @@
+//! The rules that only show when writers race.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::rules::{Examination, fencing};
+use super::{Answer, NotConformant, Resource, Rule};
+
+/// Writes of each racing holder. More than one, so that some of an older one's come after the newer one was accepted.
+const WRITES: usize = 4;
+
+/// One write of a race.
+struct Raced {
+    token: u64,
+    /// The highest token that was known to be accepted when this write was sent.
+    accepted_before: u64,
+    answer: Answer,
+}
+
+impl<R: Resource> Examination<R> {
+    pub async fn first_uses_may_race(&mut self) -> Result<(), NotConformant> {
+        let rule = Rule::FirstUsesMayRace;
+        for _ in 0..self.effort.rounds {
+            let item = self.new_item();
+            self.race(rule, &item, 1, 1).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn no_lower_after_higher(&mut self) -> Result<(), NotConformant> {
+        let rule = Rule::NoLowerAfterHigher;
+        let item = self.new_item();
+        let mut lowest = 1;
+        for _ in 0..self.effort.rounds {
+            self.race(rule, &item, lowest, WRITES).await?;
+            lowest += self.effort.writers.max(2) as u64;
+        }
+        Ok(())
+    }
+
+    /// Holders with the tokens from `lowest` on write at once. Afterwards it must look as if the accepted writes had come in
+    /// the order of their tokens.
+    async fn race(&mut self, rule: Rule, item: &str, lowest: u64, writes: usize) -> Result<(), NotConformant> {
+        let holders = self.effort.writers.max(2);
+        let highest = lowest + holders as u64 - 1;
+        let start = Arc::new(Barrier::new(holders));
+        let accepted = Arc::new(AtomicU64::new(0));
+        let mut racing = JoinSet::new();
+        for token in lowest..=highest {
+            let (resource, item) = (Arc::clone(&self.resource), item.to_owned());
+            let (start, accepted) = (Arc::clone(&start), Arc::clone(&accepted));
+            racing.spawn(async move {
+                start.wait().await;
+                hold(&*resource, &item, token, writes, &accepted).await
+            });
+        }
+        self.count(rule, holders * writes);
+        let mut raced = Vec::new();
+        while let Some(ended) = racing.join_next().await {
+            let ended = ended.map_err(|panic| rule.unchecked(&panic))?;
+            raced.extend(ended.map_err(|error| rule.unchecked(&error))?);
+        }
+        if let Some(late) =
+            raced.iter().find(|write| write.answer == Answer::Accepted && write.token < write.accepted_before)
+        {
+            let (token, before) = (late.token, late.accepted_before);
+            return Err(rule.broken(format!("{token} was accepted after {before} had been")));
+        }
+        if raced.iter().any(|write| write.token == highest && write.answer == Answer::Refused) {
+            return Err(rule.broken(format!("{highest} was refused, though nobody offered a higher one")));
+        }
+        self.holds(rule, item, Some(&value(highest))).await?;
+        self.write(rule, item, highest - 1, "late", Answer::Refused).await?;
+        self.holds(rule, item, Some(&value(highest))).await
+    }
+}
+
+/// One holder's writes, one after the other.
+async fn hold<R: Resource>(
+    resource: &R,
+    item: &str,
+    token: u64,
+    writes: usize,
+    accepted: &AtomicU64,
+) -> Result<Vec<Raced>, R::Error> {
+    let mut raced = Vec::with_capacity(writes);
+    for _ in 0..writes {
+        let accepted_before = accepted.load(Ordering::SeqCst);
+        let answer = resource.write(item, fencing(token), &value(token)).await?;
+        if answer == Answer::Accepted {
+            accepted.fetch_max(token, Ordering::SeqCst);
+        }
+        raced.push(Raced { token, accepted_before, answer });
+    }
+    Ok(raced)
+}
+
+fn value(token: u64) -> String {
+    format!("by {token}")
+}

@@ -1,0 +1,92 @@
+//! What a request gets that was not let through: RFC 9457 problem details. In every case nothing was written.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::fence::{Refused, Stale};
+
+/// 400: the request has no token.
+pub const MISSING: &str = "fencing_token_missing";
+/// 400: the token is not one decimal integer of at most 63 bits.
+pub const MALFORMED: &str = "fencing_token_malformed";
+/// 412, with `offered` and `highest`: somebody newer was here. Sending it again is of no use.
+pub const STALE: &str = "fencing_token_stale";
+/// 400: the resource's name is empty or too long.
+pub const RESOURCE: &str = "fence_resource_invalid";
+/// 503 with `Retry-After`: older requests are not over yet, or too many wait for that.
+pub const BUSY: &str = "fence_busy";
+/// 503: the gate knows as many resources as it may.
+pub const FULL: &str = "fence_full";
+/// 503: the gate cannot keep its marks. The service has to open it anew.
+pub const FAILED: &str = "fence_failed";
+
+/// When a busy gate may be tried again, in seconds.
+const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    title: &'static str,
+    detail: String,
+    stale: Option<Stale>,
+}
+
+impl Problem {
+    pub fn missing() -> Problem {
+        let detail = "send the lease's token as a decimal integer in the Fencing-Token header";
+        Problem::new(StatusCode::BAD_REQUEST, MISSING, "The request has no fencing token", detail)
+    }
+
+    pub fn malformed(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, MALFORMED, "The fencing token cannot be read", detail)
+    }
+
+    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
+        Problem { status, code, title, detail: detail.into(), stale: None }
+    }
+
+    pub fn into_response<B: From<String>>(self) -> Response<B> {
+        let mut response = Response::new(B::from(self.json().to_string()));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.code == BUSY {
+            response.headers_mut().insert(RETRY_AFTER, RETRY_SECONDS);
+        }
+        response
+    }
+
+    /// Tokens are decimal strings: numbers above 2^53 do not survive JavaScript and jq.
+    fn json(&self) -> Value {
+        let mut json = json!({
+            "type": format!("urn:tenure:problem:{}", self.code),
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code,
+        });
+        if let Some(stale) = self.stale {
+            json["offered"] = stale.offered.to_string().into();
+            json["highest"] = stale.highest.to_string().into();
+        }
+        json
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Problem {
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        let (status, code, title) = match refused {
+            Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, STALE, "The fencing token is stale"),
+            Refused::Busy { .. } | Refused::Crowded => (unavailable, BUSY, "Older requests are not over yet"),
+            Refused::TooManyResources => (unavailable, FULL, "The gate takes no more resources"),
+            Refused::ResourceName { .. } => (StatusCode::BAD_REQUEST, RESOURCE, "The resource has no valid name"),
+            Refused::Failed(_) => (unavailable, FAILED, "The gate cannot keep its marks"),
+        };
+        // What failed on this machine's disk is not the caller's business.
+        let detail = if let Refused::Failed(_) = refused { title.to_owned() } else { refused.to_string() };
+        let stale = if let Refused::Stale(stale) = refused { Some(stale) } else { None };
+        Problem { status, code, title, detail, stale }
+    }
+}

@@ -1,0 +1,189 @@
+//! The way to a cluster through a node in the same process.
+
+use std::time::Duration;
+
+use super::{Compacted, Consistency, Forward, Node, Query, Request, Watch, WatchEnd, wire};
+use crate::api::{
+    self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
+};
+use crate::client::attempts::{Attempt, Repeat, Trial, attempts, judge};
+use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
+use crate::lease::{Acquire, ListFilter, ListState};
+use crate::peer::{TcpTransport, Transport};
+use crate::storage::{SledStorage, Storage};
+use crate::types::{ClusterMs, HolderId, LeaseName};
+
+/// Pause before a watch says once more that its node has stopped, so that who goes on trying does not spin.
+const STOPPED_PAUSE: Duration = Duration::from_millis(200);
+
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// A holder of leases over this node, with the default options: the same as one over the network, in process. It
+    /// keeps the node alive; shut it down first, so that what it holds is released.
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = node.leases();
+    /// let sum = leases.with("nightly-report", |lease| async move { /* while it is held */ 1 + 1 }).await?;
+    /// leases.shutdown().await;
+    /// node.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// With other options: `LeaseManager::with_options(Local::new(node.clone()), options)`.
+    pub fn leases(&self) -> LeaseManager {
+        LeaseManager::new(Local::new(self.clone()))
+    }
+}
+
+/// The cluster as a node in the same process reaches it: what [`Remote`](crate::client::Remote) is over a network,
+/// without one. Whether the node leads or not makes no difference.
+///
+/// It is a handle of the node, and keeps it alive. A node that was shut down serves nothing more, here as elsewhere:
+/// end what uses this first.
+pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
+    node: Node<S, T>,
+    /// For the words of errors.
+    who: String,
+}
+
+impl<S: Storage, T: Transport> Local<S, T> {
+    pub fn new(node: Node<S, T>) -> Local<S, T> {
+        let who = format!("node {}", node.id());
+        Local { node, who }
+    }
+
+    /// Puts a request to the node until it is done, refused, of unknown outcome or out of time. `request` makes it for
+    /// an attempt that begins so long after the first one did; `read` takes the answer.
+    async fn ask<A>(
+        &self,
+        repeat: Repeat,
+        patience: Patience,
+        request: impl Fn(Duration) -> Request,
+        read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
+    ) -> Result<A, CallError> {
+        let (request, read) = (&request, &read);
+        let attempt = |Trial { elapsed, limit, .. }| async move {
+            let asked = self.node.request(request(elapsed), Forward::Once);
+            match tokio::time::timeout(limit, asked).await {
+                Ok(Ok(response)) => match read(response.answer, response.served.now) {
+                    Ok(done) => Attempt::Done(done),
+                    Err(problem) => judge(*problem, &self.who),
+                },
+                Ok(Err(error)) => judge(wire::request_error(error), &self.who),
+                Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
+            }
+        };
+        attempts(repeat, patience, 1, attempt).await
+    }
+
+    async fn read<A>(
+        &self,
+        patience: Patience,
+        query: Query,
+        read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
+    ) -> Result<A, CallError> {
+        let request = Request::Read { query, consistency: Consistency::Leader };
+        self.ask(Repeat::Read, patience, |_| request.clone(), read).await
+    }
+}
+
+impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> client::Answer<'_, Lease> {
+        let claim = wire::claim(&self.node.ttl(), name, claim);
+        Box::pin(async move {
+            let claim = claim.map_err(CallError::Refused)?;
+            let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
+            // An attempt that begins later has less left to wait.
+            let request = |waited| {
+                let left = wait.saturating_sub(waited).as_millis() as u64;
+                Request::Acquire(Acquire { wait_ms: (left > 0).then_some(left), ..claim.clone() })
+            };
+            self.ask(Repeat::Claim, patience.plus(wait), request, wire::granted).await
+        })
+    }
+
+    fn renew(&self, batch: RenewBatch, patience: Patience) -> client::Answer<'_, Renewed> {
+        let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
+        let request = wire::renew_batch(&self.node.ttl(), batch);
+        Box::pin(async move {
+            let request = request.map_err(CallError::Refused)?;
+            let read = |answer, now| wire::renewed(names.clone(), answer, now);
+            self.ask(Repeat::Renewal, patience, |_| request.clone(), read).await
+        })
+    }
+
+    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> client::Answer<'_, Released> {
+        let request = wire::release(name, release);
+        let read = |answer, _| wire::released(answer);
+        Box::pin(async move { self.ask(Repeat::Never, patience, |_| request.clone(), read).await })
+    }
+
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> client::Answer<'_, Lease> {
+        let request = wire::hand_over(name, hand_over);
+        Box::pin(async move { self.ask(Repeat::Never, patience, |_| request.clone(), wire::handed_over).await })
+    }
+
+    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> client::Answer<'_, Explanation> {
+        let query = Query::Explain { name: name.clone(), holder: Some(holder) };
+        let read = move |answer, now| wire::explained(name.clone(), answer, now);
+        Box::pin(async move { self.read(patience, query, read).await })
+    }
+
+    fn held(&self, prefix: String, patience: Patience) -> client::Answer<'_, Vec<Lease>> {
+        let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
+        Box::pin(async move {
+            let mut leases = Vec::new();
+            let mut after = None;
+            loop {
+                let query = Query::List { filter: filter.clone(), after, limit: MAX_PAGE };
+                let (page, next) = self.read(patience, query, wire::listed).await?;
+                leases.extend(page);
+                if next.is_none() {
+                    return Ok(leases);
+                }
+                after = next;
+            }
+        })
+    }
+
+    fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
+        let watch = self.node.watch(after.map(EventId::into));
+        Box::new(LocalWatch { watch, prefix, after, who: self.who.clone() })
+    }
+}
+
+/// A cursor in the node's own history. It needs no connection, and so no resuming: what it has not delivered is still
+/// there, or it says that it is not. It does not keep the node alive.
+struct LocalWatch {
+    watch: Result<Watch, Compacted>,
+    prefix: String,
+    after: Option<EventId>,
+    who: String,
+}
+
+impl Events for LocalWatch {
+    fn next(&mut self) -> client::Answer<'_, Event> {
+        Box::pin(async move {
+            let compacted = |compacted| CallError::Refused(Box::new(wire::compacted(compacted)));
+            let watch = self.watch.as_mut().map_err(|missing| compacted(*missing))?;
+            loop {
+                match watch.next().await {
+                    Ok(transition) if transition.name.as_str().starts_with(&self.prefix) => {
+                        return Ok(wire::event(&transition));
+                    }
+                    Ok(_) => {}
+                    Err(WatchEnd::Compacted(missing)) => return Err(compacted(missing)),
+                    Err(WatchEnd::Stopped) => {
+                        tokio::time::sleep(STOPPED_PAUSE).await;
+                        return Err(CallError::Unavailable(format!("{} has stopped", self.who)));
+                    }
+                }
+            }
+        })
+    }
+
+    fn place(&self) -> Option<EventId> {
+        self.watch.as_ref().map_or(self.after, |watch| Some(watch.position().into()))
+    }
+}

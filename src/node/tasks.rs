@@ -1,0 +1,118 @@
+//! What runs for as long as the node does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::Inner;
+use super::join::Acquaintances;
+use super::meters::Transitions;
+use super::proposer::{self, waiter_weight};
+use super::start::NodeConfig;
+use super::timekeeper::Timekeeper;
+use super::waiting::Waiting;
+use super::watch::History;
+use crate::lease::{Command, Effects, Machine, WaiterId};
+use crate::peer::Transport;
+use crate::raft::Observer;
+use crate::storage::Storage;
+
+/// Bytes of waiters in one command that keeps them waiting.
+const KEEP_WAITING_BYTES: usize = 32 << 10;
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        config: &NodeConfig,
+        jobs: proposer::Jobs,
+        left: mpsc::UnboundedReceiver<WaiterId>,
+        known: Arc<Acquaintances>,
+    ) {
+        let stop = self.stop.clone();
+        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), self.proposer.clone(), stop.clone());
+        self.tasks.spawn(run);
+        let timekeeper = Timekeeper {
+            node: self.id,
+            raft: self.raft.clone(),
+            clock: self.clock.clone(),
+            proposer: self.proposer.clone(),
+            known,
+            limits: config.lease.limits,
+            tick: Duration::from_millis(config.lease.tick_ms),
+        };
+        self.tasks.spawn(timekeeper.run(stop));
+        self.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
+        self.spawn(self.clone().leave_queues(left));
+        self.spawn(self.clone().notice_failure());
+        self.spawn(self.clone().notice_stall());
+        self.spawn(self.clone().set_gauges());
+    }
+
+    /// Runs until the node stops.
+    pub(super) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// Tells the log, while this node leads, that the requests it holds still wait.
+    async fn keep_waiting(self: Arc<Self>, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            if self.clock.lead().is_none() {
+                continue;
+            }
+            for waiters in split(self.waiting.ids()) {
+                // What fails is repeated long before the patience ends.
+                let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
+            }
+        }
+    }
+
+    /// Gives up the places of requests that went away.
+    async fn leave_queues(self: Arc<Self>, mut left: mpsc::UnboundedReceiver<WaiterId>) {
+        while let Some(waiter) = left.recv().await {
+            // What fails is forgotten when the patience ends.
+            let _ = self.proposer.propose(Command::LeaveQueue { waiter }).await;
+        }
+    }
+}
+
+/// Those who are told of every applied entry.
+pub(super) struct Observers {
+    pub waiting: Arc<Waiting>,
+    pub history: Arc<History>,
+    pub transitions: Transitions,
+}
+
+impl Observer for Observers {
+    fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
+        self.transitions.count(&effects.transitions);
+        self.waiting.applied(&effects, machine);
+        self.history.applied(index, &effects.transitions);
+    }
+
+    fn replaced(&self, index: u64) {
+        self.history.replaced(index);
+    }
+}
+
+fn split(ids: Vec<WaiterId>) -> Vec<Vec<WaiterId>> {
+    let mut parts: Vec<Vec<WaiterId>> = Vec::new();
+    let mut bytes = KEEP_WAITING_BYTES;
+    for id in ids {
+        bytes += waiter_weight(&id);
+        if bytes > KEEP_WAITING_BYTES {
+            parts.push(Vec::new());
+            bytes = waiter_weight(&id);
+        }
+        parts.last_mut().expect("one was just pushed").push(id);
+    }
+    parts
+}

@@ -1,0 +1,102 @@
+//! The API's requests, checked against the bounds and put as the node's own.
+
+use super::problem::problem;
+use crate::api::{self, Code, MAX_RENEW_ITEMS, Problem, TtlMs};
+use crate::config::TtlPolicy;
+use crate::lease::{Acquire, Command, Renewal};
+use crate::node::Request;
+use crate::types::{LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_REASON_BYTES, MAX_WAIT_MS, Ttl};
+
+pub(crate) fn claim(policy: &TtlPolicy, name: LeaseName, body: api::Acquire) -> Result<Acquire, Box<Problem>> {
+    let limit = body.limit.unwrap_or(1);
+    let lock_delay_ms = body.lock_delay_ms.unwrap_or(0);
+    at_most("limit", limit, MAX_LIMIT)?;
+    at_most("lock_delay_ms", lock_delay_ms, MAX_LOCK_DELAY_MS)?;
+    at_most("wait_ms", body.wait_ms.unwrap_or(0), MAX_WAIT_MS)?;
+    if limit == 0 {
+        return Err(invalid("limit 0 would let nobody hold the lease"));
+    }
+    let ttl = new_ttl(policy, body.ttl_ms)?.unwrap_or_else(|| policy.default_ttl());
+    let wait_ms = body.wait_ms.filter(|wait| *wait > 0);
+    Ok(Acquire { name, holder: body.holder, ttl, wait_ms, lock_delay_ms, limit, metadata: body.metadata })
+}
+
+pub(crate) fn renew(policy: &TtlPolicy, name: LeaseName, body: api::Renew) -> Result<Request, Box<Problem>> {
+    let ttl = new_ttl(policy, body.ttl_ms)?;
+    let leases = vec![Renewal { name, token: body.token, ttl }];
+    Ok(Request::Change(Command::Renew { holder: body.holder, leases }))
+}
+
+pub(crate) fn renew_batch(policy: &TtlPolicy, body: api::RenewBatch) -> Result<Request, Box<Problem>> {
+    if body.leases.len() > MAX_RENEW_ITEMS {
+        let detail = format!("at most {MAX_RENEW_ITEMS} leases are renewed at once");
+        return Err(Box::new(problem(Code::TooLarge, detail)));
+    }
+    let renewal = |item: api::RenewItem| -> Result<Renewal, Box<Problem>> {
+        Ok(Renewal { name: item.name, token: item.token, ttl: new_ttl(policy, item.ttl_ms)? })
+    };
+    let leases = body.leases.into_iter().map(renewal).collect::<Result<Vec<Renewal>, Box<Problem>>>()?;
+    Ok(Request::Change(Command::Renew { holder: body.holder, leases }))
+}
+
+pub(crate) fn release(name: LeaseName, body: api::Release) -> Request {
+    Request::Change(Command::Release { name, holder: body.holder, token: body.token })
+}
+
+pub(crate) fn hand_over(name: LeaseName, body: api::HandOver) -> Request {
+    Request::Change(Command::HandOver { name, holder: body.holder, token: body.token, to: body.to })
+}
+
+pub(crate) fn revoke(name: LeaseName, reason: String) -> Result<Request, Box<Problem>> {
+    at_most("reason bytes", reason.len(), MAX_REASON_BYTES)?;
+    Ok(Request::Change(Command::Revoke { name, reason }))
+}
+
+fn new_ttl(policy: &TtlPolicy, ttl: Option<TtlMs>) -> Result<Option<Ttl>, Box<Problem>> {
+    let ttl = match ttl {
+        None => return Ok(None),
+        Some(TtlMs::Millis(ms)) => Ttl::Finite(ms),
+        Some(TtlMs::Infinite) => Ttl::Infinite,
+    };
+    policy.check(ttl).map(Some).map_err(|error| invalid(error.to_string()))
+}
+
+fn at_most<T: PartialOrd + std::fmt::Display>(what: &str, value: T, max: T) -> Result<(), Box<Problem>> {
+    if value > max { Err(invalid(format!("{what} {value} is above {max}"))) } else { Ok(()) }
+}
+
+fn invalid(detail: impl Into<String>) -> Box<Problem> {
+    Box::new(problem(Code::Invalid, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim_of(json: &str) -> Result<Acquire, Box<Problem>> {
+        let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+        claim(&policy, LeaseName::new("a").expect("valid"), serde_json::from_str(json).expect("it has the form"))
+    }
+
+    #[test]
+    fn what_a_claim_leaves_out_has_its_default() {
+        let claim = claim_of(r#"{"holder":"h","wait_ms":0}"#).expect("it is fine");
+        assert_eq!((claim.ttl, claim.wait_ms, claim.lock_delay_ms, claim.limit), (Ttl::Finite(5_000), None, 0, 1));
+    }
+
+    #[test]
+    fn a_claim_outside_the_bounds_is_refused_and_told_them() {
+        for (json, bounds) in [
+            (r#"{"holder":"h","ttl_ms":999}"#, "ttl_ms 999 is outside 1000 to 60000"),
+            (r#"{"holder":"h","ttl_ms":60001}"#, "ttl_ms 60001 is outside 1000 to 60000"),
+            (r#"{"holder":"h","ttl_ms":"infinite"}"#, "the longest is 60000 ms"),
+            (r#"{"holder":"h","limit":0}"#, "limit 0"),
+            (r#"{"holder":"h","limit":10001}"#, "limit 10001 is above 10000"),
+            (r#"{"holder":"h","wait_ms":86400001}"#, "wait_ms 86400001 is above 86400000"),
+            (r#"{"holder":"h","lock_delay_ms":86400001}"#, "lock_delay_ms 86400001 is above 86400000"),
+        ] {
+            let refused = format!("{:?}", claim_of(json).expect_err(json));
+            assert!(refused.contains(bounds) && refused.contains("code: Invalid"), "{json}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The one place where refusals of the machine and failures of the node become problems.
+
+use tracing::error;
+
+use super::show;
+use crate::api::{Code, Problem, Timestamp};
+use crate::lease::{Lost, LostCause, Refusal};
+use crate::node::{Compacted, RequestError};
+
+/// When to try again where a node takes nothing for now, in milliseconds.
+pub(crate) const RETRY_MS: u64 = 250;
+
+/// A problem that says when to come back, if that is soon.
+pub(crate) fn problem(code: Code, detail: impl Into<String>) -> Problem {
+    let is_passing = matches!(code, Code::NoLeader | Code::NotReady | Code::TooBusy);
+    Problem { retry_after_ms: is_passing.then_some(RETRY_MS), ..Problem::new(code, detail) }
+}
+
+/// The node gave an answer that does not belong to the question.
+pub(crate) fn unexpected(answer: &impl std::fmt::Debug) -> Box<Problem> {
+    error!(?answer, "the node's answer does not belong to the request");
+    Box::new(problem(Code::Internal, "the node's answer does not belong to the request; see its log"))
+}
+
+/// Why a request has no answer.
+pub(crate) fn request_error(error: RequestError) -> Problem {
+    let detail = error.to_string();
+    match error {
+        RequestError::NoLeader => problem(Code::NoLeader, detail),
+        RequestError::Busy => problem(Code::TooBusy, detail),
+        RequestError::ShuttingDown => problem(Code::ShuttingDown, detail),
+        RequestError::TooLarge => problem(Code::TooLarge, detail),
+        RequestError::Unreadable(_) => problem(Code::Unsupported, detail),
+        RequestError::Unknown(_) => problem(Code::OutcomeUnknown, detail),
+        RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
+    }
+}
+
+/// Why a watch cannot begin, or go on, where it was to.
+pub(crate) fn compacted(Compacted { oldest }: Compacted) -> Problem {
+    let detail = format!("only what comes after log index {oldest} is still kept; list the leases and watch from now");
+    Problem { oldest: Some(oldest), ..problem(Code::Compacted, detail) }
+}
+
+/// What the machine refused.
+pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
+    Box::new(match refusal {
+        Refusal::Held { holder, token, granted_wall_ms, retry_after_ms, waiters } => {
+            let since = Timestamp::from_millis(granted_wall_ms);
+            let until = match retry_after_ms {
+                Some(ms) => format!("it can lapse in {ms} ms"),
+                None => "its ttl is infinite".to_owned(),
+            };
+            Problem {
+                holder: Some(holder.to_string()),
+                token: Some(token),
+                since: Some(since),
+                retry_after_ms,
+                waiters: Some(waiters),
+                ..Problem::new(Code::Held, format!("held by {holder} since {since}; {until}"))
+            }
+        }
+        Refusal::LockDelay { retry_after_ms } => Problem {
+            retry_after_ms: Some(retry_after_ms),
+            ..Problem::new(Code::LockDelay, format!("free, and not granted to anybody for {retry_after_ms} ms yet"))
+        },
+        Refusal::QueueFull { max_waiters } => Problem {
+            limit: Some(max_waiters.into()),
+            ..Problem::new(Code::QueueFull, format!("{max_waiters} wait already, which is as many as may"))
+        },
+        Refusal::TooManyLeases { max_leases } => Problem {
+            limit: Some(max_leases),
+            ..Problem::new(Code::TooManyLeases, format!("{max_leases} leases exist, which is as many as may"))
+        },
+        Refusal::LimitDiffers { limit } => Problem {
+            limit: Some(limit.into()),
+            ..Problem::new(Code::LimitDiffers, format!("the lease is held or waited for with limit {limit}"))
+        },
+        Refusal::Lost(lost) => self::lost(lost),
+        Refusal::NoSuchWaiter => Problem::new(Code::NoSuchWaiter, "nobody waits for the lease, or not the one named"),
+        refusal @ Refusal::GrantedInThisEntry => return unexpected(&refusal),
+    })
+}
+
+/// Why a token is not the current one.
+pub(super) fn lost(lost: Lost) -> Problem {
+    let how = match lost.cause {
+        LostCause::Expired => "it lapsed before it was renewed",
+        LostCause::Released => "it was released",
+        LostCause::Revoked => "an operator revoked it",
+        LostCause::HandedOver => "it was handed over",
+        LostCause::Unknown => "no grant of this token to this holder is remembered",
+    };
+    let now = match &lost.holder {
+        Some(holder) => format!("; {holder} holds the lease now"),
+        None => "; nobody holds the lease now".to_owned(),
+    };
+    Problem {
+        why: Some(show::lost_reason(lost.cause)),
+        holder: lost.holder.map(String::from),
+        ..Problem::new(Code::Lost, format!("{how}{now}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::HolderId;
+
+    #[test]
+    fn a_request_is_refused_or_unknown_and_never_one_for_the_other() {
+        for (error, status, code) in [
+            (RequestError::NoLeader, 503, Code::NoLeader),
+            (RequestError::Busy, 429, Code::TooBusy),
+            (RequestError::TooLarge, 413, Code::TooLarge),
+            (RequestError::Unreadable("no such request".to_owned()), 501, Code::Unsupported),
+            (RequestError::ShuttingDown, 503, Code::ShuttingDown),
+            (RequestError::Unknown("the connection broke".to_owned()), 504, Code::OutcomeUnknown),
+        ] {
+            let problem = request_error(error);
+            assert_eq!((problem.status, problem.code), (status, code));
+        }
+    }
+
+    #[test]
+    fn a_loss_says_how_and_who_has_it_now() {
+        let holder = HolderId::new("worker-2").expect("valid");
+        let problem = lost(Lost { cause: LostCause::Expired, holder: Some(holder) });
+        assert_eq!(problem.detail, "it lapsed before it was renewed; worker-2 holds the lease now");
+        assert_eq!(problem.holder.as_deref(), Some("worker-2"));
+    }
+}

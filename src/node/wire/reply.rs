@@ -1,0 +1,117 @@
+//! The node's answers, as what the request hoped for or a problem. `now` is the cluster time of the answer.
+
+use super::problem::{lost, problem, refusal, unexpected};
+use super::show;
+use crate::api::{self, Code, Problem};
+use crate::lease::{ListCursor, Outcome};
+use crate::node::Answer;
+use crate::types::{ClusterMs, LeaseName};
+
+/// The answer to an acquire.
+pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+    match answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => Ok(show::lease(lease, now)),
+        answer => Err(refused(answer)),
+    }
+}
+
+/// The answer to a renewal of one lease.
+pub(crate) fn renewed_one(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+    let results = match answer {
+        Answer::Outcome(Outcome::Renewed(results)) => results,
+        answer => return Err(refused(answer)),
+    };
+    match <[_; 1]>::try_from(results) {
+        Ok([Ok(lease)]) => Ok(show::lease(lease, now)),
+        Ok([Err(loss)]) => Err(Box::new(lost(loss))),
+        Err(results) => Err(unexpected(&results)),
+    }
+}
+
+/// The answer to a renewal of the leases with these names.
+pub(crate) fn renewed(names: Vec<LeaseName>, answer: Answer, now: ClusterMs) -> Result<api::Renewed, Box<Problem>> {
+    let results = match answer {
+        Answer::Outcome(Outcome::Renewed(results)) if results.len() == names.len() => results,
+        answer => return Err(refused(answer)),
+    };
+    let results = names.into_iter().zip(results).map(|(name, result)| match result {
+        Ok(lease) => api::RenewResult { name: name.into(), lease: Some(show::lease(lease, now)), problem: None },
+        Err(loss) => api::RenewResult { name: name.into(), lease: None, problem: Some(lost(loss)) },
+    });
+    Ok(api::Renewed { results: results.collect() })
+}
+
+pub(crate) fn released(answer: Answer) -> Result<api::Released, Box<Problem>> {
+    match answer {
+        Answer::Outcome(Outcome::Released(released)) => Ok(api::Released { released }),
+        answer => Err(refused(answer)),
+    }
+}
+
+pub(crate) fn handed_over(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+    match answer {
+        Answer::Outcome(Outcome::HandedOver(lease)) => Ok(show::lease(lease, now)),
+        answer => Err(refused(answer)),
+    }
+}
+
+pub(crate) fn revoked(answer: Answer) -> Result<api::Revoked, Box<Problem>> {
+    match answer {
+        Answer::Outcome(Outcome::Revoked(revoked)) => Ok(api::Revoked { revoked }),
+        answer => Err(refused(answer)),
+    }
+}
+
+/// The answer to a read of one lease.
+pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+    match answer {
+        Answer::Lease(leases) => show::one_name(leases, now).ok_or_else(|| {
+            Box::new(problem(Code::NotFound, format!("nothing is remembered of a lease {:?}", name.as_str())))
+        }),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+pub(crate) fn history(name: LeaseName, answer: Answer) -> Result<api::History, Box<Problem>> {
+    match answer {
+        Answer::History(transitions) => {
+            Ok(api::History { name: name.into(), transitions: transitions.iter().map(show::event).collect() })
+        }
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+pub(crate) fn queue(name: LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Queue, Box<Problem>> {
+    match answer {
+        Answer::Queue(waiters) => Ok(api::Queue { name: name.into(), waiters: show::queue(waiters, now) }),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+pub(crate) fn explained(name: LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Explanation, Box<Problem>> {
+    match answer {
+        Answer::Explain(explanation) => Ok(show::explanation(name, explanation, now)),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+/// One page of a list, and where the next one begins.
+pub(crate) fn listed(answer: Answer, now: ClusterMs) -> Result<(Vec<api::Lease>, Option<ListCursor>), Box<Problem>> {
+    match answer {
+        Answer::List { leases, next } => Ok((leases.into_iter().map(|lease| show::lease(lease, now)).collect(), next)),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+/// Any answer to a change other than the one that was hoped for.
+fn refused(answer: Answer) -> Box<Problem> {
+    match answer {
+        Answer::Outcome(Outcome::Refused(refused)) => refusal(refused),
+        Answer::WaitTimeout => Box::new(problem(Code::WaitTimeout, "the lease was not granted within wait_ms")),
+        Answer::WaitAbandoned => {
+            let detail = "the place in the queue was given up; acquire again for a new one";
+            Box::new(problem(Code::WaitAbandoned, detail))
+        }
+        answer => unexpected(&answer),
+    }
+}

@@ -1,0 +1,61 @@
+//! A library is a guest in its process: it installs nothing, and keeps nothing to itself that two nodes would share.
+
+use std::fs;
+
+use tenure::client::{LeaseManager, ManagerOptions};
+use tenure::node::Local;
+
+use crate::alone::{alone, runtime};
+use crate::trio::{Plan, holder};
+
+/// Signals that the process catches, as a mask.
+fn caught_signals() -> String {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    status.lines().find(|line| line.starts_with("SigCgt")).expect("it is there").to_owned()
+}
+
+#[test]
+fn three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder() {
+    alone("guest::three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder", || {
+        let runtime = runtime();
+        let before = caught_signals();
+        runtime.block_on(async {
+            let trio = Plan::new(&[]).start().await;
+            drop(trio.nodes[0].router());
+            assert_eq!(caught_signals(), before);
+            assert!(!tracing::dispatcher::has_been_set());
+            let own = metrics::set_global_recorder(metrics::NoopRecorder);
+            assert!(own.is_ok(), "the place of the recorder is the program's");
+            trio.shutdown().await;
+        });
+        assert_eq!(caught_signals(), before);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_and_managers_of_one_process_are_apart() {
+    let plan = Plan::new(&[]);
+    let trio = plan.start().await;
+    let manager = |node: usize, by: &str| {
+        let options = ManagerOptions::new().holder(holder(by));
+        LeaseManager::with_options(Local::new(trio.nodes[node].clone()), options)
+    };
+    let (one, two, three) = (manager(0, "one"), manager(1, "two"), manager(2, "three"));
+    let held = one.acquire_or_none("job").await.expect("an answer").expect("it is free");
+    assert!(two.acquire_or_none("job").await.expect("an answer").is_none(), "another holder, at another node");
+    assert!(three.acquire_or_none("job").await.expect("an answer").is_none());
+    // A second cluster beside the first.
+    let others = Plan::new(&[]);
+    let other = others.start().await;
+    let elsewhere = other.nodes[0].leases();
+    assert!(elsewhere.acquire_or_none("job").await.expect("an answer").is_some(), "another cluster's lease");
+
+    one.shutdown().await;
+    drop(held);
+    assert!(two.acquire_or_none("job").await.expect("an answer").is_some());
+    for manager in [&two, &three, &elsewhere] {
+        manager.shutdown().await;
+    }
+    trio.shutdown().await;
+    other.shutdown().await;
+}

@@ -1,0 +1,10 @@
+//! Nodes inside a program: started from values, asked in process, mounted in its own application, and gone without a
+//! trace.
+
+mod alone;
+mod example;
+mod guest;
+mod leaks;
+mod local;
+mod mounted;
+mod trio;

@@ -1,0 +1,130 @@
+//! Three real nodes in this process: disks, and TCP on loopback.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::node::{Node, NodeBuilder, StartError};
+use tenure::types::{HolderId, LeaseName};
+use tokio::net::TcpListener;
+
+/// Long enough that only a hang exceeds it.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Where three nodes are, whether or not they run.
+pub struct Plan {
+    data: TempDir,
+    http: Vec<String>,
+    peer: Vec<String>,
+}
+
+/// Three nodes that run.
+pub struct Trio {
+    pub nodes: Vec<Node>,
+}
+
+impl Plan {
+    /// Addresses of `http` are told to clients; nobody listens there yet.
+    pub fn new(http: &[TcpListener]) -> Plan {
+        let http = match http {
+            [] => (0..3).map(|_| free_address()).collect(),
+            listeners => listeners.iter().map(address).collect(),
+        };
+        Plan { data: TempDir::new().expect("a folder"), http, peer: (0..3).map(|_| free_address()).collect() }
+    }
+
+    pub fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// The http address of a node, from 1.
+    pub fn http(&self, id: u64) -> &str {
+        &self.http[id as usize - 1]
+    }
+
+    pub fn builder(&self, id: u64) -> NodeBuilder {
+        let builder = Node::builder("embedded").id(id).data(self.data.path().join(id.to_string()));
+        let members = (1..).zip(self.http.iter().zip(&self.peer));
+        members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer))
+    }
+
+    /// Starts all three, and waits until all of them are ready.
+    pub async fn start(&self) -> Trio {
+        let started = tokio::join!(self.patiently(1), self.patiently(2), self.patiently(3));
+        let trio = Trio { nodes: vec![started.0, started.1, started.2] };
+        trio.ready().await;
+        trio
+    }
+
+    /// Starts a node. Where one was dropped a moment ago its directory may still be closing.
+    async fn patiently(&self, id: u64) -> Node {
+        let start = async {
+            loop {
+                match self.builder(id).start().await {
+                    Ok(node) => return node,
+                    Err(StartError::Listen { .. } | StartError::Storage(_)) => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    Err(error) => panic!("node {id}: {error}"),
+                }
+            }
+        };
+        tokio::time::timeout(SOON, start).await.expect("it starts")
+    }
+}
+
+impl Trio {
+    async fn ready(&self) {
+        let ready = async {
+            while self.nodes.iter().any(|node| node.health().not_ready.is_some()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(SOON, ready).await.expect("they are ready");
+    }
+
+    /// The node that leads, and one that does not.
+    pub async fn leader_and_follower(&self) -> (&Node, &Node) {
+        let find = async {
+            loop {
+                let leader = self.nodes[0].status().await.leader;
+                if let Some(leads) = self.nodes.iter().find(|node| Some(node.id()) == leader) {
+                    return leads;
+                }
+            }
+        };
+        let leader = tokio::time::timeout(SOON, find).await.expect("somebody leads");
+        (leader, self.nodes.iter().find(|node| node.id() != leader.id()).expect("three"))
+    }
+
+    pub async fn shutdown(self) {
+        for node in &self.nodes {
+            node.shutdown().await;
+        }
+    }
+}
+
+pub fn name(name: &str) -> LeaseName {
+    LeaseName::new(name).expect("valid")
+}
+
+pub fn holder(holder: &str) -> HolderId {
+    HolderId::new(holder).expect("valid")
+}
+
+pub async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.expect("a free port")
+}
+
+pub fn address(listener: &TcpListener) -> String {
+    listener.local_addr().expect("it is bound").to_string()
+}
+
+/// An address for a node that must find it free again when it comes back. Ports from 32768 on are given to outgoing
+/// connections (`net.ipv4.ip_local_port_range`), so it is below.
+fn free_address() -> String {
+    let free = std::iter::repeat_with(|| format!("127.0.0.1:{}", rand::random_range(10_240..32_768_u16)))
+        .take(1000)
+        .find(|address| std::net::TcpListener::bind(address).is_ok());
+    free.expect("one of a thousand ports is free")
+}

@@ -1,0 +1,148 @@
+//! A checker that never refused anything proves nothing: resources that are broken on purpose, each caught by name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tenure::fence::conformance::{self, Answer, Effort, NotConformant, Resource, Rule};
+use tenure::token::FencingToken;
+
+/// The mark and the value of each item.
+type Items = Arc<Mutex<BTreeMap<String, (u64, Option<String>)>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// Accepts everything, and remembers the last.
+    RemembersTheLast,
+    /// Takes a refused token for its mark, too.
+    RefusedMoveTheMark,
+    /// Remembers the first token and accepts what is at or above it.
+    RemembersTheFirst,
+    /// `fence < token`
+    OnlyAbove,
+    /// `token::text`, without leading zeros.
+    ComparesText,
+    /// Numbers of JavaScript and Lua.
+    ComparesDoubles,
+    /// Refuses, but writes the value.
+    WritesAnyway,
+    /// One mark for all items.
+    OneMark,
+    /// Compares, then writes.
+    ChecksThenWrites,
+    /// Fails when two insert the first mark.
+    FirstInsertCollides,
+    ForgetsAtRestart,
+}
+
+struct Broken {
+    fault: Fault,
+    items: Items,
+}
+
+impl Broken {
+    /// Which item's mark counts.
+    fn marked<'a>(&self, item: &'a str) -> &'a str {
+        if self.fault == Fault::OneMark { "" } else { item }
+    }
+
+    fn accepts(&self, mark: u64, token: u64) -> bool {
+        match self.fault {
+            Fault::RemembersTheLast => true,
+            Fault::OnlyAbove => mark < token || mark == 0,
+            Fault::ComparesText => mark.to_string() <= token.to_string(),
+            Fault::ComparesDoubles => mark as f64 <= token as f64,
+            _ => mark <= token,
+        }
+    }
+
+    /// Checks and writes under one lock, wrong as it may be otherwise.
+    fn write_at_once(&self, item: &str, token: u64, value: &str) -> Answer {
+        let mut items = self.items.lock().expect("no panic");
+        let seen = items.get(self.marked(item)).map(|(mark, _)| *mark);
+        let accepted = self.accepts(seen.unwrap_or(0), token);
+        if accepted || self.fault == Fault::RefusedMoveTheMark {
+            let first = seen.filter(|_| self.fault == Fault::RemembersTheFirst);
+            items.entry(self.marked(item).to_owned()).or_default().0 = first.unwrap_or(token);
+        }
+        if accepted || self.fault == Fault::WritesAnyway {
+            items.entry(item.to_owned()).or_default().1 = Some(value.to_owned());
+        }
+        if accepted { Answer::Accepted } else { Answer::Refused }
+    }
+
+    fn mark(&self, item: &str) -> Option<u64> {
+        self.items.lock().expect("no panic").get(item).map(|(mark, _)| *mark)
+    }
+}
+
+impl Resource for Broken {
+    type Error = &'static str;
+
+    async fn write(&self, item: &str, token: FencingToken, value: &str) -> Result<Answer, &'static str> {
+        let token = token.as_u64();
+        let seen = self.mark(item);
+        tokio::task::yield_now().await;
+        match self.fault {
+            Fault::ChecksThenWrites if seen.is_some_and(|mark| token < mark) => Ok(Answer::Refused),
+            Fault::ChecksThenWrites => {
+                self.items.lock().expect("no panic").insert(item.to_owned(), (token, Some(value.to_owned())));
+                Ok(Answer::Accepted)
+            }
+            Fault::FirstInsertCollides if seen.is_none() && self.mark(item).is_some() => {
+                Err("duplicate key value violates unique constraint")
+            }
+            _ => Ok(self.write_at_once(item, token, value)),
+        }
+    }
+
+    async fn read(&self, item: &str) -> Result<Option<String>, &'static str> {
+        Ok(self.items.lock().expect("no panic").get(item).and_then(|(_, value)| value.clone()))
+    }
+}
+
+async fn examine(fault: Fault) -> Result<conformance::Report, NotConformant> {
+    let items = Items::default();
+    let open = async || {
+        let items = &items;
+        if fault == Fault::ForgetsAtRestart {
+            items.lock().expect("no panic").values_mut().for_each(|(mark, _)| *mark = 0);
+        }
+        Ok(Broken { fault, items: Arc::clone(items) })
+    };
+    conformance::check(open, Effort::default()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_broken_resource_is_caught_by_the_rule_that_it_breaks() {
+    let broken = [
+        (Fault::RemembersTheLast, Rule::LowerIsRefused),
+        (Fault::RefusedMoveTheMark, Rule::LowerIsRefused),
+        (Fault::RemembersTheFirst, Rule::ExtremesAreOrdered),
+        (Fault::OnlyAbove, Rule::EqualIsAccepted),
+        (Fault::ComparesText, Rule::HigherIsAccepted),
+        (Fault::ComparesDoubles, Rule::ExtremesAreOrdered),
+        (Fault::WritesAnyway, Rule::RefusedLeavesNoTrace),
+        (Fault::OneMark, Rule::HigherIsAccepted),
+        (Fault::FirstInsertCollides, Rule::FirstUsesMayRace),
+        (Fault::ForgetsAtRestart, Rule::SurvivesRestart),
+    ];
+    for (fault, rule) in broken {
+        let error = examine(fault).await.expect_err("it is broken");
+        println!("{fault:?}: {error}");
+        assert_eq!(error.rule(), rule, "{fault:?}: {error}");
+    }
+}
+
+/// The race shows at first use or later; either names what happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checking_first_and_writing_afterwards_is_caught() {
+    let error = examine(Fault::ChecksThenWrites).await.expect_err("it is broken");
+    println!("{error}");
+    assert!(matches!(error.rule(), Rule::FirstUsesMayRace | Rule::NoLowerAfterHigher), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_resource_without_a_fault_passes() {
+    examine(Fault::None).await.unwrap_or_else(|error| panic!("{error}"));
+}

@@ -1,0 +1,161 @@
+//! The gate: who is inside with whom, who waits, and what a failure does.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::fence::{Gate, HighWater, Marks, Refused};
+use tokio::sync::oneshot;
+
+use crate::token::token;
+
+/// Waits until the token counts, which it does before it is inside.
+async fn counts(gate: &Gate, resource: &str, index: u64) {
+    while gate.highest(resource).token() != token(index) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_older_write_ends_before_a_newer_one_begins_and_no_older_one_begins_any_more() {
+    let gate = Gate::in_memory();
+    let (finish, finished) = oneshot::channel::<()>();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let note = |what| {
+        let order = Arc::clone(&order);
+        move || order.lock().unwrap().push(what)
+    };
+    let older = tokio::spawn({
+        let (gate, began, ended) = (gate.clone(), note("older began"), note("older ended"));
+        async move {
+            let write = || async {
+                began();
+                finished.await.unwrap();
+                ended();
+            };
+            gate.admit("a", token(1), write).await
+        }
+    });
+    while order.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let newer = tokio::spawn({
+        let (gate, began) = (gate.clone(), note("newer began"));
+        async move { gate.admit("a", token(2), || async { began() }).await }
+    });
+    counts(&gate, "a", 2).await;
+    let late = gate.admit("a", token(1), || async { unreachable!("it is stale") }).await;
+    assert!(matches!(late, Err(Refused::Stale(stale)) if stale.offered == token(1) && stale.highest == token(2)));
+    gate.admit("b", token(1), || async {}).await.expect("other resources do not wait");
+    finish.send(()).unwrap();
+    older.await.unwrap().expect("it was inside");
+    newer.await.unwrap().expect("it is the newest");
+    assert_eq!(*order.lock().unwrap(), ["older began", "older ended", "newer began"]);
+}
+
+#[tokio::test]
+async fn patience_is_bounded_and_nothing_was_written() {
+    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let inside = gate.enter("a", token(1)).await.expect("the first");
+    let busy = gate.admit("a", token(2), || async { unreachable!("somebody is inside") }).await.unwrap_err();
+    let Refused::Busy { offered, older, .. } = busy else { panic!("{busy}") };
+    assert_eq!((offered, older), (token(2), token(1)));
+    drop(inside);
+    gate.admit("a", token(2), || async {}).await.expect("nobody is inside");
+}
+
+#[tokio::test]
+async fn requests_of_one_holder_are_inside_together() {
+    let gate = Gate::in_memory();
+    let one = gate.enter("a", token(1)).await.expect("the first");
+    let other = gate.enter("a", token(1)).await.expect("the same");
+    assert_eq!((one.token(), other.resource()), (token(1), "a"));
+}
+
+/// Of several that wait, the highest is let in, and the others learn that they are stale.
+#[tokio::test]
+async fn whoever_waits_and_is_overtaken_is_refused() {
+    let gate = Gate::in_memory();
+    let inside = gate.enter("a", token(1)).await.expect("the first");
+    let enter = |index| {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.enter("a", token(index)).await.map(drop) })
+    };
+    let second = enter(2);
+    counts(&gate, "a", 2).await;
+    let third = enter(3);
+    let overtaken = second.await.unwrap().unwrap_err();
+    assert!(matches!(overtaken, Refused::Stale(stale) if stale.highest == token(3)), "{overtaken}");
+    drop(inside);
+    third.await.unwrap().expect("the newest");
+}
+
+#[tokio::test]
+async fn whoever_gives_up_waiting_leaves_nothing_behind() {
+    let gate = Gate::in_memory();
+    let inside = gate.enter("a", token(1)).await.expect("the first");
+    let waiting = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.enter("a", token(2)).await.map(drop) }
+    });
+    counts(&gate, "a", 2).await;
+    waiting.abort();
+    drop(waiting.await);
+    drop(inside);
+    gate.enter("a", token(3)).await.map(drop).expect("nobody is inside");
+}
+
+#[test]
+fn threads_wait_as_tasks_do() {
+    let gate = Gate::in_memory();
+    let inside = gate.enter_blocking("a", token(1)).expect("the first");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let newer = scope.spawn(|| gate.admit_blocking("a", token(2), || over.load(Ordering::SeqCst)));
+        while gate.highest("a").token() != token(2) {
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::SeqCst);
+        drop(inside);
+        assert!(newer.join().unwrap().expect("the newest"), "it was inside together with an older one");
+    });
+    let short = gate.clone().with_patience(Duration::from_millis(20));
+    let _inside = gate.enter_blocking("a", token(2)).expect("the same");
+    assert!(matches!(short.admit_blocking("a", token(3), || ()), Err(Refused::Busy { .. })));
+}
+
+/// Marks on a disk that breaks.
+struct Breaking {
+    kept: Arc<Mutex<Vec<(String, u64)>>>,
+    breaks_at: usize,
+}
+
+impl Marks for Breaking {
+    fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
+        Ok(vec![("a".into(), HighWater::NONE), ("a".into(), HighWater::NONE.offer(token(5)).unwrap())])
+    }
+
+    fn remember(&mut self, resource: &str, mark: HighWater) -> io::Result<()> {
+        let mut kept = self.kept.lock().unwrap();
+        if kept.len() == self.breaks_at {
+            return Err(io::Error::other("the disk is broken"));
+        }
+        kept.push((resource.to_owned(), mark.as_u64()));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_mark_is_kept_before_anything_is_written_and_a_gate_that_cannot_keep_it_admits_nobody() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let gate = Gate::keeping(Breaking { kept: Arc::clone(&kept), breaks_at: 1 }).expect("it recalls");
+    assert!(matches!(gate.enter("a", token(4)).await, Err(Refused::Stale(_))), "recalled, the highest of two");
+    let before = gate.admit("a", token(6), || async { kept.lock().unwrap().clone() }).await.expect("higher");
+    assert_eq!(before, [("a".to_owned(), token(6).as_u64())]);
+    gate.admit("a", token(6), || async {}).await.expect("equal: nothing new to keep");
+    for index in [7, 6, 8] {
+        let refused = gate.admit("a", token(index), || async { unreachable!("it failed") }).await.unwrap_err();
+        assert!(matches!(&refused, Refused::Failed(why) if why.contains("the disk is broken")), "{refused}");
+    }
+}

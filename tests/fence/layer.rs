@@ -1,0 +1,143 @@
+//! The tower layer, in an axum service on a real socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::routing::put;
+use axum::{Extension, Router};
+use reqwest::{Client, RequestBuilder, Response};
+use serde_json::Value;
+use tenure::fence::http::{self, FenceLayer, Fenced};
+use tenure::fence::{Gate, HighWater};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::token::token;
+
+struct Service {
+    url: String,
+    task: JoinHandle<()>,
+}
+
+impl Service {
+    async fn serve(routes: Router, gate: &Gate) -> Service {
+        let layer = FenceLayer::by(gate.clone(), |request| request.uri.path().to_owned());
+        let routes = routes.route_layer(layer).route("/free", put(async || "no token needed"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let task = tokio::spawn(async { axum::serve(listener, routes).await.expect("it never ends") });
+        Service { url, task }
+    }
+
+    fn put(&self, path: &str) -> RequestBuilder {
+        Client::new().put(format!("{}{path}", self.url))
+    }
+
+    async fn put_with(&self, path: &str, token: impl ToString) -> Response {
+        self.put(path).header("Fencing-Token", token.to_string()).send().await.expect("an answer")
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn problem(response: Response) -> (u16, Value) {
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let status = response.status().as_u16();
+    let problem: Value = response.json().await.expect("JSON");
+    assert_eq!(problem["status"], status);
+    let code = problem["code"].as_str().expect("a code");
+    assert_eq!(problem["type"], format!("urn:tenure:problem:{code}"));
+    (status, problem)
+}
+
+async fn seen(Extension(fenced): Extension<Fenced>) -> String {
+    format!("{} of {}", fenced.token(), fenced.resource())
+}
+
+#[tokio::test]
+async fn a_request_needs_a_token_that_is_not_stale() {
+    let gate = Gate::in_memory();
+    let service = Service::serve(Router::new().route("/reports/{id}", put(seen)), &gate).await;
+    let answer = service.put_with("/reports/7", token(5)).await.text().await.expect("text");
+    assert_eq!(answer, format!("{} of /reports/7", token(5)));
+    assert_eq!(service.put_with("/reports/7", token(5).padded()).await.status(), 200);
+    assert_eq!(service.put_with("/reports/8", token(4)).await.status(), 200, "resources are apart");
+    assert_eq!(service.put("/free").send().await.expect("an answer").status(), 200);
+
+    let (status, stale) = problem(service.put_with("/reports/7", token(4)).await).await;
+    assert_eq!((status, stale["code"].as_str()), (412, Some(http::STALE)));
+    assert_eq!(stale["offered"], token(4).to_string());
+    assert_eq!(stale["highest"], token(5).to_string());
+
+    let missing = service.put("/reports/7").send().await.expect("an answer");
+    let (status, missing) = problem(missing).await;
+    assert_eq!((status, missing["code"].as_str()), (400, Some(http::MISSING)));
+    for bad in ["", "-1", "1.5", "9223372036854775808", "abc"] {
+        let (status, malformed) = problem(service.put_with("/reports/7", bad).await).await;
+        assert_eq!((status, malformed["code"].as_str()), (400, Some(http::MALFORMED)), "{bad:?}");
+    }
+    let twice = service.put("/reports/7").header("Fencing-Token", "1").header("Fencing-Token", "2");
+    assert_eq!(problem(twice.send().await.expect("an answer")).await.1["code"], http::MALFORMED);
+    assert_eq!(gate.highest("/reports/7"), HighWater::NONE.offer(token(5)).expect("the first"));
+}
+
+#[tokio::test]
+async fn an_older_handler_ends_before_a_newer_one_begins() {
+    let gate = Gate::in_memory();
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let handler = {
+        let (begun, may_end) = (Arc::clone(&begun), Arc::clone(&may_end));
+        async move |Extension(fenced): Extension<Fenced>| {
+            begun.add_permits(1);
+            may_end.acquire().await.expect("never closed").forget();
+            fenced.token().to_string()
+        }
+    };
+    let service = Arc::new(Service::serve(Router::new().route("/a", put(handler)), &gate).await);
+    let request = |index| {
+        let service = Arc::clone(&service);
+        tokio::spawn(async move { service.put_with("/a", token(index)).await.status() })
+    };
+    let older = request(1);
+    begun.acquire().await.expect("never closed").forget();
+    let newer = request(2);
+    while gate.highest("/a").token() != token(2) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(service.put_with("/a", token(1)).await.status(), 412, "the newer one counts, though it still waits");
+    assert_eq!(begun.available_permits(), 0, "the newer handler began beside the older one");
+    may_end.add_permits(1);
+    assert_eq!(older.await.expect("no panic"), 200);
+    begun.acquire().await.expect("never closed").forget();
+    may_end.add_permits(1);
+    assert_eq!(newer.await.expect("no panic"), 200);
+}
+
+/// Work that outlives the handler keeps the gate shut with a clone of `Fenced`.
+#[tokio::test]
+async fn what_goes_on_after_the_response_keeps_newer_ones_out() {
+    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let may_end = Arc::new(Semaphore::new(0));
+    let handler = {
+        let may_end = Arc::clone(&may_end);
+        async move |Extension(fenced): Extension<Fenced>| {
+            tokio::spawn(async move {
+                may_end.acquire().await.expect("never closed").forget();
+                drop(fenced);
+            });
+        }
+    };
+    let service = Service::serve(Router::new().route("/a", put(handler)), &gate).await;
+    assert_eq!(service.put_with("/a", token(1)).await.status(), 200);
+    let busy = service.put_with("/a", token(2)).await;
+    assert_eq!(busy.headers()["retry-after"], "1");
+    let (status, busy) = problem(busy).await;
+    assert_eq!((status, busy["code"].as_str()), (503, Some(http::BUSY)));
+    may_end.add_permits(2);
+    assert_eq!(service.put_with("/a", token(2)).await.status(), 200);
+}

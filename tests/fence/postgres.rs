@@ -1,0 +1,286 @@
+//! Both forms in a real PostgreSQL.
+
+use std::sync::{Arc, Mutex};
+
+use tenure::fence::conformance::{self, Answer, Effort, Resource};
+use tenure::fence::{Stale, postgres};
+use tenure::token::FencingToken;
+use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
+
+use crate::cookbook::statement;
+use crate::postgres_server::PostgresServer;
+use crate::token::token;
+
+const WRITE: &str = "INSERT INTO note VALUES ($1, $2)";
+
+fn refusal(error: &Error) -> Option<Stale> {
+    let error = error.as_db_error()?;
+    postgres::refusal(error.code().code(), error.detail())
+}
+
+fn sqlstate(error: &Error) -> &str {
+    error.as_db_error().unwrap_or_else(|| panic!("{error}")).code().code()
+}
+
+async fn check(transaction: &Transaction<'_>, resource: &str, index: u64) -> Result<(), Error> {
+    transaction.execute(postgres::CHECK, &[&resource, &token(index).as_i64()]).await.map(drop)
+}
+
+async fn pid(client: &Client) -> i32 {
+    client.query_one("SELECT pg_backend_pid()", &[]).await.expect("an answer").get(0)
+}
+
+/// Waits until the session waits for a lock.
+async fn waits(watcher: &Client, pid: i32) {
+    let waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')";
+    while !watcher.query_one(waiting, &[&pid]).await.expect("an answer").get::<_, bool>(0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn notes(client: &Client) -> Vec<String> {
+    let rows = client.query("SELECT text FROM note ORDER BY text", &[]).await.expect("an answer");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn with_schema() -> PostgresServer {
+    let server = PostgresServer::start().await;
+    let client = server.connect().await;
+    client.batch_execute(postgres::SCHEMA).await.expect("it applies");
+    client.batch_execute(postgres::SCHEMA).await.expect("it applies again");
+    client.batch_execute("CREATE TABLE note (text text, fence bigint)").await.expect("a table");
+    server
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_function_makes_a_whole_transaction_one_step() {
+    let server = with_schema().await;
+    let (mut one, mut other, watcher) = (server.connect().await, server.connect().await, server.connect().await);
+    accepts_and_refuses(&mut one).await;
+    a_rollback_takes_the_rise_back(&mut one).await;
+    refuses_what_is_no_token(&one).await;
+    a_newer_one_waits_for_one_that_stalls(&mut one, &mut other, &watcher).await;
+    an_older_one_that_waited_is_refused(&mut one, &mut other, &watcher).await;
+    for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
+        above_read_committed_no_answer_is_from_the_past(&mut one, &mut other, &watcher, level).await;
+    }
+}
+
+async fn accepts_and_refuses(client: &mut Client) {
+    for index in [5, 5, 6] {
+        let write = client.transaction().await.expect("begun");
+        check(&write, "plain", index).await.expect("not below");
+        write.commit().await.expect("committed");
+    }
+    let write = client.transaction().await.expect("begun");
+    let error = check(&write, "plain", 5).await.expect_err("stale");
+    assert_eq!(refusal(&error), Some(Stale { offered: token(5), highest: token(6) }));
+    // Whoever goes on all the same is stopped by PostgreSQL.
+    let error = write.execute(WRITE, &[&"late", &5i64]).await.expect_err("aborted");
+    assert_eq!((sqlstate(&error), refusal(&error)), ("25P02", None));
+}
+
+async fn a_rollback_takes_the_rise_back(client: &mut Client) {
+    let write = client.transaction().await.expect("begun");
+    check(&write, "rolled back", 9).await.expect("the first");
+    write.execute(WRITE, &[&"rolled back", &9i64]).await.expect("inside");
+    write.rollback().await.expect("rolled back");
+    let write = client.transaction().await.expect("begun");
+    check(&write, "rolled back", 8).await.expect("9 never was");
+    write.commit().await.expect("committed");
+    assert!(notes(client).await.is_empty());
+}
+
+async fn refuses_what_is_no_token(client: &Client) {
+    for (resource, fence) in [(Some("x"), None), (None, Some(1i64)), (Some("x"), Some(-1))] {
+        let error = client.execute(postgres::CHECK, &[&resource, &fence]).await.expect_err("no token");
+        assert_eq!(sqlstate(&error), "22023");
+    }
+}
+
+/// The old holder was checked, and then it is paused inside its transaction.
+async fn a_newer_one_waits_for_one_that_stalls(one: &mut Client, other: &mut Client, watcher: &Client) {
+    let pid = pid(other).await;
+    let older = one.transaction().await.expect("begun");
+    check(&older, "stalls", 1).await.expect("the first");
+    let newer = other.transaction().await.expect("begun");
+    let ((), older) = tokio::join!(
+        async {
+            check(&newer, "stalls", 2).await.expect("higher");
+            // It sees what the older one wrote before it.
+            let seen: i64 = newer.query_one("SELECT count(*) FROM note", &[]).await.expect("an answer").get(0);
+            assert_eq!(seen, 2, "it began while the older one was still writing");
+        },
+        async {
+            waits(watcher, pid).await;
+            older.execute(WRITE, &[&"first half", &1i64]).await.expect("inside");
+            older.execute(WRITE, &[&"second half", &1i64]).await.expect("inside");
+            older.commit().await.expect("committed");
+        }
+    );
+    let () = older;
+    newer.commit().await.expect("committed");
+    let late = one.transaction().await.expect("begun");
+    let error = check(&late, "stalls", 1).await.expect_err("stale");
+    assert_eq!(refusal(&error).map(|stale| stale.highest), Some(token(2)));
+    late.rollback().await.expect("rolled back");
+    assert_eq!(notes(one).await, ["first half", "second half"]);
+}
+
+async fn an_older_one_that_waited_is_refused(one: &mut Client, other: &mut Client, watcher: &Client) {
+    let pid = pid(other).await;
+    for resource in ["first use", "first use", "used"] {
+        let (low, high) = if resource == "used" { (30, 31) } else { (10, 20) };
+        let newer = one.transaction().await.expect("begun");
+        check(&newer, resource, high).await.expect("the highest");
+        let older = other.transaction().await.expect("begun");
+        let (error, ()) = tokio::join!(async { check(&older, resource, low).await.expect_err("stale") }, async {
+            waits(watcher, pid).await;
+            newer.commit().await.expect("committed");
+        });
+        assert_eq!(refusal(&error), Some(Stale { offered: token(low), highest: token(high) }));
+    }
+}
+
+async fn above_read_committed_no_answer_is_from_the_past(
+    one: &mut Client,
+    other: &mut Client,
+    watcher: &Client,
+    level: IsolationLevel,
+) {
+    let pid = pid(other).await;
+    let resource = format!("{level:?}");
+    // Also where the one that was waited for was the older or the same, and where it is the first use.
+    for (first, second) in [(1, 2), (5, 3), (6, 6), (7, 8)] {
+        let holds = one.transaction().await.expect("begun");
+        check(&holds, &resource, first).await.expect("the highest");
+        let late = other.build_transaction().isolation_level(level).start().await.expect("begun");
+        let (answer, ()) = tokio::join!(check(&late, &resource, second), async {
+            waits(watcher, pid).await;
+            holds.commit().await.expect("committed");
+        });
+        let error = answer.expect_err("its snapshot is older than what it waited for");
+        assert_eq!((sqlstate(&error), refusal(&error)), ("40001", None), "{level:?} {first} {second}");
+    }
+    // Run again, as 40001 asks for, each gets its answer.
+    for (index, accepted) in [(8, true), (6, false)] {
+        let again = other.build_transaction().isolation_level(level).start().await.expect("begun");
+        let answer = check(&again, &resource, index).await;
+        assert_eq!(answer.as_ref().err().and_then(refusal).is_none(), accepted, "{answer:?}");
+        assert_eq!(answer.is_ok(), accepted, "{answer:?}");
+        if accepted {
+            again.commit().await.expect("committed");
+        }
+    }
+}
+
+/// A table with one of the forms, and a connection for each writer.
+struct Table {
+    server: Arc<PostgresServer>,
+    clients: Mutex<Vec<Client>>,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Column,
+    Function(IsolationLevel),
+    /// Broken: the check in a transaction of its own.
+    CheckedApart,
+}
+
+impl Table {
+    async fn write_with(&self, client: &mut Client, item: &str, token: i64, value: &str) -> Result<Answer, Error> {
+        let level = match self.form {
+            Form::Column => {
+                let rows = client.execute(statement("column form: insert or update"), &[&value, &token, &item]).await?;
+                return Ok(if rows == 1 { Answer::Accepted } else { Answer::Refused });
+            }
+            Form::Function(level) => level,
+            Form::CheckedApart => IsolationLevel::ReadCommitted,
+        };
+        let mut write = client.build_transaction().isolation_level(level).start().await?;
+        if let Err(error) =
+            write.execute(statement("function form: check").trim().trim_end_matches(';'), &[&item, &token]).await
+        {
+            return if refusal(&error).is_some() { Ok(Answer::Refused) } else { Err(error) };
+        }
+        if let Form::CheckedApart = self.form {
+            write.commit().await?;
+            write = client.transaction().await?;
+        }
+        let put = "INSERT INTO report (id, body) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET body = excluded.body";
+        write.execute(put, &[&item, &value]).await?;
+        write.commit().await?;
+        Ok(Answer::Accepted)
+    }
+
+    async fn client(&self) -> Client {
+        let idle = self.clients.lock().unwrap().pop();
+        match idle {
+            Some(client) => client,
+            None => self.server.connect().await,
+        }
+    }
+}
+
+impl Resource for Table {
+    type Error = Error;
+
+    async fn write(&self, item: &str, token: FencingToken, value: &str) -> Result<Answer, Error> {
+        let mut client = self.client().await;
+        loop {
+            match self.write_with(&mut client, item, token.as_i64(), value).await {
+                Err(error) if sqlstate(&error) == "40001" => {}
+                answer => {
+                    self.clients.lock().unwrap().push(client);
+                    return answer;
+                }
+            }
+        }
+    }
+
+    async fn read(&self, item: &str) -> Result<Option<String>, Error> {
+        let client = self.client().await;
+        let row = client.query_opt("SELECT body FROM report WHERE id = $1", &[&item]).await?;
+        self.clients.lock().unwrap().push(client);
+        Ok(row.map(|row| row.get(0)))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_forms_conform_and_a_check_in_a_transaction_of_its_own_does_not() {
+    let server = Arc::new(with_schema().await);
+    let client = server.connect().await;
+    client.batch_execute(statement("column form: table")).await.expect("a table");
+    the_plain_update(&client).await;
+    let examine = async |form| {
+        let open = async || Ok(Table { server: Arc::clone(&server), clients: Mutex::default(), form });
+        conformance::check(open, Effort { rounds: 50, ..Effort::default() }).await
+    };
+    for form in [
+        Form::Column,
+        Form::Function(IsolationLevel::ReadCommitted),
+        Form::Function(IsolationLevel::RepeatableRead),
+        Form::Function(IsolationLevel::Serializable),
+    ] {
+        let report = examine(form).await.unwrap_or_else(|error| panic!("{form:?}: {error}"));
+        println!("{form:?}\n{report}");
+    }
+    let error = examine(Form::CheckedApart).await.expect_err("another holder can come in between");
+    println!("{:?}: {error}", Form::CheckedApart);
+}
+
+async fn the_plain_update(client: &Client) {
+    let update = statement("column form: update");
+    let nothing = client.execute(update, &[&"one", &5i64, &"updated"]).await.expect("an answer");
+    assert_eq!(nothing, 0, "no such row");
+    client.execute("INSERT INTO report (id, body) VALUES ('updated', '')", &[]).await.expect("a row");
+    for (fence, changed) in [(5i64, 1), (5, 1), (4, 0), (i64::MAX, 1), (i64::MAX - 1, 0)] {
+        assert_eq!(
+            client.execute(update, &[&"text", &fence, &"updated"]).await.expect("an answer"),
+            changed,
+            "{fence}"
+        );
+    }
+}

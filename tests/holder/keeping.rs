@@ -1,0 +1,55 @@
+//! Keeping: renewed in time, in one request, through a change of leader.
+
+use std::time::Duration;
+
+use tenure::client::Wait;
+
+use crate::world::{TTL, World, over_both_ways, short};
+
+over_both_ways!(renewals_come_at_a_third_of_the_ttl, one_request_renews_all_that_is_held, leases_of_all_ttls_are_kept);
+
+async fn renewals_come_at_a_third_of_the_ttl(world: &World) {
+    let holder = world.holder();
+    let lease = holder.manager.lease_with("job", short()).expect("a name");
+    lease.acquire(Wait::No).await.expect("it is free");
+    tokio::time::sleep(TTL * 4).await;
+    let renewals = world.remote().get(lease.name()).await.expect("an answer").renewals;
+    // 12 thirds, each up to a tenth longer or shorter, on a machine that may be busy.
+    assert!((8..=14).contains(&renewals), "{renewals}");
+}
+
+async fn one_request_renews_all_that_is_held(world: &World) {
+    let holder = world.holder();
+    const LEASES: usize = 200;
+    let mut leases = Vec::new();
+    for n in 0..LEASES {
+        leases.push(holder.manager.lease_with(&format!("job-{n}"), short().ttl(TTL * 4)).expect("a name"));
+    }
+    let acquired = futures_util::future::join_all(leases.iter().map(|lease| lease.acquire(Wait::No))).await;
+    assert!(acquired.iter().all(Result::is_ok));
+    let before = holder.switch.renewals();
+    tokio::time::sleep(TTL * 8).await;
+    let sent = holder.switch.renewals() - before;
+    assert!(leases.iter().all(|lease| lease.is_held()));
+    // Two ttls are six rounds, and the first ones may not be together yet.
+    assert!((3..=14).contains(&sent), "{sent} requests for {LEASES} leases");
+    let renewals = world.remote().get(leases[LEASES - 1].name()).await.expect("an answer").renewals;
+    assert!(renewals >= 3, "{renewals}");
+}
+
+async fn leases_of_all_ttls_are_kept(world: &World) {
+    let holder = world.holder();
+    let lease = |name: &str, ttl: u64| {
+        holder.manager.lease_with(name, short().ttl(Duration::from_millis(ttl))).expect("a name")
+    };
+    let leases = [lease("a", 500), lease("b", 1_500), lease("c", 60_000)];
+    let mut tokens = Vec::new();
+    for lease in &leases {
+        tokens.push(lease.acquire(Wait::No).await.expect("it is free"));
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for (lease, token) in leases.iter().zip(tokens) {
+        assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
+        assert_eq!(lease.check().await, Ok(true));
+    }
+}

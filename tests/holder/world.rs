@@ -1,0 +1,140 @@
+//! A cluster, and managers on it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
+use tenure::config::MemberConfig;
+use tenure::http::{NodeSlot, Settings};
+use tenure::node::{Local, Node};
+use tenure::testing::Switch;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Short, so that tests are, and long enough for a busy machine.
+pub const TTL: Duration = Duration::from_millis(900);
+/// What an operation may take.
+pub const OPERATION: Duration = Duration::from_secs(2);
+/// Long enough that only something that never happens exceeds it.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// How managers reach the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    InProcess,
+    OverTheNetwork,
+}
+
+/// Three nodes with real disks and listeners.
+pub struct World {
+    way: Way,
+    nodes: Vec<Node>,
+    addresses: Vec<SocketAddr>,
+    stop: CancellationToken,
+    _dir: TempDir,
+}
+
+/// A holder: a manager, and the switch in its way to the cluster.
+pub struct Holder {
+    pub manager: LeaseManager,
+    pub switch: Switch,
+}
+
+impl World {
+    pub async fn start(way: Way) -> World {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut listeners = Vec::new();
+        for _ in 0..3 {
+            let bind = || async { TcpListener::bind("127.0.0.1:0").await.expect("a free port") };
+            listeners.push((bind().await, bind().await));
+        }
+        let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
+        let members: Vec<MemberConfig> = (1..)
+            .zip(&listeners)
+            .map(|(id, (http, peer))| MemberConfig {
+                id,
+                http: address(http).to_string(),
+                peer: address(peer).to_string(),
+            })
+            .collect();
+        let stop = CancellationToken::new();
+        let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
+        for (id, (http, peer)) in (1..).zip(listeners) {
+            let mut builder = Node::builder("holders").id(id).data(dir.path().join(id.to_string()));
+            for member in &members {
+                builder = builder.member(member.id, &member.http, &member.peer);
+            }
+            let node = builder.peer_listener(peer).start().await.expect("it starts");
+            addresses.push(address(&http));
+            tokio::spawn(tenure::http::serve(http, NodeSlot::from(&node), Settings::new(id), stop.clone()));
+            nodes.push(node);
+        }
+        World { way, nodes, addresses, stop, _dir: dir }
+    }
+
+    /// A new holder, as another process would be.
+    pub fn holder(&self) -> Holder {
+        self.holder_with(ManagerOptions::new())
+    }
+
+    pub fn holder_with(&self, options: ManagerOptions) -> Holder {
+        let switch = match self.way {
+            Way::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
+            Way::OverTheNetwork => Switch::new(self.remote()),
+        };
+        let manager = LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION));
+        Holder { manager, switch }
+    }
+
+    /// An operator's way to the cluster.
+    pub fn remote(&self) -> Remote {
+        let urls: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}")).collect();
+        Remote::new(urls.join(",").parse::<Endpoints>().expect("URLs"))
+    }
+
+    pub async fn end(self) {
+        self.stop.cancel();
+        for node in self.nodes {
+            node.shutdown().await;
+        }
+    }
+}
+
+/// The options of most tests.
+pub fn short() -> LeaseOptions {
+    LeaseOptions::new().ttl(TTL)
+}
+
+/// Polls until it is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = tokio::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Runs every case over both ways.
+macro_rules! over_both_ways {
+    ($($case:ident),* $(,)?) => {
+        mod in_process {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let world = $crate::world::World::start($crate::world::Way::InProcess).await;
+                super::$case(&world).await;
+                world.end().await;
+            })*
+        }
+
+        mod over_the_network {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let world = $crate::world::World::start($crate::world::Way::OverTheNetwork).await;
+                super::$case(&world).await;
+                world.end().await;
+            })*
+        }
+    };
+}
+pub(crate) use over_both_ways;

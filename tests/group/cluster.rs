@@ -12,9 +12,8 @@ use tenure::api::{
 use tenure::client::{
     Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Patience, Remote,
 };
-use tenure::config::{LeaseSettings, MemberConfig, RaftTimings};
 use tenure::http::{self, NodeSlot, Settings};
-use tenure::node::{Node, NodeConfig};
+use tenure::node::Node;
 use tenure::types::{HolderId, LeaseName};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -41,17 +40,16 @@ impl Cluster {
         let address = http_listener.local_addr().expect("it is bound");
         let peer = peer_listener.local_addr().expect("it is bound").to_string();
         let data = TempDir::new().expect("a folder");
-        let config = NodeConfig {
-            cluster: "test".to_owned(),
-            id: 1,
-            members: vec![MemberConfig { id: 1, http: address.to_string(), peer }],
-            data: data.path().join("1"),
-            raft: RaftTimings::lan(),
-            lease: LeaseSettings::default(),
-        };
-        let node = Node::start(config, peer_listener).await.expect("it starts");
+        let node = Node::builder("test")
+            .id(1)
+            .member(1, address.to_string(), peer)
+            .data(data.path().join("1"))
+            .peer_listener(peer_listener)
+            .start()
+            .await
+            .expect("it starts");
         let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(node.clone()), Settings::new(1), stop.clone()));
+        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), Settings::new(1), stop.clone()));
         let cluster = Cluster { _node: node, address, stop, _data: data };
         let remote = cluster.remote();
         let first = remote.held("ready".to_owned(), Patience::within(SOON)).await;

@@ -1,6 +1,7 @@
 //! When to look at leases that somebody else may hold.
 //!
-//! Events say that something changed, and not all that changed: metadata has none, and a stream can miss some. So what
+//! Events say that something changed, and not all that changed: metadata has none, and a stream can miss some, as while
+//! it is being opened. So what
 //! is true is always read, as a whole, from the committed state. The stream only says when to read sooner.
 
 use std::sync::Arc;

@@ -98,7 +98,11 @@ async fn shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice() {
     assert!(board.lock().expect("fine").working.is_empty(), "stop waits for the work");
     soon(shards_of_a.stop()).await;
     let board = board.lock().expect("fine");
-    assert_eq!((board.wrong.as_slice(), board.drained), ([].as_slice(), moved + 12));
+    assert_eq!(
+        (board.wrong.as_slice(), board.drained),
+        ([].as_slice(), 12 + 12),
+        "each was left once by a and once by b"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

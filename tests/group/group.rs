@@ -11,7 +11,7 @@ use tenure::types::Metadata;
 use crate::cluster::{Cluster, NEVER, TTL, soon, until};
 
 fn options(id: &str) -> MemberOptions {
-    MemberOptions::new(id).ttl(TTL).refresh(NEVER)
+    MemberOptions::new(id).ttl(TTL).refresh(Duration::from_secs(1))
 }
 
 async fn join(manager: &LeaseManager, options: MemberOptions) -> Membership {

@@ -8,8 +8,12 @@ pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "client")]
+pub mod election;
 #[cfg(feature = "fence")]
 pub mod fence;
+#[cfg(feature = "client")]
+pub mod group;
 #[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "server")]
@@ -20,6 +24,8 @@ pub mod node;
 pub mod peer;
 #[cfg(feature = "server")]
 pub mod raft;
+#[cfg(feature = "client")]
+pub mod semaphore;
 #[cfg(feature = "server")]
 pub mod storage;
 #[cfg(feature = "cli")]

@@ -36,6 +36,10 @@ pub const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
 /// Most holders of one counted lease.
 pub const MAX_LIMIT: u32 = 10_000;
 
+/// How the keys of metadata begin that the library itself writes.
+#[cfg(feature = "client")]
+pub(crate) const OWN_KEYS: &str = "tenure.";
+
 /// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:-]*`, at most [`MAX_NAME_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -108,6 +112,21 @@ impl Metadata {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// With more entries: the library's own notes, whose keys start with [`OWN_KEYS`].
+    ///
+    /// # Errors
+    ///
+    /// There would be too much of it, or one of the entries that are there has such a key.
+    #[cfg(feature = "client")]
+    pub(crate) fn with_own<const N: usize>(&self, own: [(&str, String); N]) -> Result<Metadata, InvalidValue> {
+        if let Some((key, _)) = self.iter().find(|(key, _)| key.starts_with(OWN_KEYS)) {
+            return Err(InvalidValue::ReservedKey(key.to_owned()));
+        }
+        let mut entries = BTreeMap::from(self.clone());
+        entries.extend(own.map(|(key, value)| (key.to_owned(), value)));
+        Metadata::new(entries)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -244,6 +263,8 @@ pub enum InvalidValue {
         "metadata has {entries} entries and {bytes} bytes; at most {MAX_METADATA_ENTRIES} entries and {MAX_METADATA_BYTES} bytes are allowed"
     )]
     Metadata { entries: usize, bytes: usize },
+    #[error("metadata key {0:?} is reserved: those that start with \"tenure.\" are the library's own")]
+    ReservedKey(String),
     #[error("ttl {0} ms is outside {MIN_TTL_MS} to {MAX_TTL_MS} ms")]
     Ttl(u64),
     #[error("lock delay {0} ms is above {MAX_LOCK_DELAY_MS} ms")]

@@ -84,7 +84,8 @@ impl LeaseGuard {
         self.lease.hold.granted_token() == Some(self.token)
     }
 
-    fn loss(&self) -> Loss {
+    /// Why this guard's grant ended, once it has.
+    pub(crate) fn loss(&self) -> Loss {
         match self.lease.state() {
             HoldState::Lost { why, .. } => why,
             // By another handle, which is the only other way for a grant to end.

@@ -181,6 +181,18 @@ impl Lease {
         Subscription::new(&self.hold, Listener::OnLost(Arc::new(call)))
     }
 
+    /// How long work may take to end ([`LeaseOptions::drain`](super::LeaseOptions::drain)).
+    pub(crate) fn drain(&self) -> Duration {
+        self.hold.drain()
+    }
+
+    /// Asks [`is_held`](Lease::is_held) for whoever must not keep the manager alive: an option that is asked by the
+    /// manager, for instance.
+    pub(crate) fn probe(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (hold, clock) = (self.hold.clone(), self.owner.shared.options.clock.clone());
+        move || hold.is_held(clock.elapsed())
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.owner.shared.now()
     }

@@ -11,10 +11,11 @@ use super::hold::Hold;
 use super::operations::refused;
 use super::shared::Shared;
 use super::{
-    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote, Wait,
-    WithError, keeper,
+    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Patience,
+    Remote, Wait, WithError, keeper,
 };
 use crate::api::Code;
+use crate::clock::Clock;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
 /// A holder of leases, with one connection to a cluster and one task that renews all it holds in one request.
@@ -126,7 +127,33 @@ impl LeaseManager {
         failed
     }
 
-    fn handle(&self, name: &str, holder: &HolderId, options: Option<LeaseOptions>) -> Result<Lease, InvalidValue> {
+    /// Whether [`shutdown`](LeaseManager::shutdown) was called: no acquire succeeds ever after.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.owner.shared.closing.is_cancelled()
+    }
+
+    /// The way to the cluster. Keeping it does not keep the manager.
+    pub(crate) fn coordinator(&self) -> Arc<dyn Coordinator> {
+        self.owner.shared.coordinator.clone()
+    }
+
+    /// Time for one request, all its attempts together.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::within(self.owner.shared.options.operation_timeout)
+    }
+
+    /// Where this manager's deadlines are read.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.owner.shared.options.clock.clone()
+    }
+
+    /// A handle of a lease that may be held under another holder than the manager's.
+    pub(crate) fn handle(
+        &self,
+        name: &str,
+        holder: &HolderId,
+        options: Option<LeaseOptions>,
+    ) -> Result<Lease, InvalidValue> {
         let name = LeaseName::new(name)?;
         let shared = &self.owner.shared;
         let drift = shared.options.drift_permille;

@@ -9,9 +9,10 @@
 //! | `manager`, `lease`, `guard`, `work` | what a program uses |
 //! | `options`, `state` | how a lease is held, and how its holder stands |
 //! | `hold`, `grant` | one lease as its holder knows it: grant, deadline, signals |
-//! | `operations` | what is asked of the cluster for one lease |
+//! | `operations`, `annotate` | what is asked of the cluster for one lease |
 //! | `keeper`, `shared` | the task that renews, and what it shares with the rest |
 //! | `listeners`, `meters` | who is told |
+//! | `lookout` | when to look at leases that somebody else may hold |
 //! | `coordinator` | the trait of every way to a cluster |
 //! | `remote`, `endpoints`, `call`, `watch`, `frames` | the way over HTTP |
 //! | `played` | what a test's fake does to a manager |
@@ -19,6 +20,7 @@
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
+mod annotate;
 pub(crate) mod attempts;
 mod call;
 mod coordinator;
@@ -31,6 +33,7 @@ mod hold;
 mod keeper;
 mod lease;
 mod listeners;
+mod lookout;
 mod manager;
 mod meters;
 mod operations;
@@ -50,6 +53,7 @@ pub use error::CallError;
 pub use guard::LeaseGuard;
 pub use lease::Lease;
 pub use listeners::Subscription;
+pub(crate) use lookout::Lookout;
 pub use manager::LeaseManager;
 pub use meters::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};

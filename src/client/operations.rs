@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::hold::Hold;
 use super::shared::{Order, Shared};
-use super::{AcquireOptions, CallError, Loss, Patience, meters};
+use super::{AcquireOptions, CallError, LeaseOptions, Loss, Patience, meters};
 use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::types::HolderId;
@@ -67,14 +67,8 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
         // The work of that time may not have ended: this one must not have its token.
         send_release(shared, hold, token).await?;
     }
-    let claim = Acquire {
-        holder: hold.holder.clone(),
-        ttl_ms: options.ttl_ms(),
-        wait_ms: Some(wait.as_millis() as u64).filter(|wait| *wait > 0),
-        lock_delay_ms: options.lock_delay_ms(),
-        limit: options.limit_wanted(),
-        metadata: options.metadata.clone(),
-    };
+    let wait_ms = Some(wait.as_millis() as u64).filter(|wait| *wait > 0);
+    let claim = Acquire { wait_ms, ..claim_of(hold, &options) };
     let doubt = Doubt { shared, hold, is_certain: false };
     let patience = Patience::within(shared.options.operation_timeout);
     let sent = shared.now();
@@ -87,6 +81,18 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     hold.granted(lease.token, ttl(&lease), sent, shared.now());
     shared.look_at([hold.clone()]);
     Ok(lease.token)
+}
+
+/// What is asked for under these options, without a wait.
+pub(super) fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
+    Acquire {
+        holder: hold.holder.clone(),
+        ttl_ms: options.ttl_ms(),
+        wait_ms: None,
+        lock_delay_ms: options.lock_delay_ms(),
+        limit: options.limit_wanted(),
+        metadata: options.metadata.clone(),
+    }
 }
 
 /// A grant that was waited for may be old: when it was made is known only within the wait. So its time is taken from a

@@ -1,0 +1,130 @@
+//! One shard: held while it belongs here, worked on while it is held.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use super::roster::Roster;
+use crate::client::{Lease, LeaseGuard, Wait};
+use crate::token::FencingToken;
+use crate::types::LeaseName;
+
+/// How long one place in the queue of a shard's lease is asked for.
+const PLACE: Duration = Duration::from_secs(30);
+/// Pause before a shard is acquired again after its work ended, or after it could not be acquired.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A shard that is held, as its work sees it.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The lease. It is held as the work begins.
+    pub lease: Lease,
+    /// Send it along with every write.
+    pub token: FencingToken,
+    /// Cancelled when the work should end, because the shard belongs elsewhere now or the program stops. After
+    /// [`LeaseOptions::drain`](crate::client::LeaseOptions::drain) the work is dropped.
+    pub leaving: CancellationToken,
+}
+
+/// What keeps one shard.
+pub(super) struct Keeper<W> {
+    pub roster: Arc<Roster>,
+    pub lease: Lease,
+    pub held: Arc<Mutex<BTreeSet<LeaseName>>>,
+    pub work: Arc<W>,
+}
+
+impl<W, F> Keeper<W>
+where
+    W: Fn(Shard) -> F,
+    F: Future<Output = ()>,
+{
+    /// Until `stop`; then gives the shard back.
+    pub async fn keep(self, stop: CancellationToken) {
+        loop {
+            let name = self.lease.name().as_str();
+            let guard = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                guard = self.acquire(name) => guard,
+            };
+            if let Some(guard) = guard {
+                self.hold(guard, &stop).await;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(PAUSE), if self.roster.is_mine(name) => {}
+                () = async {}, if !self.roster.is_mine(name) => {}
+            }
+        }
+    }
+
+    /// Waits until the shard belongs here, and then for its lease. `None`: it belongs elsewhere again, or the lease was
+    /// not to be had.
+    async fn acquire(&self, name: &str) -> Option<LeaseGuard> {
+        self.roster.until_mine(name, true).await;
+        let acquired = tokio::select! {
+            biased;
+            acquired = self.lease.guard(Wait::UpTo(PLACE)) => acquired,
+            () = self.roster.until_mine(name, false) => return None,
+        };
+        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "a shard is not acquired yet")).ok()
+    }
+
+    /// Works until the work ends, the lease is lost, or the shard should be elsewhere; then gives it back.
+    async fn hold(&self, guard: LeaseGuard, stop: &CancellationToken) {
+        let name = guard.name().clone();
+        let held = Held::new(&self.held, name.clone());
+        let leaving = CancellationToken::new();
+        let shard = Shard { lease: self.lease.clone(), token: guard.token(), leaving: leaving.clone() };
+        {
+            let work = AssertUnwindSafe((self.work)(shard)).catch_unwind();
+            let mut work = std::pin::pin!(guard.while_held(work));
+            let ended = tokio::select! {
+                ended = &mut work => Some(ended),
+                () = stop.cancelled() => None,
+                () = self.roster.until_mine(name.as_str(), false) => None,
+            };
+            leaving.cancel();
+            let ended = match ended {
+                Some(ended) => Some(ended),
+                None => tokio::time::timeout(guard.drain(), work).await.ok(),
+            };
+            match ended {
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(_))) => tracing::error!(shard = %name, "the work on a shard panicked"),
+                Some(Err(why)) => tracing::warn!(shard = %name, %why, "a shard was lost"),
+                None => tracing::warn!(shard = %name, "the work on a shard did not end in time, and was dropped"),
+            }
+        }
+        drop(held);
+        if let Err(error) = guard.release().await {
+            tracing::warn!(shard = %name, %error, "a shard was not released, and lapses");
+        }
+    }
+}
+
+/// A shard's place in the list of those that are worked on.
+struct Held<'a> {
+    list: &'a Mutex<BTreeSet<LeaseName>>,
+    name: LeaseName,
+}
+
+impl<'a> Held<'a> {
+    fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> Held<'a> {
+        list.lock().expect(UNPOISONED).insert(name.clone());
+        Held { list, name }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.list.lock().expect(UNPOISONED).remove(&self.name);
+    }
+}
+
+pub(super) const UNPOISONED: &str = "nothing panics while it has the lock";

@@ -1,0 +1,8 @@
+//! Elections, groups, placement and semaphores, over a real node and its listener.
+
+mod cluster;
+mod election;
+mod group;
+mod placement;
+mod semaphore;
+mod shards;

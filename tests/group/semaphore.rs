@@ -1,0 +1,90 @@
+//! At most so many at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tenure::api::Code;
+use tenure::client::{CallError, LeaseOptions, Wait};
+use tenure::semaphore::{Semaphore, SemaphoreError};
+use tokio::task::JoinSet;
+
+use crate::cluster::{Cluster, SOON, TTL, soon};
+
+impl Cluster {
+    fn semaphore(&self, holder: &str, permits: u32) -> Semaphore {
+        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL)).expect("valid")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_are_more_than_n_in_it_though_many_want_to() {
+    const PERMITS: usize = 3;
+    let cluster = Cluster::start().await;
+    let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = JoinSet::new();
+    for manager in 0..4 {
+        let semaphore = cluster.semaphore(&format!("manager-{manager}"), PERMITS as u32);
+        for _ in 0..3 {
+            let (semaphore, inside, most) = (semaphore.clone(), inside.clone(), most.clone());
+            tasks.spawn(async move {
+                let mut tokens = Vec::new();
+                for _ in 0..3 {
+                    let permit = semaphore.acquire(Wait::UpTo(SOON)).await.expect("its turn comes");
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    assert!(permit.is_held());
+                    tokens.push(permit.token());
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    assert_eq!(permit.release().await, Ok(true));
+                }
+                tokens
+            });
+        }
+    }
+    let tokens: Vec<_> = soon(tasks.join_all()).await.into_iter().flatten().collect();
+    assert_eq!(most.load(Ordering::SeqCst), PERMITS, "as many as may, and no more");
+    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), 4 * 3 * 3, "a token of its own for each permit");
+}
+
+#[tokio::test]
+async fn permits_of_one_process_are_counted_one_by_one() {
+    let cluster = Cluster::start().await;
+    let semaphore = cluster.semaphore("a", 2);
+    assert_eq!(semaphore.available().await, Ok(2));
+    let first = semaphore.acquire(Wait::No).await.expect("free");
+    let second = semaphore.acquire(Wait::No).await.expect("free");
+    assert!(second.token() > first.token());
+    let third = semaphore.acquire(Wait::No).await;
+    assert!(matches!(third, Err(SemaphoreError::Call(CallError::Refused(problem))) if problem.code == Code::Held));
+    let tokens: Vec<_> =
+        semaphore.holders().await.expect("it answers").into_iter().map(|holder| holder.token).collect();
+    assert_eq!((tokens, semaphore.available().await), (vec![first.token(), second.token()], Ok(0)));
+    drop(first);
+    let next = semaphore.acquire(Wait::UpTo(SOON)).await.expect("what is dropped is released");
+    assert!(next.token() > second.token());
+}
+
+#[tokio::test]
+async fn another_number_of_permits_is_refused_as_such() {
+    let cluster = Cluster::start().await;
+    let _permit = cluster.semaphore("a", 2).acquire(Wait::No).await.expect("free");
+    let refused = cluster.semaphore("b", 3).acquire(Wait::No).await;
+    assert_eq!(refused.map(drop), Err(SemaphoreError::PermitsDiffer { asked: 3, present: Some(2) }));
+    assert!(Semaphore::new(&cluster.manager("c"), "uploads", 0, LeaseOptions::new()).is_err());
+}
+
+#[tokio::test]
+async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dead() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.mortal("a");
+    let mortal = Semaphore::new(&manager, "uploads", 1, LeaseOptions::new().ttl(TTL)).expect("valid");
+    let first = mortal.acquire(Wait::No).await.expect("free");
+    let other = cluster.semaphore("b", 1);
+    assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "it is renewed");
+    faults.cut_off(true);
+    let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it lapses");
+    assert!(!first.is_held() && second.token() > first.token());
+}

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::cluster::{Cluster, SOON};
@@ -54,4 +55,77 @@ async fn when_the_replica_with_the_nightly_job_dies_another_does_it() {
     assert!(other.exit(SOON).await.success(), "{}", other.said());
     assert!(other.printed().contains("the report is written"));
     assert!(whole_report(reports.path()));
+}
+
+fn start(cluster: &Cluster, program: &str, name: &str) -> Process {
+    let mut command = example(program);
+    command.arg(name).env("TENURE_ENDPOINTS", cluster.client.endpoints()).env("EXAMPLE_SECONDS", "120");
+    Process::start(name, command, cluster.folder())
+}
+
+/// Waits until exactly one of these has printed the words since what it had printed before; returns which.
+async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize {
+    let begun = Instant::now();
+    loop {
+        let said = |n: &usize| processes[*n].printed()[before[*n]..].contains(words);
+        let saying: Vec<usize> = (0..processes.len()).filter(said).collect();
+        if let [only] = saying[..] {
+            return only;
+        }
+        assert!(saying.is_empty(), "{saying:?} say {words:?}");
+        assert!(begun.elapsed() < SOON, "nobody says {words:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_election_example_has_one_leader_and_a_successor_when_it_dies_or_ends() {
+    let cluster = Cluster::start("").await;
+    let mut processes: Vec<Process> = ["a", "b", "c"].map(|name| start(&cluster, "election", name)).into();
+    let mut before = vec![0; 3];
+    for ends in [Signal::KILL, Signal::INT] {
+        let leader = one_says(&processes, ": established", &before).await;
+        before = processes.iter().map(|process| process.printed().len()).collect();
+        processes[leader].signal(ends);
+        if ends == Signal::INT {
+            assert!(processes[leader].exit(SOON).await.success(), "{}", processes[leader].said());
+            assert!(processes[leader].printed().contains("stopped"));
+        }
+    }
+    one_says(&processes, ": established", &before).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sharded_workers_example_works_on_every_shard_once_whoever_dies() {
+    let cluster = Cluster::start("").await;
+    let mut workers: Vec<Process> = ["a", "b"].map(|name| start(&cluster, "sharded_workers", name)).into();
+    let shards_of = |worker: &Process| {
+        let mut shards = std::collections::BTreeSet::new();
+        for line in worker.printed().lines() {
+            if let Some((_, rest)) = line.split_once("works on ") {
+                shards.insert(rest.split(' ').next().unwrap_or_default().to_owned());
+            } else if let Some((_, shard)) = line.split_once("leaves ") {
+                shards.remove(shard);
+            }
+        }
+        shards
+    };
+    let begun = Instant::now();
+    loop {
+        let (one, other) = (shards_of(&workers[0]), shards_of(&workers[1]));
+        if one.len() + other.len() == 16 && !one.is_empty() && !other.is_empty() {
+            assert!(one.is_disjoint(&other), "{one:?} {other:?}");
+            break;
+        }
+        assert!(begun.elapsed() < SOON, "not all shards are worked on: {one:?} {other:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    workers[0].kill();
+    let begun = Instant::now();
+    while shards_of(&workers[1]).len() < 16 {
+        assert!(begun.elapsed() < SOON, "not all shards came over: {:?}", shards_of(&workers[1]));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    workers[1].signal(Signal::INT);
+    assert!(workers[1].exit(SOON).await.success(), "{}", workers[1].said());
 }

@@ -11,17 +11,20 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::get;
-use tenure::client::{CallError, LeaseManager, Wait};
+use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
 use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 const REPLICAS: u64 = 3;
+/// A replica that dies, or stands still for so long, loses its leases.
+const TTL: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -56,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Acquires a lease for this replica and keeps it, until the replica goes.
 async fn acquire(State(leases): State<LeaseManager>, Path(name): Path<String>) -> (StatusCode, String) {
-    let lease = match leases.lease(&name) {
+    let lease = match leases.lease_with(&name, LeaseOptions::new().ttl(TTL)) {
         Ok(lease) => lease,
         Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()),
     };

@@ -2,14 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::trio::SOON;
 
 /// A replica; killed if the test does not end it.
 struct Replica(Child);
+
+impl Replica {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it is there");
+    }
+}
 
 impl Drop for Replica {
     fn drop(&mut self) {
@@ -75,10 +82,19 @@ async fn three_replicas_of_the_example_are_their_own_cluster() {
     assert!(status == 409 && why.starts_with("held by"), "{status} {why}");
     assert!(ask(base, 3, "/tenure/v1/leases/report").await.expect("an answer").1.contains("\"state\":\"active\""));
 
-    // Asked to stop, the holder gives the lease back before it goes: nobody waits for its ttl of 30 s.
-    let pid = rustix::process::Pid::from_child(&replicas[0].0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
-    let ended = replicas[0].0.wait().expect("it ends");
-    assert!(ended.success(), "{ended}");
+    // Paused for longer than its ttl, the holder knows it before it answers anything, also what it was asked meanwhile.
+    replicas[0].signal(Signal::STOP);
+    let asked = tokio::spawn(async move { ask(base, 1, "/lease-check/report").await });
     wait_for(base, 2, "/lease-acquire/report", |status, _| status == 200).await;
+    replicas[0].signal(Signal::CONT);
+    assert_eq!(asked.await.expect("nothing panics"), Some((200, "false".to_owned())));
+    assert_eq!(ask(base, 2, "/lease-check/report").await, Some((200, "true".to_owned())));
+
+    // Asked to stop, the holder gives the lease back before it goes: nobody waits for its ttl.
+    let begun = Instant::now();
+    replicas[1].signal(Signal::TERM);
+    let ended = replicas[1].0.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
+    wait_for(base, 3, "/lease-acquire/report", |status, _| status == 200).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }

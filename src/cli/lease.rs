@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::failure::Failure;
 use super::output::{self, Format};
-use super::{ClientArguments, duration};
+use super::{ClientArguments, duration, note};
 use crate::api::{self, Event, EventId, Lease, TtlMs};
 use crate::client::{CallError, ListQuery};
 use crate::token::FencingToken;
@@ -109,7 +109,7 @@ pub struct Acquire {
     #[arg(long)]
     limit: Option<u32>,
     /// A note for whoever looks at the lease; can be given several times
-    #[arg(long = "meta", value_parser = read_note, value_name = "KEY=VALUE")]
+    #[arg(long = "meta", value_parser = note::read, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     client: ClientArguments,
@@ -328,9 +328,4 @@ async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Res
 
 fn as_ms(duration: Duration) -> u64 {
     duration.as_millis() as u64
-}
-
-fn read_note(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| "a note is KEY=VALUE".to_owned())?;
-    Ok((key.to_owned(), value.to_owned()))
 }

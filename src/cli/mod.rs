@@ -6,21 +6,27 @@
 //! | file | noun |
 //! |---|---|
 //! | `lease`, `cluster`, `config` | the commands of clients and operators |
+//! | `run`, `elect` | a command that runs while a lease is held; leading, and seeing who leads |
 //! | `serve`, `dev` | running nodes |
 //! | `host` | one node with its listeners, from start to end |
 //! | `signals` | being asked to stop |
 //! | `output` | tables, JSON, words |
 //! | `failure` | what goes wrong, and its exit code |
-//! | `duration` | durations as people write them |
+//! | `duration`, `note` | durations and notes as people write them |
 
 mod cluster;
 mod config;
 mod dev;
 mod duration;
+#[cfg(target_os = "linux")]
+mod elect;
 mod failure;
 mod host;
 mod lease;
+mod note;
 mod output;
+#[cfg(target_os = "linux")]
+mod run;
 mod serve;
 mod signals;
 
@@ -58,6 +64,20 @@ enum Command {
     /// Claim, keep, give back and see leases
     #[command(subcommand, after_help = EXIT_CODES)]
     Lease(lease::Command),
+    /// Run a command while a lease is held
+    #[cfg(target_os = "linux")]
+    #[command(after_help = run::HELP)]
+    Run(run::Arguments),
+    /// Stand for election and lead, or see who leads
+    #[cfg(target_os = "linux")]
+    #[command(after_help = elect::HELP)]
+    Elect(elect::Arguments),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    RunGuard(run::guard::Arguments),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    RunLaunch(run::launch::Arguments),
     /// See the cluster
     #[command(subcommand, after_help = EXIT_CODES)]
     Cluster(cluster::Command),
@@ -90,13 +110,30 @@ impl ClientArguments {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misread(&error),
+    };
+    let ended = match cli.command {
         Command::Dev(arguments) => block_on(dev::run(arguments)),
         Command::Serve(arguments) => block_on(serve::run(arguments)),
         Command::Lease(command) => block_on(lease::run(command)),
         Command::Cluster(command) => block_on(cluster::run(command)),
         Command::Config(command) => config::run(command),
         Command::Completions { shell } => completions(shell),
+        // These have exit codes of their own, because most codes are those of the command that they run.
+        #[cfg(target_os = "linux")]
+        Command::Run(arguments) => {
+            return block_on(async { Ok(run::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::OURS));
+        }
+        #[cfg(target_os = "linux")]
+        Command::Elect(arguments) => {
+            return block_on(async { Ok(elect::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::OURS));
+        }
+        #[cfg(target_os = "linux")]
+        Command::RunGuard(arguments) => return run::guard::run(arguments),
+        #[cfg(target_os = "linux")]
+        Command::RunLaunch(arguments) => return run::launch::run(arguments),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,7 +141,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+/// Says what is wrong with the command line, or shows the help that it asks for.
+fn misread(error: &clap::Error) -> ExitCode {
+    // Fails when nobody reads it.
+    let _ = error.print();
+    match error.use_stderr() {
+        false => ExitCode::SUCCESS,
+        #[cfg(target_os = "linux")]
+        true if std::env::args_os().nth(1).is_some_and(|word| word == "run" || word == "elect") => {
+            ExitCode::from(run::codes::OURS)
+        }
+        true => ExitCode::from(2),
+    }
+}
+
+fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::Other(error.into()))?;
     let ended = runtime.block_on(command);
     // What is still open has had its time: a connection that does not end must not keep the process.

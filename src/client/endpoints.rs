@@ -1,5 +1,6 @@
 //! The nodes of a cluster, as a client reaches them.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,6 +71,14 @@ impl FromStr for Endpoints {
     }
 }
 
+/// URLs with commas between them, as they are read.
+impl fmt::Display for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<&str> = self.0.urls.iter().map(Url::as_str).collect();
+        f.write_str(&urls.join(","))
+    }
+}
+
 fn read_url(word: &str) -> Result<Url, InvalidEndpoints> {
     let invalid = |why: &str| InvalidEndpoints::Url { url: word.to_owned(), why: why.to_owned() };
     let text = if word.contains("://") { word.to_owned() } else { format!("http://{word}") };
@@ -111,6 +120,8 @@ mod tests {
         let expected =
             ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/", "https://leases.example/tenure/"];
         assert_eq!(urls, expected);
+        let again: Endpoints = endpoints.to_string().parse().expect("what was read is written so that it can be read");
+        assert_eq!(again.0.urls, endpoints.0.urls);
         assert_eq!(Endpoints::default().len(), 3);
     }
 

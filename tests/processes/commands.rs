@@ -202,6 +202,8 @@ async fn commands_tell_refused_unknown_and_unavailable_apart() {
         matches!(&leaderless, Outcome::NotDone(problem) if problem.contains("no_leader")),
         "one of three refuses as certainly not done: {leaderless:?}"
     );
+    let leaderless = run(&cluster, "lease acquire other --holder a --ttl 60s").await;
+    assert_eq!(leaderless.code, Some(4), "with the time that a node needs to be sure: {leaderless:?}");
     let nowhere = run(&cluster, &format!("lease list --timeout 1s --endpoints 127.0.0.1:{}", port::free())).await;
     assert_eq!(nowhere.code, Some(4), "{nowhere:?}");
 }

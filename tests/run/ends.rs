@@ -1,0 +1,117 @@
+//! Exit codes, the environment, and the lease after the command.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::port;
+use crate::world::{World, code};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_says_what_became_of_the_command() {
+    let world = World::start().await;
+    assert_eq!(code(&mut world.run("job --ttl 2s", "exit 7")).await, 7);
+    assert_eq!(code(&mut world.run("job --ttl 2s", "kill -KILL $$")).await, 137);
+    assert_eq!(code(&mut world.run_words("job --ttl 2s", &["/no/such/command"])).await, 127);
+    let plain = world.path("plain");
+    fs::write(&plain, "").expect("the folder is the test's own");
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).expect("it is there");
+    let plain = plain.to_str().expect("it is plain");
+    assert_eq!(code(&mut world.run_words("job --ttl 2s", &[plain])).await, 126);
+    // All of them gave it back: it is free at once, for longer than any ttl of theirs.
+    assert!(!world.is_held("job").await);
+    world.cluster.client.acquire("job", "somebody", 60_000).await;
+    assert_eq!(code(&mut world.run("job --ttl 2s", "mark ran never")).await, 124);
+    assert_eq!(code(&mut world.run("job --ttl 2s --wait 100ms", "mark ran never")).await, 124);
+    assert!(world.marks("never").is_empty(), "without the lease nothing is started");
+    for invalid in ["job --ttl 2", "job --ttl 1s --grace 600ms", "job --ttl 1ms", "-job", "job --wait 25h", "job --no"]
+    {
+        assert_eq!(code(&mut world.run(invalid, "true")).await, 125, "{invalid}");
+    }
+    let nowhere = format!("job --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
+    assert_eq!(code(&mut world.run(&nowhere, "true")).await, 125);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_knows_its_lease() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl 2s --holder me --meta host=x", "env > $D/env; mark up marks; exec sleep 60");
+    world.marked("marks", "up").await;
+    let lease = world.cluster.client.done(0, &crate::client::Call::get("/v1/leases/job")).await;
+    assert_eq!((&lease["holder"], &lease["metadata"]["host"]), (&"me".into(), &"x".into()), "{lease}");
+    let token = lease["token"].as_str().expect("a decimal string");
+    let environment = world.text("env");
+    let endpoints: Vec<String> = world.link.endpoints().split(',').map(|url| format!("{url}/")).collect();
+    let expected = [
+        "TENURE_LEASE=job".to_owned(),
+        format!("TENURE_TOKEN={token}"),
+        "TENURE_HOLDER=me".to_owned(),
+        format!("TENURE_ENDPOINTS={}", endpoints.join(",")),
+    ];
+    for line in expected {
+        assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
+    }
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(world.is_held("job").await, "it is renewed beyond its ttl");
+    run.signal(Signal::TERM);
+    assert_eq!(code(&mut run).await, 143);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stdin_is_the_commands() {
+    let world = World::start().await;
+    let run = "printf 'one\\ntwo\\n' | $T run job --ttl 2s -- sh -c 'read -r a; read -r b; echo \"$b $a\"'";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", run]).env("T", env!("CARGO_BIN_EXE_tenure")).env("TENURE_ENDPOINTS", world.link.endpoints());
+    let mut shell = crate::process::Process::start("pipe", command, world.cluster.folder());
+    assert_eq!((code(&mut shell).await, shell.printed()), (0, "two one\n".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_has_the_lease_when_the_command_has_ended() {
+    let world = World::start().await;
+    let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
+    world.marked("first", "up").await;
+    let claim = world.next_holder("job").await;
+    let granted = claim.await.expect("it was granted");
+    assert_eq!(code(&mut first).await, 0);
+    let gap = granted.checked_sub(world.last("first")).expect("not before the end");
+    println!("granted {} ms after the command's end", gap.as_millis());
+    assert!(gap <= Duration::from_millis(100), "{gap:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_waits_starts_when_its_turn_comes() {
+    let world = World::start().await;
+    let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
+    world.marked("first", "up").await;
+    let mut second = world.run("job --ttl 10s --wait ttl", "mark up second");
+    assert_eq!((code(&mut first).await, code(&mut second).await), (0, 0));
+    let gap = world.when("second", "up").checked_sub(world.last("first")).expect("not before the end");
+    println!("the next command ran {} ms after the end of the one before", gap.as_millis());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_told_to_end_while_waiting_leaves_the_queue() {
+    let world = World::start().await;
+    world.cluster.client.acquire("job", "somebody", 60_000).await;
+    let mut run = world.run("job --wait 10s", "mark ran never");
+    while !world.is_waited_for("job").await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    run.signal(Signal::TERM);
+    assert_eq!(code(&mut run).await, 124);
+    assert!(!world.is_waited_for("job").await && world.marks("never").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_code_counts_though_the_release_fails() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl 5s --timeout 500ms", "mark up marks; sleep 0.5; exit 5");
+    world.marked("marks", "up").await;
+    world.link.cut();
+    assert_eq!(code(&mut run).await, 5);
+    assert!(run.said().contains("not released"), "{}", run.said());
+}

@@ -18,7 +18,7 @@ static NEXT_PERMIT: AtomicU64 = AtomicU64::new(1);
 /// on its own. All who use the name must say the same number of permits as long as anybody is in it.
 ///
 /// ```no_run
-/// use tenure::client::{LeaseManager, LeaseOptions, Wait};
+/// use tenure::client::{LeaseManager, LeaseOptions, Wait, WithError};
 /// use tenure::semaphore::Semaphore;
 ///
 /// # async fn upload(_: tenure::token::FencingToken) {}
@@ -26,7 +26,7 @@ static NEXT_PERMIT: AtomicU64 = AtomicU64::new(1);
 /// let manager = LeaseManager::connect("http://10.0.0.1:7101")?;
 /// let uploads = Semaphore::new(&manager, "uploads", 3, LeaseOptions::new())?;
 /// let permit = uploads.acquire(Wait::ForTtl).await?;
-/// permit.while_held(upload(permit.token())).await?;
+/// permit.while_held(upload(permit.token())).await.map_err(WithError::Lost)?;
 /// permit.release().await?;
 /// # Ok(()) }
 /// ```

@@ -269,6 +269,8 @@ pub enum InvalidValue {
     Ttl(u64),
     #[error("lock delay {0} ms is above {MAX_LOCK_DELAY_MS} ms")]
     LockDelay(u64),
+    #[error("the longest hold of {longest_ms} ms is shorter than the ttl of {ttl_ms} ms")]
+    LongestHold { longest_ms: u64, ttl_ms: u64 },
     #[error("limit {0} is outside 1 to {MAX_LIMIT}")]
     Limit(u32),
     #[error("fencing token {0:?} is not a decimal integer of at most 63 bits")]

@@ -36,8 +36,9 @@ impl Call {
         let body: Vec<u8> = attempts(self.repeat, self.patience, endpoints.len(), |trial| async move {
             let (place, url) = endpoints.at(first, trial.number);
             let ended = call.attempt(http, url, trial).await;
-            if matches!(ended, Attempt::Done(_) | Attempt::Refused(_)) {
-                endpoints.prefer(place);
+            match ended {
+                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(place),
+                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(place),
             }
             ended
         })

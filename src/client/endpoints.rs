@@ -47,6 +47,14 @@ impl Endpoints {
     pub(super) fn prefer(&self, place: usize) {
         self.0.preferred.store(place, Ordering::Relaxed);
     }
+
+    /// This node did not answer, or could not serve: the next one is asked first from now on, so that one that hangs does
+    /// not cost every request its first attempt.
+    pub(super) fn avoid(&self, place: usize) {
+        let next = (place + 1) % self.len();
+        // Unless somebody has found a better one meanwhile.
+        let _ = self.0.preferred.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 impl Default for Endpoints {
@@ -139,5 +147,9 @@ mod tests {
         let first = endpoints.preferred();
         let places: Vec<usize> = (0..4).map(|attempt| endpoints.at(first, attempt).0).collect();
         assert_eq!(places, [2, 0, 1, 2]);
+        endpoints.avoid(1);
+        assert_eq!(endpoints.preferred(), 2, "another one is preferred");
+        endpoints.avoid(2);
+        assert_eq!(endpoints.preferred(), 0);
     }
 }

@@ -122,7 +122,7 @@ async fn renew(shared: Arc<Shared>, holder: HolderId, renewals: Vec<Renewal>) {
     let shortest = renewals.iter().filter_map(|(_, _, ttl)| *ttl).min();
     let total = shortest.map_or(shared.options.operation_timeout, |ttl| ttl / 3);
     let total = total.clamp(LEAST_PATIENCE, shared.options.operation_timeout.max(LEAST_PATIENCE));
-    let answer = shared.coordinator.renew(batch, Patience { attempt: total / 2, total }).await;
+    let answer = shared.coordinator.renew(batch, Patience::within(total)).await;
     let now = shared.now();
     match answer {
         Ok(renewed) if renewed.results.len() == renewals.len() => {

@@ -125,7 +125,7 @@ impl LeaseOptions {
     }
 
     /// How long before the deadline renewing is given up and [`Lease::stopping`](super::Lease::stopping) fires: what
-    /// the work needs to stop. At most half the ttl counts. 0.
+    /// the work needs to stop. At most half the ttl counts; an infinite lease has no deadline, and so no grace. 0.
     pub fn grace(self, grace: Duration) -> LeaseOptions {
         LeaseOptions { grace, ..self }
     }
@@ -136,20 +136,22 @@ impl LeaseOptions {
         LeaseOptions { drain: Some(drain), ..self }
     }
 
-    /// The lease is not renewed beyond this time after it was acquired. Without an end if not said.
+    /// The lease is not renewed beyond this time after it was acquired; not less than the ttl. Without an end if not said,
+    /// and for an infinite lease.
     pub fn longest_hold(self, longest_hold: Duration) -> LeaseOptions {
         LeaseOptions { longest_hold: Some(longest_hold), ..self }
     }
 
     /// Asked before each renewal: the lease is renewed only while the answer is true, so that stuck work does not
-    /// hold it for ever. A panic counts as false. It must not block: it runs where leases are renewed.
+    /// hold it for ever. A panic counts as false. It must not block: it runs where leases are renewed. An infinite lease is
+    /// not asked for.
     pub fn renew_while(self, progress: impl Fn() -> bool + Send + Sync + 'static) -> LeaseOptions {
         LeaseOptions { renew_while: Some(Arc::new(progress)), ..self }
     }
 
     /// Whether this process is the one that should hold the lease: [`Lease::should_hold`](super::Lease::should_hold)
     /// answers with it, and acquiring is refused with code `should_not_hold` while it says no. It must not block.
-    /// Always true if not said.
+    /// The manager keeps it: one that has a lease or the manager in it keeps the manager alive. Always true if not said.
     pub fn should_hold(self, should_hold: impl Fn() -> bool + Send + Sync + 'static) -> LeaseOptions {
         LeaseOptions { should_hold: Some(Arc::new(should_hold)), ..self }
     }
@@ -161,6 +163,11 @@ impl LeaseOptions {
         }
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));
+        }
+        if let (Some(Ending::After(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
+            && longest < ttl
+        {
+            return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms: millis(ttl) });
         }
         match self.limit {
             Some(limit) if !(1..=MAX_LIMIT).contains(&limit) => Err(InvalidValue::Limit(limit)),
@@ -285,6 +292,7 @@ mod tests {
             LeaseOptions::new().ttl(Duration::from_millis(99)),
             LeaseOptions::new().ttl(Duration::MAX),
             LeaseOptions::new().limit(0),
+            LeaseOptions::new().ttl(Duration::from_secs(9)).longest_hold(Duration::from_secs(8)),
             LeaseOptions::new().lock_delay(Duration::MAX),
         ];
         assert!(bad.iter().all(|options| options.check().is_err()));

@@ -94,6 +94,8 @@ impl From<LostReason> for Loss {
     }
 }
 
+impl std::error::Error for Loss {}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::client::Wait;
+use tenure::client::{Endpoints, LeaseManager, Remote, Wait};
 
-use crate::world::{TTL, World, over_both_ways, short};
+use crate::freezer::Freezer;
+use crate::world::{TTL, Way, World, over_both_ways, short};
 
 over_both_ways!(renewals_come_at_a_third_of_the_ttl, one_request_renews_all_that_is_held, leases_of_all_ttls_are_kept);
 
@@ -52,4 +53,21 @@ async fn leases_of_all_ttls_are_kept(world: &World) {
         assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
         assert_eq!(lease.check().await, Ok(true));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_costs_no_lease() {
+    let world = World::start(Way::OverTheNetwork).await;
+    let freezer = Freezer::before(world.address(0)).await;
+    let urls = format!("{},{},{}", freezer.address, world.address(1), world.address(2));
+    let manager = LeaseManager::new(Remote::new(urls.parse::<Endpoints>().expect("URLs")));
+    let lease = manager.lease_with("job", short()).expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    // The first of the list has answered, so it is the one that is asked first.
+    freezer.freeze();
+    tokio::time::sleep(TTL * 4).await;
+    assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
+    assert_eq!(lease.release().await, Ok(true));
+    manager.shutdown().await;
+    world.end().await;
 }

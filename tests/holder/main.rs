@@ -3,6 +3,7 @@
 
 mod acquiring;
 mod faking;
+mod freezer;
 mod guarding;
 mod keeping;
 mod listening;

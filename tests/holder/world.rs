@@ -93,6 +93,11 @@ impl World {
         Remote::new(urls.join(",").parse::<Endpoints>().expect("URLs"))
     }
 
+    /// Where the node at this place serves HTTP.
+    pub fn address(&self, place: usize) -> SocketAddr {
+        self.addresses[place]
+    }
+
     pub async fn end(self) {
         self.stop.cancel();
         for node in self.nodes {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::api::Code;
-use tenure::client::{AcquireOptions, CallError, HoldState, Wait};
+use tenure::api::{Acquire, Code, TtlMs};
+use tenure::client::{AcquireOptions, CallError, HoldState, ManagerOptions, Wait};
 use tenure::testing::Line;
+use tenure::types::HolderId;
 use tokio::time::Instant;
 
 use crate::world::{LONG, OPERATION, TTL, World, over_both_ways, short, until};
@@ -21,6 +22,7 @@ over_both_ways!(
     wait_for_ttl_outlasts_a_holder_that_died,
     waiters_get_it_first_come_first_served,
     a_grant_that_was_waited_for_has_its_whole_time,
+    a_claim_with_a_shorter_ttl_does_not_begin_the_longer_one_anew,
     retries_come_after_their_delay,
     should_hold_refuses_without_asking,
     two_concurrent_acquires_have_one_holder,
@@ -188,6 +190,27 @@ async fn a_grant_that_was_waited_for_has_its_whole_time(world: &World) {
     assert!(lease.remaining().is_some_and(|left| left > TTL / 2), "{:?}", lease.remaining());
     tokio::time::sleep(TTL * 2).await;
     assert!(lease.is_held(), "and it is renewed: {:?}", lease.state());
+}
+
+/// The cluster takes no time away, and gives none: whoever took the ttl in its answer for the time left would believe in
+/// the lease for longer than the cluster does.
+async fn a_claim_with_a_shorter_ttl_does_not_begin_the_longer_one_anew(world: &World) {
+    let holder = world.holder_with(ManagerOptions::new().holder(HolderId::new("the-same").expect("valid")));
+    let lease = holder.manager.lease_with("job", short()).expect("a name");
+    let long = Duration::from_secs(3);
+    let before = Acquire {
+        ttl_ms: Some(TtlMs::Millis(long.as_millis() as u64)),
+        ..Acquire::new(HolderId::new("the-same").expect("valid"))
+    };
+    world.remote().acquire(lease.name(), &before).await.expect("it is free");
+    tokio::time::sleep(long / 2).await;
+    lease.acquire(Wait::No).await.expect("its own");
+    let (asked, left) = (Instant::now(), lease.remaining().expect("it is held"));
+    let shown = world.remote().get(lease.name()).await.expect("an answer").expires_in_ms.expect("it is finite");
+    let ends = Duration::from_millis(shown) + asked.elapsed();
+    assert!(left <= ends, "the holder believes in it for {left:?}, and it lapses in {ends:?} at most");
+    tokio::time::sleep(long).await;
+    assert_eq!((lease.is_held(), lease.check().await), (true, Ok(true)), "and it is renewed");
 }
 
 async fn retries_come_after_their_delay(world: &World) {

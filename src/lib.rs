@@ -1,6 +1,8 @@
 //! Leases with fencing tokens over Raft.
 
 pub mod api;
+#[cfg(feature = "client")]
+mod chance;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "client")]

@@ -40,6 +40,8 @@ pub struct Weather {
 #[derive(Default)]
 struct State {
     services: HashMap<NodeId, Arc<dyn ErasedService>>,
+    /// How often each node was plugged in or unplugged: what an earlier life of it still does reaches nobody.
+    lives: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
     weather: Weather,
@@ -49,6 +51,7 @@ struct State {
 #[derive(Clone)]
 pub struct MemoryTransport {
     from: NodeId,
+    life: u64,
     board: Switchboard,
 }
 
@@ -65,18 +68,27 @@ impl<S: Service> ErasedService for S {
 }
 
 impl Switchboard {
+    /// The way in of the node that is plugged in now.
     pub fn transport(&self, from: NodeId) -> MemoryTransport {
-        MemoryTransport { from, board: self.clone() }
+        MemoryTransport { from, life: self.life(from), board: self.clone() }
     }
 
     /// From now on `service` answers for `node`.
     pub fn plug_in<S: Service>(&self, node: NodeId, service: S) {
-        self.state.lock().services.insert(node, Arc::new(service));
+        let mut state = self.state.lock();
+        state.services.insert(node, Arc::new(service));
+        *state.lives.entry(node).or_default() += 1;
     }
 
     /// The node is gone: calls to it fail.
     pub fn unplug(&self, node: NodeId) {
-        self.state.lock().services.remove(&node);
+        let mut state = self.state.lock();
+        state.services.remove(&node);
+        *state.lives.entry(node).or_default() += 1;
+    }
+
+    fn life(&self, node: NodeId) -> u64 {
+        self.state.lock().lives.get(&node).copied().unwrap_or_default()
     }
 
     /// Drops everything that goes from one node to the other, requests and answers alike.
@@ -166,9 +178,10 @@ impl Transport for MemoryTransport {
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let passage = async {
-            if !self.board.pass(self.from, target).await {
+            if self.is_gone() || !self.board.pass(self.from, target).await {
                 return std::future::pending().await;
             }
+            let life = self.board.life(target);
             let Some(service) = self.board.service(target) else {
                 let reason = "nobody is plugged in".to_string();
                 return Err(CallError::NotSent { target, address: address.to_string(), reason });
@@ -177,7 +190,7 @@ impl Transport for MemoryTransport {
                 service.serve(self.from, lane, body.clone()).await;
             }
             let answer = service.serve(self.from, lane, body).await;
-            if !self.board.pass(target, self.from).await {
+            if self.board.life(target) != life || !self.board.pass(target, self.from).await {
                 return std::future::pending().await;
             }
             Ok(answer)
@@ -187,7 +200,16 @@ impl Transport for MemoryTransport {
 
     /// Nobody reaches the node any more; calls of its own go on.
     async fn shutdown(&self) {
-        self.board.unplug(self.from);
+        if !self.is_gone() {
+            self.board.unplug(self.from);
+        }
+    }
+}
+
+impl MemoryTransport {
+    /// Whether the node of this transport was unplugged, and another life of it may be plugged in.
+    fn is_gone(&self) -> bool {
+        self.board.life(self.from) != self.life
     }
 }
 

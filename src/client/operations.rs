@@ -78,7 +78,7 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     };
     hold.set_doubt(matches!(granted, Err(CallError::Unknown { .. })));
     let (lease, sent) = doubt.settled(granted)?;
-    hold.granted(lease.token, ttl(&lease), sent, shared.now());
+    hold.granted(lease.token, time(&lease), sent, shared.now());
     shared.look_at([hold.clone()]);
     Ok(lease.token)
 }
@@ -275,6 +275,13 @@ impl Drop for Doubt<'_> {
 
 fn ttl(lease: &Lease) -> Option<Duration> {
     lease.ttl_ms.map(Duration::from_millis)
+}
+
+/// How much time a claim that was answered so has for certain, from before it was sent. Less than the ttl if it was held
+/// already: a claim with a shorter ttl takes no time away, and then the longer one did not begin anew.
+fn time(lease: &Lease) -> Option<Duration> {
+    let left = lease.expires_in_ms.map(Duration::from_millis);
+    ttl(lease).map(|ttl| left.map_or(ttl, |left| left.min(ttl)))
 }
 
 pub(super) fn refused(code: Code, detail: &str) -> CallError {

@@ -83,12 +83,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 Some(Wake::Granted(lease)) => Ok(Answer::Outcome(Outcome::Held { lease: *lease, fresh: true })),
                 Some(Wake::Dropped(DropCause::WaitTimeout)) => Ok(Answer::WaitTimeout),
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
-                None => Err(NoOutcome::NotLeader),
+                None => Err(NoOutcome::StillWaits),
             },
             // The place in the queue is replicated: the request goes on at the next leader, and keeps it.
             _ = leads.wait_for(|lead| lead.is_none_or(|lead| lead.term != term)) => {
                 seat.keep_place();
-                Err(NoOutcome::NotLeader)
+                Err(NoOutcome::StillWaits)
             }
             () = tokio::time::sleep(wait + WAIT_SLACK) => {
                 Err(NoOutcome::Unknown("the wait is over, and its end is not committed".into()))

@@ -94,10 +94,11 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
-            // An attempt that begins later has less left to wait.
+            // An attempt that begins later has less left to wait. It still waits, if only for nothing: without a wait it
+            // would be refused, and an earlier attempt's place in the queue would stay.
             let request = |waited| {
                 let left = wait.saturating_sub(waited).as_millis() as u64;
-                Request::Acquire(Acquire { wait_ms: (left > 0).then_some(left), ..claim.clone() })
+                Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
             self.ask(Repeat::Claim, patience.plus(wait), request, wire::granted).await
         })

@@ -28,6 +28,8 @@ pub(super) const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES / 2;
 pub(super) enum NoOutcome {
     /// Certainly not done: this node does not lead (any more, or yet).
     NotLeader,
+    /// It has a place in the queue, which stays, and this node does not lead any more: it may be granted yet.
+    StillWaits,
     /// Certainly not done, and final.
     Refused(RequestError),
     /// It may be done yet.

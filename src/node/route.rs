@@ -39,6 +39,8 @@ enum Passed {
     Done(Box<Result<Response, RequestError>>),
     /// Certainly not done: look for the leader again.
     NotLeader,
+    /// It has a place in the queue, and who leads now knows of it: look for the leader again.
+    StillWaits,
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
@@ -58,6 +60,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let refusal = match self.attempt(request.clone_for(arrived), forward).await {
                 Ok(response) => return without_doubt(response, doubt),
                 Err(NoOutcome::NotLeader) => None,
+                Err(NoOutcome::StillWaits) => {
+                    // Nobody tells what becomes of the place before the next leader is asked.
+                    doubt.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
+                    None
+                }
                 Err(NoOutcome::Refused(error)) => Some(error),
                 Err(NoOutcome::Unknown(reason)) => {
                     let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request;
@@ -119,6 +126,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Ok(Reply::Forward(passed)) => match codec::decode(&passed, MAX_RESPONSE_BYTES) {
                 Ok(Passed::Done(done)) => done.map_err(NoOutcome::from),
                 Ok(Passed::NotLeader) => Err(NoOutcome::NotLeader),
+                Ok(Passed::StillWaits) => Err(NoOutcome::StillWaits),
                 Err(error) => Err(unreadable(error.to_string())),
             },
             Ok(Reply::NotNow(_) | Reply::Failed(_)) => Err(NoOutcome::NotLeader),
@@ -146,6 +154,7 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
             Ok(request) => match self.0.lead(request).await {
                 Ok(response) => Passed::Done(Box::new(Ok(response))),
                 Err(NoOutcome::NotLeader) => Passed::NotLeader,
+                Err(NoOutcome::StillWaits) => Passed::StillWaits,
                 Err(NoOutcome::Refused(error)) => Passed::Done(Box::new(Err(error))),
                 Err(NoOutcome::Unknown(reason)) => Passed::Done(Box::new(Err(RequestError::Unknown(reason)))),
             },

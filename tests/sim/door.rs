@@ -104,7 +104,8 @@ pub fn ended(error: &CallError) -> Ended {
 }
 
 fn held(lease: &api::Lease) -> Ended {
-    Ended::Held(lease.token, lease.ttl_ms)
+    // The time that is left when it is answered is at least what is left of it when it was asked.
+    Ended::Held(lease.token, lease.ttl_ms.map(|ttl| lease.expires_in_ms.map_or(ttl, |left| left.min(ttl))))
 }
 
 impl Coordinator for Door {

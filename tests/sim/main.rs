@@ -9,6 +9,7 @@ mod history;
 mod ledger;
 mod nemesis;
 mod plan;
+mod planted;
 mod promise;
 mod promises;
 mod run;

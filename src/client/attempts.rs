@@ -6,8 +6,8 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::CallError;
-use crate::chance::chance;
 use crate::api::{Code, Problem};
+use crate::chance::chance;
 
 /// Pauses between rounds over all nodes, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::chance::chance;
 use crate::api::TtlMs;
+use crate::chance::chance;
 use crate::clock::{Clock, SystemClock};
 use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
 

@@ -89,7 +89,8 @@ impl Node {
             let service = Arc::new(RaftService::new(storage.clone()));
             life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
             let safeguards = Safeguards::default();
-            let parts = Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life };
+            let parts =
+                Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life };
             let dir = config.data.clone();
             let node = Node::assemble(config, Arc::new(SystemClock), parts).await?;
             let renewed = tokio::task::spawn_blocking(move || promise::renew(&dir, promise)).await;

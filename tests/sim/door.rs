@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure::api::{
-    self, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, TtlMs,
-};
+use tenure::api::{self, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, TtlMs};
 use tenure::client::{Answer, CallError, Coordinator, Events, Patience};
 use tenure::node::Local;
 use tenure::peer::memory::MemoryTransport;
@@ -117,8 +115,7 @@ impl Coordinator for Door {
             };
             let what = What::Acquire { ttl_ms, limit: claim.limit.unwrap_or(1), wait: claim.wait_ms.is_some() };
             let operation = self.begin(&claim.holder, &name, what);
-            let answer =
-                self.through(|way| Box::pin(async move { way.acquire(name, claim, patience).await })).await;
+            let answer = self.through(|way| Box::pin(async move { way.acquire(name, claim, patience).await })).await;
             self.end(operation, answer.as_ref().map_or_else(ended, held));
             answer
         })
@@ -126,7 +123,8 @@ impl Coordinator for Door {
 
     fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
         Box::pin(async move {
-            let begin = |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
+            let begin =
+                |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
             let operations: Vec<usize> = batch.leases.iter().map(begin).collect();
             let asked = batch.clone();
             let answer = self.through(|way| Box::pin(async move { way.renew(asked, patience).await })).await;
@@ -141,7 +139,9 @@ impl Coordinator for Door {
                 self.end(operation, ended);
             }
             let mut answer = answer;
-            if let Ok(renewed) = &mut answer && self.world.plan.planted.deaf_to_loss {
+            if let Ok(renewed) = &mut answer
+                && self.world.plan.planted.deaf_to_loss
+            {
                 for (result, item) in renewed.results.iter_mut().zip(&batch.leases) {
                     forge(result, item, &batch.holder);
                 }
@@ -157,8 +157,7 @@ impl Coordinator for Door {
                 self.end(operation, Ended::Changed(true));
                 return Ok(Released { released: true });
             }
-            let answer =
-                self.through(|way| Box::pin(async move { way.release(name, release, patience).await })).await;
+            let answer = self.through(|way| Box::pin(async move { way.release(name, release, patience).await })).await;
             self.end(operation, answer.as_ref().map_or_else(ended, |released| Ended::Changed(released.released)));
             answer
         })
@@ -200,4 +199,3 @@ fn forge(result: &mut api::RenewResult, item: &api::RenewItem, holder: &HolderId
         result.problem = None;
     }
 }
-

@@ -19,10 +19,20 @@ pub struct Operation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    Acquire { ttl_ms: u64, limit: u32, wait: bool },
-    Renew { token: FencingToken },
-    Release { token: FencingToken },
-    HandOver { token: FencingToken },
+    Acquire {
+        ttl_ms: u64,
+        limit: u32,
+        wait: bool,
+    },
+    Renew {
+        token: FencingToken,
+    },
+    Release {
+        token: FencingToken,
+    },
+    HandOver {
+        token: FencingToken,
+    },
     Revoke,
     /// `leader` or `linearizable`.
     Read,

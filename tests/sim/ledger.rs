@@ -76,8 +76,14 @@ impl Ledger {
         match self.entry(index) {
             Some(first) if are_alike(&first.machine, machine) && first.transitions == effects.transitions => {}
             Some(first) => {
-                let how = format!("at {index} node {by} and node {} differ: {:?} and {:?}; {:?} and {:?}", first.by,
-                    machine.header(), first.machine.header(), effects.transitions, first.transitions);
+                let how = format!(
+                    "at {index} node {by} and node {} differ: {:?} and {:?}; {:?} and {:?}",
+                    first.by,
+                    machine.header(),
+                    first.machine.header(),
+                    effects.transitions,
+                    first.transitions
+                );
                 self.broken.push(Broken::new("replicas_agree", how));
             }
             None => {

@@ -24,7 +24,19 @@ fn without(safeguards: Safeguards) -> Planted {
 #[test]
 fn a_restart_without_the_quarantine_is_caught() {
     let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
-    is_caught(planted, &["reads_are_current", "linearizable"], 100);
+    is_caught(planted, &["reads_are_current"], 100);
+}
+
+#[test]
+fn a_restart_without_the_quarantine_is_caught_without_the_servers_indexes() {
+    let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
+    is_caught(planted, &["linearizable"], 100);
+}
+
+#[test]
+fn a_leader_that_is_restored_without_an_election_is_caught() {
+    let planted = without(Safeguards { quarantine: false, reelection: false, ..Safeguards::default() });
+    is_caught(planted, &["reads_are_current", "one_leader", "linearizable"], 100);
 }
 
 #[test]
@@ -50,7 +62,7 @@ fn a_client_that_takes_unknown_for_refused_is_caught() {
 
 #[test]
 fn reads_from_any_nodes_memory_are_caught() {
-    is_caught(Planted { stale_reads: true, ..Planted::default() }, &["reads_are_current", "linearizable"], 10);
+    is_caught(Planted { stale_reads: true, ..Planted::default() }, &["reads_are_current"], 10);
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Many seeds.
 
+use super::nemesis::KINDS;
 use super::plan::Plan;
 use super::run::run;
 use super::verdict::{Counts, Verdict};
 use super::world::Planted;
 
+/// What clients must have done and been told in an ordinary run.
+const WORK: [&str; 9] =
+    ["granted", "refused", "acquire unknown", "released", "handed over", "revoked", "read", "watched", "led"];
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 20;
 
@@ -51,5 +55,13 @@ fn every_promise_is_kept_on_every_seed() {
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
     println!("{count} seeds, {rate:.2} a second; faults: {faults:?}; work: {work:?}");
+    let done = work;
     assert_eq!(failed, 0, "seeds that broke a promise");
+    // A run that made no faults of a kind says nothing about it.
+    if count >= SEEDS {
+        let missing: Vec<_> = KINDS.iter().filter(|(kind, _)| !faults.contains_key(kind)).collect();
+        assert!(missing.is_empty(), "faults that were planned and never happened: {missing:?}");
+        let undone: Vec<_> = WORK.iter().filter(|work| !done.contains_key(**work)).collect();
+        assert!(undone.is_empty(), "work that was never done: {undone:?}");
+    }
 }

@@ -34,9 +34,3 @@ pub struct Verdict {
     pub faults: Counts,
     pub work: Counts,
 }
-
-impl Verdict {
-    pub fn breaks(&self, promise: &str) -> bool {
-        self.broken.iter().any(|broken| broken.promise == promise)
-    }
-}

@@ -12,7 +12,8 @@ pub async fn watch(world: Arc<World>) {
     let mut after = None;
     let mut at = 1;
     loop {
-        let watch = world.node(at).map(|node| node.watch(Some(after.unwrap_or(WatchPosition { index: 0, part: None }))));
+        let watch =
+            world.node(at).map(|node| node.watch(Some(after.unwrap_or(WatchPosition { index: 0, part: None }))));
         match watch {
             Some(Ok(mut watch)) => {
                 while let Ok(transition) = watch.next().await {
@@ -43,6 +44,9 @@ fn check_next(world: &World, after: Option<WatchPosition>, index: u64, part: u32
     let missed: Vec<_> = places.filter(|seen| *seen > place && *seen < (index, part)).collect();
     if (index, part) <= place || !missed.is_empty() {
         drop(ledger);
-        world.break_promise("watch_completeness", format!("{:?} came behind {place:?}: missed {missed:?}", (index, part)));
+        world.break_promise(
+            "watch_completeness",
+            format!("{:?} came behind {place:?}: missed {missed:?}", (index, part)),
+        );
     }
 }

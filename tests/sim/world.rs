@@ -156,7 +156,11 @@ impl World {
 
     /// From now on the node's disk takes long for each sync, or not.
     pub fn slow_down(&self, id: NodeId, slow: bool) {
-        if slow { lock(&self.slow).insert(id) } else { lock(&self.slow).remove(&id) };
+        if slow {
+            lock(&self.slow).insert(id)
+        } else {
+            lock(&self.slow).remove(&id)
+        };
     }
 
     fn own(&self, id: NodeId, task: AbortHandle) {

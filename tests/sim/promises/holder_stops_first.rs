@@ -11,7 +11,8 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         return Ok(());
     }
     for (entry, ended) in run.ledger.transitions().filter(|(_, seen)| seen.change == Change::Expired) {
-        let late = |belief: &&Belief| belief.name == ended.name && belief.token == ended.token && belief.until > entry.at;
+        let late =
+            |belief: &&Belief| belief.name == ended.name && belief.token == ended.token && belief.until > entry.at;
         if let Some(belief) = run.history.beliefs.iter().find(late) {
             return Err(format!("{belief:?} outlives {ended:?} at {:?}", entry.at));
         }

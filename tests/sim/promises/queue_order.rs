@@ -9,11 +9,16 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         if grant.change != Change::Granted(GrantCause::Queue) {
             continue;
         }
-        let left = |holder: &_| entry.dropped.iter().any(|left| left.waiter.name == grant.name && left.waiter.holder == *holder);
+        let left = |holder: &_| {
+            entry.dropped.iter().any(|left| left.waiter.name == grant.name && left.waiter.holder == *holder)
+        };
         let queue = run.ledger.queue_before(entry.index, &grant.name);
         let granted = |holder: &_| {
             entry.transitions.iter().any(|seen| {
-                seen.part < grant.part && seen.name == grant.name && seen.holder == *holder && matches!(seen.change, Change::Granted(_))
+                seen.part < grant.part
+                    && seen.name == grant.name
+                    && seen.holder == *holder
+                    && matches!(seen.change, Change::Granted(_))
             })
         };
         let first = queue.iter().find(|waiter| !left(&waiter.holder) && !granted(&waiter.holder));

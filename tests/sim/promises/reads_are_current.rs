@@ -4,7 +4,8 @@ use crate::history::{Ended, Operation};
 use crate::run::Evidence;
 
 pub fn check(run: &Evidence) -> Result<(), String> {
-    let mut seen: Vec<_> = run.history.operations.iter().filter_map(|done| Some((done.returned?, index(done)?))).collect();
+    let mut seen: Vec<_> =
+        run.history.operations.iter().filter_map(|done| Some((done.returned?, index(done)?))).collect();
     seen.sort();
     for read in &run.history.operations {
         let Ended::Saw(held, at) = &read.ended else { continue };

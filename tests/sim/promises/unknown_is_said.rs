@@ -10,7 +10,8 @@ use crate::run::Evidence;
 
 pub fn check(run: &Evidence) -> Result<(), String> {
     for (entry, transition) in run.ledger.transitions() {
-        let explains = |operation: &Operation| operation.name == transition.name && explains(operation, transition, entry.at);
+        let explains =
+            |operation: &Operation| operation.name == transition.name && explains(operation, transition, entry.at);
         if !run.history.operations.iter().any(explains) {
             let index = entry.index;
             let asked = run.history.operations.iter().filter(|asked| {

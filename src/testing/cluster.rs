@@ -22,6 +22,9 @@ pub type TestNode = Node<MemoryStorage, MemoryTransport>;
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
+/// Makes something for a node.
+pub type ForNode<T> = Arc<dyn Fn(NodeId) -> Arc<T> + Send + Sync>;
+
 /// What nodes are made from; the default is what [`Cluster::start`] takes.
 #[derive(Clone)]
 pub struct Setup {
@@ -29,9 +32,9 @@ pub struct Setup {
     pub lease: LeaseSettings,
     pub safeguards: Safeguards,
     /// The clock that a node reads. tokio's timers are not behind it.
-    pub clock: Arc<dyn Fn(NodeId) -> Arc<dyn Clock> + Send + Sync>,
+    pub clock: ForNode<dyn Clock>,
     /// Who is told what a node applies.
-    pub tap: Option<Arc<dyn Fn(NodeId) -> Arc<dyn Observer> + Send + Sync>>,
+    pub tap: Option<ForNode<dyn Observer>>,
 }
 
 /// Nodes 1 to n. Dropping it ends them like a crash; [`shutdown`](Self::shutdown) ends them in order.

@@ -11,7 +11,7 @@ mod fake;
 mod switch;
 
 pub use clock::{ManualClock, TokioClock};
-pub use cluster::{Cluster, Setup, TestNode};
+pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 

@@ -15,9 +15,11 @@ mod unknown_is_said;
 use super::run::Evidence;
 use super::verdict::Broken;
 
+type Check = fn(&Evidence) -> Result<(), String>;
+
 /// Everything that is checked when a run is over.
 pub fn check(run: &Evidence) -> Vec<Broken> {
-    let promises: [(&'static str, fn(&Evidence) -> Result<(), String>); 9] = [
+    let promises: [(&'static str, Check); 9] = [
         ("one_holder", one_holder::check),
         ("tokens_rise", tokens_rise::check),
         ("grants_survive", grants_survive::check),
@@ -28,8 +30,6 @@ pub fn check(run: &Evidence) -> Vec<Broken> {
         ("queue_order", queue_order::check),
         ("linearizable", linear::check),
     ];
-    let broken = |(promise, check): &(&'static str, fn(&Evidence) -> Result<(), String>)| {
-        check(run).err().map(|how| Broken::new(promise, how))
-    };
+    let broken = |(promise, check): &(&'static str, Check)| check(run).err().map(|how| Broken::new(promise, how));
     promises.iter().filter_map(broken).collect()
 }

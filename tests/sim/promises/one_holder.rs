@@ -18,14 +18,10 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         let (name, index) = (&transition.name, entry.index);
         let holders = held.entry(name).or_default();
         let held = (&transition.holder, transition.token);
-        match transition.change {
-            Change::Granted(_) => {
-                if !holders.insert(held) || holders.len() > limit(name) {
-                    return Err(format!("at {index} {name} is held by {holders:?}"));
-                }
-            }
-            _ if !holders.remove(&held) => return Err(format!("at {index} {transition:?} ended, and was not held")),
-            _ => {}
+        let is_grant = matches!(transition.change, Change::Granted(_));
+        let fits = if is_grant { holders.insert(held) } else { holders.remove(&held) };
+        if !fits || holders.len() > limit(name) {
+            return Err(format!("at {index} {transition:?}, and then it is held by {holders:?}"));
         }
     }
     Ok(())

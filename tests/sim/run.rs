@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::token::FencingToken;
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
@@ -63,20 +64,24 @@ async fn simulate(plan: Plan) -> Verdict {
     holders.iter().for_each(|holder| client::end_beliefs(&world, holder));
     let slowest = world.plan.rates.values().fold(1.0, |slowest: f64, rate| slowest.min(*rate));
     // The bound with a leader that lives: the ttl, and one commit.
-    tokio::time::sleep(LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100)).await;
-    check_lapsed(&world);
+    let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
+    tokio::time::sleep(bound).await;
+    check_lapsed(&world, bound);
     converge(&world).await;
     watching.shutdown().await;
     judge(&world)
 }
 
 /// `lapse_happens`.
-fn check_lapsed(world: &World) {
+fn check_lapsed(world: &World, bound: Duration) {
     let ledger = lock(&world.ledger);
     for (name, _) in LEASES {
         let held = ledger.held_at(ledger.last_index(), &tenure::types::LeaseName::new(name).expect("valid"));
-        if !held.is_empty() {
-            world.break_promise("lapse_happens", format!("{name} is still held by {held:?}"));
+        // A waiter that died on its way into the queue is granted what lapses within its patience, and lapses too.
+        let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
+        let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < world.now()).collect();
+        if !late.is_empty() {
+            world.break_promise("lapse_happens", format!("{name} is still held by {late:?}"));
         }
     }
 }

@@ -98,6 +98,8 @@
 //! ends; `docs/what-a-lease-cannot-do.md` has the rest.
 
 pub mod api;
+#[cfg(feature = "client")]
+mod chance;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "client")]

@@ -307,3 +307,38 @@ async fn a_manager_over_a_follower_holds_on_while_the_leader_dies() {
     leases.shutdown().await;
     cluster.shutdown().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_whose_leader_went_is_not_refused_while_its_place_stays() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let mut others = cluster.ids().filter(|id| *id != leader);
+    let (next, third) = (others.next().expect("three"), others.next().expect("three"));
+    let node = cluster.node(third).clone();
+    let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(5_000))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The old leader says that it leads no more, and nobody else can be asked: the place in the queue is still there.
+    cluster.node(leader).hand_leadership_to(next).await.expect("handed on");
+    cluster.crash(next).await;
+    cluster.crash(leader).await;
+    let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let answer = ended.expect("it ends soon after its wait, though its node believes in a leader").expect("no panic");
+    assert!(matches!(answer, Err(RequestError::Unknown(_))), "it may be granted yet: {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_a_shorter_ttl_is_not_believed_for_longer_than_the_lease_lasts() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "program", 4_000, None)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let options = ManagerOptions::new().holder(holder("program")).clock(Arc::new(TokioClock::new()));
+    let leases = LeaseManager::with_options(Local::new(cluster.node(leader).clone()), options);
+    let lease = leases.lease_with("job", LeaseOptions::new().ttl(Duration::from_millis(500))).expect("valid");
+    lease.acquire(Wait::No).await.expect("it is its own");
+    let left = lease.remaining().expect("held");
+    assert!(left <= Duration::from_secs(1), "the cluster has it for a second, and its holder for {left:?}");
+    leases.shutdown().await;
+    cluster.shutdown().await;
+}

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
 use tokio::time::Instant;
 
 use super::CallError;
 use crate::api::{Code, Problem};
+use crate::chance::chance;
 
 /// Pauses between rounds over all nodes, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -98,7 +100,7 @@ where
             Attempt::Unknown(why) => doubt = Some(why),
         }
         if (number + 1) % nodes == 0 {
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            tokio::time::sleep(pause.mul_f64(chance().random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
         let needed = if repeat == Repeat::Never { Duration::ZERO } else { patience.attempt };

@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt;
+
 use crate::api::TtlMs;
+use crate::chance::chance;
 use crate::clock::{Clock, SystemClock};
 use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
 
@@ -271,7 +274,7 @@ fn default_holder() -> HolderId {
     while host.len() > MAX_HOST_BYTES {
         host.pop();
     }
-    let (process, random) = (std::process::id(), rand::random::<u32>());
+    let (process, random) = (std::process::id(), chance().random::<u32>());
     HolderId::new(format!("{host}:{process}:{random:08x}")).expect("short, and without control characters")
 }
 

@@ -61,7 +61,9 @@ async fn end<S: Storage, T: Transport>(
     tasks.close();
     tasks.wait().await;
     transport.shutdown().await;
-    if let Err(error) = tokio::task::spawn_blocking(move || storage.close()).await {
+    if !S::BLOCKS {
+        storage.close();
+    } else if let Err(error) = tokio::task::spawn_blocking(move || storage.close()).await {
         tracing::error!(%error, "the data directory was not closed in order");
     }
 }

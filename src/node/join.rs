@@ -7,8 +7,8 @@
 //! An incarnation only ever changes by the loss of a disk, so every trace of an earlier one counts: in the state, in
 //! the part of the log that is not known to be committed, and in the memory of this process.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) struct Acquaintances {
     replica: OnceLock<Replica>,
     /// The first that each node came with, as far as this node has seen since it started or has in its log.
-    met: Mutex<HashMap<NodeId, u64>>,
+    met: Mutex<BTreeMap<NodeId, u64>>,
     /// Somebody was met.
     news: Notify,
 }

@@ -73,7 +73,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     error
                 }
             };
-            if request.waits() && self.raft.leadership().leader.is_some() {
+            // A node that is cut off believes in its last leader for ever, so that belief counts for the wait only.
+            if arrived.elapsed() < request.wait() && self.raft.leadership().leader.is_some() {
                 leaderless_since = Instant::now();
             }
             let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
@@ -201,10 +202,6 @@ impl Request {
 
     fn is_change(&self) -> bool {
         matches!(self, Request::Acquire(_) | Request::Change(_))
-    }
-
-    fn waits(&self) -> bool {
-        !self.wait().is_zero()
     }
 
     fn wait(&self) -> Duration {

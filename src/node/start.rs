@@ -23,7 +23,7 @@ use super::{Inner, Node, Timeouts};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
-use crate::raft::{PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
+use crate::raft::{Observer, PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
 use crate::storage::{self, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::types::NodeId;
 
@@ -89,7 +89,8 @@ impl Node {
             let service = Arc::new(RaftService::new(storage.clone()));
             life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
             let safeguards = Safeguards::default();
-            let parts = Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life };
+            let parts =
+                Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life };
             let dir = config.data.clone();
             let node = Node::assemble(config, Arc::new(SystemClock), parts).await?;
             let renewed = tokio::task::spawn_blocking(move || promise::renew(&dir, promise)).await;
@@ -115,6 +116,8 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     /// The longest promise that this node may have given and forgotten.
     still: Duration,
     safeguards: Safeguards,
+    /// Somebody of a test who is told what this node applies.
+    tap: Option<Arc<dyn Observer>>,
     life: Life<S>,
 }
 
@@ -130,7 +133,12 @@ impl<S: Storage, T: Transport> Parts<S, T> {
     ) -> Parts<S, T> {
         let life = Life::begin(storage.clone(), transport.clone());
         let (known, safeguards) = (Arc::default(), Safeguards::default());
-        Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life }
+        Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life }
+    }
+
+    pub fn tapped(mut self, tap: Option<Arc<dyn Observer>>) -> Parts<S, T> {
+        self.tap = tap;
+        self
     }
 
     pub fn without(mut self, safeguards: Safeguards) -> Parts<S, T> {
@@ -145,7 +153,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, life } = parts;
+        let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap, life } = parts;
         if !is_new && safeguards.quarantine {
             // A promise to the leader of the time before may still hold, and it is forgotten.
             tokio::time::sleep(config.raft.by_any_clock(still)).await;
@@ -155,8 +163,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
         let (waiting, left) = Waiting::new();
         let history = Arc::new(History::new(life.stop.clone()));
-        let observer =
-            Arc::new(Observers { waiting: waiting.clone(), history: history.clone(), transitions: Transitions::new() });
+        let (woken, told, transitions) = (waiting.clone(), history.clone(), Transitions::new());
+        let observer = Arc::new(Observers { waiting: woken, history: told, transitions, tap });
         let replica = Replica::new(config.lease.limits, observer);
         let raft = RaftHandle::build(
             config.id,

@@ -89,6 +89,7 @@ pub(super) struct Observers {
     pub waiting: Arc<Waiting>,
     pub history: Arc<History>,
     pub transitions: Transitions,
+    pub tap: Option<Arc<dyn Observer>>,
 }
 
 impl Observer for Observers {
@@ -96,10 +97,16 @@ impl Observer for Observers {
         self.transitions.count(&effects.transitions);
         self.waiting.applied(&effects, machine);
         self.history.applied(index, &effects.transitions);
+        if let Some(tap) = &self.tap {
+            tap.applied(index, effects, machine);
+        }
     }
 
     fn replaced(&self, index: u64) {
         self.history.replaced(index);
+        if let Some(tap) = &self.tap {
+            tap.replaced(index);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests of this node that wait in a queue of the replicated state: who is to be woken, and who has gone.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ pub(super) struct Waiting {
 
 #[derive(Default)]
 struct Waiters {
-    by_id: HashMap<WaiterId, Vec<(u64, oneshot::Sender<Wake>)>>,
+    by_id: BTreeMap<WaiterId, Vec<(u64, oneshot::Sender<Wake>)>>,
     next_seat: u64,
 }
 

@@ -182,7 +182,8 @@ impl<S: Storage> RaftHandle<S> {
         let mut joined = Vec::new();
         while from < end {
             let storage = self.storage.clone();
-            let read = blocking(move || storage.read_log(from, end, MAX_ENTRY_BYTES).map_err(io::Error::other)).await;
+            let read =
+                blocking::<S, _>(move || storage.read_log(from, end, MAX_ENTRY_BYTES).map_err(io::Error::other)).await;
             let records = read.map_err(|error| error.to_string())?;
             from = records.last().expect("at least the first").position.index + 1;
             for record in records {

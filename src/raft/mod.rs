@@ -8,6 +8,7 @@ mod log;
 mod network;
 mod payload;
 mod replica;
+mod runtime;
 mod service;
 mod snapshot;
 mod state_machine;

@@ -100,7 +100,7 @@ impl<S: Storage, T: Transport> Link<S, T> {
         let mut next = 0;
         while next < manifest.chunks {
             let (storage, id, chunks) = (self.network.storage.clone(), manifest.id, manifest.chunks);
-            let read = blocking(move || read_message(&storage, id, next, chunks)).await;
+            let read = blocking::<S, _>(move || read_message(&storage, id, next, chunks)).await;
             let (bytes, after) = read.map_err(|error| network_error(&error))?;
             self.go_on(Call::SnapshotBytes(bytes)).await?;
             next = after;

@@ -8,12 +8,13 @@ use std::io;
 use futures_util::{Stream, TryStreamExt};
 use openraft::alias::{LogIdOf, SnapshotOf, StoredMembershipOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
+use tokio::sync::oneshot;
 
 use super::log::io_error;
 use super::replica::{Replica, State};
 use super::snapshot::{self, Meta, SnapshotData};
 use super::types::{SnapshotMeta, TypeConfig};
-use crate::storage::{SnapshotManifest, Storage, codec};
+use crate::storage::{SnapshotManifest, Storage, StorageError, codec};
 
 /// Largest description of a snapshot, in bytes.
 const MAX_META_BYTES: usize = 16 << 10;
@@ -64,8 +65,14 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
     async fn install_snapshot(&mut self, _: &SnapshotMeta, data: SnapshotData<S>) -> io::Result<()> {
         let state = match data {
             SnapshotData::Stored { store, manifest } => {
-                let own = self.storage.clone();
-                blocking(move || take_over(&own, &store, manifest)).await?
+                let own = self.storage.snapshot();
+                let (from, wanted) = (store.clone(), manifest.clone());
+                let state = blocking::<S, _>(move || Ok(snapshot::load(&from, &wanted)?)).await?;
+                // Passed on by hand, it is not in the own store yet.
+                if own != Some(manifest) {
+                    write_durably(&state, &self.storage).await?;
+                }
+                state
             }
             SnapshotData::Received { writer, state } => {
                 let meta = codec::encode(&Meta::of(&state));
@@ -86,25 +93,23 @@ impl<S: Storage> RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder<S> {
     type SnapshotData = SnapshotData<S>;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
-        let (view, storage) = (self.view.clone(), self.storage.clone());
-        let manifest = blocking(move || write_durably(&view, &storage)).await?;
+        let manifest = write_durably(&self.view, &self.storage).await?;
         stored(&self.storage, manifest)
     }
 }
 
-fn write_durably<S: Storage>(view: &State, storage: &S) -> io::Result<SnapshotManifest> {
-    let mut writer = storage.begin_snapshot().map_err(io_error)?;
-    snapshot::write(view, &mut writer).map_err(io_error)?;
-    writer.finish_blocking(codec::encode(&Meta::of(view))).map_err(io_error)
-}
-
-/// Loads a stored snapshot, and makes sure that the own store has it.
-fn take_over<S: Storage>(own: &S, store: &S, manifest: SnapshotManifest) -> io::Result<State> {
-    let state = snapshot::load(store, &manifest)?;
-    if own.snapshot() != Some(manifest) {
-        write_durably(&state, own)?;
-    }
-    Ok(state)
+async fn write_durably<S: Storage>(view: &State, storage: &S) -> io::Result<SnapshotManifest> {
+    let (view, storage) = (view.clone(), storage.clone());
+    let (done, durable) = oneshot::channel();
+    let written = blocking::<S, _>(move || {
+        let mut writer = storage.begin_snapshot().map_err(io_error)?;
+        snapshot::write(&view, &mut writer).map_err(io_error)?;
+        let done = Box::new(move |result| drop(done.send(result)));
+        writer.finish(codec::encode(&Meta::of(&view)), done).map_err(io_error)
+    });
+    let manifest = written.await?;
+    durable.await.unwrap_or(Err(StorageError::Closed)).map_err(io_error)?;
+    Ok(manifest)
 }
 
 fn stored<S: Storage>(storage: &S, manifest: SnapshotManifest) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
@@ -112,9 +117,9 @@ fn stored<S: Storage>(storage: &S, manifest: SnapshotManifest) -> io::Result<Sna
     Ok(Snapshot { meta: meta.snapshot_meta(), snapshot: SnapshotData::Stored { store: storage.clone(), manifest } })
 }
 
-/// Runs what waits for the disk where it holds nobody up.
-pub(super) async fn blocking<T: Send + 'static>(
+/// Runs what can wait for the disk where it holds nobody up.
+pub(super) async fn blocking<S: Storage, T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    if S::BLOCKS { tokio::task::spawn_blocking(work).await.map_err(io::Error::other)? } else { work() }
 }

@@ -8,6 +8,7 @@ use openraft::alias::{CommittedLeaderIdOf, EntryOf};
 use openraft::impls::leader_id_std::LeaderId;
 use serde::{Deserialize, Serialize};
 
+use super::runtime::Runtime;
 use crate::lease::Outcome;
 use crate::storage::{Position, VoteRecord};
 use crate::types::NodeId;
@@ -20,6 +21,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = PeerInfo,
         LeaderId = LeaderId<u64, u64>,
+        AsyncRuntime = Runtime,
 );
 
 pub type CommittedLeaderId = CommittedLeaderIdOf<TypeConfig>;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rand::RngExt;
+
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
@@ -20,6 +22,7 @@ use super::trees::{self, Trees};
 use super::{
     Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
+use crate::chance::chance;
 
 /// A node's store in a directory, safe against power cuts.
 ///
@@ -76,7 +79,7 @@ impl SledStorage {
         let data_file = File::options().read(true).write(true).open(&data_path);
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
-        let mut incarnation = rand::random();
+        let mut incarnation = chance().random();
         match recovery::read_identity(&directory, &trees)? {
             Some((found, stored)) => {
                 directory.check_identity(found, &identity)?;

@@ -34,6 +34,8 @@ pub enum SyncMode {
     /// Chunks of snapshots are called back at once all the same, so that a writer's window never blocks a simulation of
     /// one thread. They are not durable for that: a manifest is, together with its chunks.
     Manual,
+    /// When the test calls [`MemoryStorage::sync`], and called back at once: a disk that says "synced" and lies.
+    Early,
 }
 
 /// What a power cut leaves of the unsynced writes.
@@ -207,7 +209,7 @@ impl MemoryStorage {
             return done.into_iter().for_each(|done| done(Err(error.clone())));
         }
         state.live.apply(&op);
-        let at_once = matches!((&op, state.mode), (Op::Chunk { .. }, SyncMode::Manual));
+        let at_once = matches!((&op, state.mode), (Op::Chunk { .. }, SyncMode::Manual) | (_, SyncMode::Early));
         let (now, later) = if at_once { (done, None) } else { (None, done) };
         state.unsynced.push_back(Write { op, done: later });
         state.unsynced_since.get_or_insert_with(Instant::now);
@@ -216,7 +218,7 @@ impl MemoryStorage {
         now.into_iter().for_each(|done| done(Ok(())));
         match mode {
             SyncMode::Inline => drop(self.sync()),
-            SyncMode::Manual => self.shared.queued.notify_one(),
+            SyncMode::Manual | SyncMode::Early => self.shared.queued.notify_one(),
         }
     }
 }
@@ -268,6 +270,9 @@ impl Image {
 }
 
 impl Storage for MemoryStorage {
+    /// In a simulation everything happens on one thread.
+    const BLOCKS: bool = false;
+
     fn recovered(&self) -> Recovered {
         self.shared.recovered.clone()
     }

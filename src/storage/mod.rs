@@ -111,6 +111,9 @@ pub type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send + 'static>;
 ///
 /// The queue is bounded by its caller, who has at most so many entries under way.
 pub trait Storage: Clone + Send + Sync + 'static {
+    /// Whether a call can wait for a device: then what reads or writes much is kept off the threads that run tasks.
+    const BLOCKS: bool = true;
+
     /// What was found at opening.
     fn recovered(&self) -> Recovered;
 

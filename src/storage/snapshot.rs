@@ -111,6 +111,7 @@ impl<S: Storage> SnapshotWriter<S> {
     }
 
     /// [`finish`](SnapshotWriter::finish), and blocks until the snapshot is durable.
+    #[cfg(test)]
     pub fn finish_blocking(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
         let (done, durable) = std::sync::mpsc::sync_channel(1);
         let manifest = self.finish(meta, Box::new(move |result| drop(done.send(result))))?;

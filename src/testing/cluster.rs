@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::TokioClock;
+use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Node, NodeConfig, Parts};
 use crate::peer::memory::{MemoryTransport, Switchboard};
-use crate::raft::{HandOnError, RaftService, Safeguards};
+use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
 use crate::storage::{Cut, MemoryStorage, SyncMode};
 use crate::types::NodeId;
 
@@ -21,12 +22,26 @@ pub type TestNode = Node<MemoryStorage, MemoryTransport>;
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
+/// Makes something for a node.
+pub type ForNode<T> = Arc<dyn Fn(NodeId) -> Arc<T> + Send + Sync>;
+
+/// What nodes are made from; the default is what [`Cluster::start`] takes.
+#[derive(Clone)]
+pub struct Setup {
+    pub timings: RaftTimings,
+    pub lease: LeaseSettings,
+    pub safeguards: Safeguards,
+    /// The clock that a node reads. tokio's timers are not behind it.
+    pub clock: ForNode<dyn Clock>,
+    /// Who is told what a node applies.
+    pub tap: Option<ForNode<dyn Observer>>,
+}
+
 /// Nodes 1 to n. Dropping it ends them like a crash; [`shutdown`](Self::shutdown) ends them in order.
 pub struct Cluster {
     pub board: Switchboard,
     members: Vec<MemberConfig>,
-    timings: RaftTimings,
-    lease: LeaseSettings,
+    setup: Setup,
     disks: BTreeMap<NodeId, MemoryStorage>,
     nodes: BTreeMap<NodeId, TestNode>,
 }
@@ -36,22 +51,38 @@ impl TestNode {
     pub async fn hand_leadership_to(&self, to: NodeId) -> Result<NodeId, HandOnError> {
         self.raft().hand_on_to(to, LEADER_TIMEOUT).await
     }
+
+    /// Who leads in which term, as this node sees it.
+    pub fn leadership(&self) -> Leadership {
+        self.raft().leadership()
+    }
+
+    /// Has the node take a snapshot and purge its log, as soon as it can.
+    pub async fn take_snapshot(&self) {
+        // A node that ends takes none.
+        let _ = self.raft().raft().trigger().snapshot().await;
+    }
 }
 
 impl Cluster {
     /// Starts `count` new nodes, which form a cluster.
     pub async fn start(count: u64, timings: RaftTimings, lease: LeaseSettings) -> Cluster {
+        Cluster::start_with(count, Setup { timings, lease, ..Setup::default() }).await
+    }
+
+    /// Starts `count` new nodes, made in another way.
+    pub async fn start_with(count: u64, setup: Setup) -> Cluster {
         let member = |id| MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") };
         let mut cluster = Cluster {
             board: Switchboard::default(),
             members: (1..=count).map(member).collect(),
-            timings,
-            lease,
+            setup,
             disks: (1..=count).map(|id| (id, MemoryStorage::new(SyncMode::default()))).collect(),
             nodes: BTreeMap::new(),
         };
         for id in 1..=count {
-            cluster.launch(id, true, Safeguards::default()).await;
+            let started = cluster.launch(id, true, cluster.setup.safeguards).await;
+            cluster.put(id, started);
         }
         cluster
     }
@@ -87,10 +118,26 @@ impl Cluster {
 
     /// The node is gone at once, and with it what its disk had not synced.
     pub async fn crash(&mut self, id: NodeId) {
+        self.cut_power(id, Cut::Keep(0)).expect("a node that runs").await;
+    }
+
+    /// The node is gone at once; what its disk had not synced is cut there. A node that is starting has to be dropped by
+    /// whoever starts it. The future ends when nothing of the node is left, and need not be waited for.
+    pub fn cut_power(&mut self, id: NodeId, cut: Cut) -> Option<impl Future<Output = ()> + Send + use<>> {
         self.board.unplug(id);
         let disk = self.disks.get_mut(&id).expect("a member");
-        *disk = disk.crash(Cut::Keep(0));
-        self.nodes.remove(&id).expect("a node that runs").kill().await;
+        *disk = disk.crash(cut);
+        self.nodes.remove(&id).map(|node| async move { node.kill().await })
+    }
+
+    /// The node's disk, until its power is cut.
+    pub fn disk(&self, id: NodeId) -> MemoryStorage {
+        self.disks[&id].clone()
+    }
+
+    /// A node, if it runs.
+    pub fn running(&self, id: NodeId) -> Option<&TestNode> {
+        self.nodes.get(&id)
     }
 
     /// From now on the node's disk takes writes and never finishes one.
@@ -100,12 +147,13 @@ impl Cluster {
 
     /// Starts a node that crashed, as the program would.
     pub async fn restart(&mut self, id: NodeId) {
-        self.launch(id, false, Safeguards::default()).await;
+        self.restart_without(id, self.setup.safeguards).await;
     }
 
     /// Starts a node that crashed, without some of what keeps it safe.
     pub async fn restart_without(&mut self, id: NodeId, safeguards: Safeguards) {
-        self.launch(id, false, safeguards).await;
+        let started = self.launch(id, false, safeguards).await;
+        self.put(id, started);
     }
 
     /// Ends all nodes in order.
@@ -115,23 +163,51 @@ impl Cluster {
         }
     }
 
-    async fn launch(&mut self, id: NodeId, is_new: bool, safeguards: Safeguards) {
+    /// Counts a node as running.
+    pub fn put(&mut self, id: NodeId, node: TestNode) {
+        self.nodes.insert(id, node);
+    }
+
+    /// Starts a node on the disk that is there now. The future does not need the cluster, and is to be [put](Self::put)
+    /// back; dropped, it leaves nothing behind.
+    pub fn launch(
+        &self,
+        id: NodeId,
+        is_new: bool,
+        safeguards: Safeguards,
+    ) -> impl Future<Output = TestNode> + Send + use<> {
+        let Setup { timings, lease, .. } = self.setup;
         let config = NodeConfig {
             cluster: "test".to_string(),
             id,
             members: self.members.clone(),
             data: "in-memory".into(),
-            raft: self.timings,
-            lease: self.lease,
+            raft: timings,
+            lease,
             ttl: TtlPolicy::default(),
         };
-        let storage = self.disks[&id].clone();
-        let service = Arc::new(RaftService::new(storage.clone()));
-        self.board.plug_in(id, service.clone());
-        let transport = self.board.transport(id);
-        let parts =
-            Parts::new(storage, transport, service, is_new, id, self.timings.leadership_lease()).without(safeguards);
-        let started = Node::assemble(config, Arc::new(TokioClock::new()), parts).await;
-        self.nodes.insert(id, started.expect("a node in memory starts"));
+        let tap = self.setup.tap.as_ref().map(|tap| tap(id));
+        let clock = (self.setup.clock)(id);
+        let (storage, board) = (self.disks[&id].clone(), self.board.clone());
+        async move {
+            let service = Arc::new(RaftService::new(storage.clone()));
+            board.plug_in(id, service.clone());
+            let transport = board.transport(id);
+            let parts = Parts::new(storage, transport, service, is_new, id, timings.leadership_lease());
+            let parts = parts.without(safeguards).tapped(tap);
+            Node::assemble(config, clock, parts).await.expect("a node in memory starts")
+        }
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            timings: RaftTimings::default(),
+            lease: LeaseSettings::default(),
+            safeguards: Safeguards::default(),
+            clock: Arc::new(|_| Arc::new(TokioClock::new())),
+            tap: None,
+        }
     }
 }

@@ -11,8 +11,11 @@ mod fake;
 mod switch;
 
 pub use clock::{ManualClock, TokioClock};
-pub use cluster::{Cluster, TestNode};
+pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
-pub use crate::raft::Safeguards;
+pub use crate::chance::{Seeded, seed};
+pub use crate::peer::memory::{Switchboard, Weather};
+pub use crate::raft::{Observer, Safeguards};
+pub use crate::storage::{Cut, MemoryStorage, SyncMode};

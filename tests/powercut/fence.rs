@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tenure::fence::Gate;
 use tenure::token::FencingToken;
 

@@ -22,7 +22,7 @@ mod workload;
 use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 use tenure::storage::{Opened, SledStorage};
 

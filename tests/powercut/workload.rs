@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, SnapshotWriter, Storage, VoteRecord};
 
 use crate::disk::Image;

@@ -1,0 +1,103 @@
+//! Where everything that is left to chance is drawn.
+//!
+//! It is the system's entropy. With the feature `testing` a thread can be given a seed instead: then a simulation that
+//! runs on it draws the same every time. Tokens, log entries and states never come from here.
+
+#[cfg(not(feature = "testing"))]
+pub use entropy::Chance;
+#[cfg(not(feature = "testing"))]
+pub(crate) use entropy::chance;
+#[cfg(feature = "testing")]
+pub(crate) use seedable::chance;
+#[cfg(feature = "testing")]
+pub use seedable::{Chance, Seeded, seed};
+
+#[cfg(not(feature = "testing"))]
+mod entropy {
+    pub type Chance = rand::rngs::ThreadRng;
+
+    pub(crate) fn chance() -> Chance {
+        rand::rng()
+    }
+}
+
+#[cfg(feature = "testing")]
+mod seedable {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+    use std::marker::PhantomData;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng, TryRng};
+
+    thread_local! {
+        static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
+    }
+
+    /// This thread's generator: the seeded one if there is one.
+    pub struct Chance;
+
+    pub(crate) fn chance() -> Chance {
+        Chance
+    }
+
+    /// For as long as it lives, its thread draws from a seed.
+    pub struct Seeded(PhantomData<*const ()>);
+
+    /// From now on everything that this thread leaves to chance follows from `seed`.
+    pub fn seed(seed: u64) -> Seeded {
+        SEEDED.set(Some(StdRng::seed_from_u64(seed)));
+        Seeded(PhantomData)
+    }
+
+    impl Drop for Seeded {
+        fn drop(&mut self) {
+            SEEDED.set(None);
+        }
+    }
+
+    impl TryRng for Chance {
+        type Error = Infallible;
+
+        fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+            Ok(draw(|rng| rng.next_u32()))
+        }
+
+        fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+            Ok(draw(|rng| rng.next_u64()))
+        }
+
+        fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+            draw(|rng| rng.fill_bytes(bytes));
+            Ok(())
+        }
+    }
+
+    fn draw<T>(take: impl FnOnce(&mut dyn Rng) -> T) -> T {
+        SEEDED.with_borrow_mut(|seeded| match seeded {
+            Some(rng) => take(rng),
+            None => take(&mut rand::rng()),
+        })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use rand::RngExt;
+
+        use super::*;
+
+        fn drawn() -> [u64; 4] {
+            std::array::from_fn(|_| chance().random())
+        }
+
+        #[test]
+        fn the_same_seed_draws_the_same_and_without_one_nothing_repeats() {
+            let seeded = seed(7);
+            let first = drawn();
+            drop(seeded);
+            assert_ne!(drawn(), drawn());
+            let _seeded = seed(7);
+            assert_eq!(drawn(), first);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Programs that hold leases, each with a manager of its own, and what they believe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tenure::client::{CallError, Lease, LeaseManager, LeaseOptions, ManagerOptions, Wait};
+use tenure::lease::{Command, LeaseState, Outcome};
+use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response};
+use tenure::types::{HolderId, LeaseName};
+use tokio::task::JoinSet;
+
+use super::door::Door;
+use super::history::{Belief, Ended, What};
+use super::skew::SkewedClock;
+use super::world::{World, lock};
+
+/// The leases of the simulation, and how many may hold each.
+pub const LEASES: [(&str, u32); 4] = [("a", 1), ("b", 1), ("c", 1), ("pool", 2)];
+/// The longest ttl that anybody asks for.
+pub const LONGEST_TTL: Duration = Duration::from_millis(4_000);
+
+/// Runs client number `number` until it is aborted. Now and then its process dies and another takes its place.
+pub async fn run(world: Arc<World>, number: u64) {
+    let mut dice = world.dice(2_000 + number);
+    for generation in 0.. {
+        let holder = HolderId::new(format!("c{number}.{generation}")).expect("valid");
+        let life = Duration::from_millis(dice.random_range(4_000..30_000));
+        let door = Door::new(world.clone(), dice.random_range(1..=world.plan.nodes));
+        lock(&world.doors).push(door.clone());
+        let mut beliefs = JoinSet::new();
+        let died = {
+            let program = Program::new(world.clone(), door.clone(), number, holder.clone(), &mut beliefs);
+            tokio::time::timeout(life, program.work(&mut dice)).await
+        };
+        assert!(died.is_err(), "a program works until it dies");
+        // From here on nothing of it happens, not even a release.
+        door.close();
+        beliefs.shutdown().await;
+        end_beliefs(&world, &holder);
+        world.count_fault("client_crash");
+    }
+}
+
+/// Nobody of this holder believes anything from now on.
+pub fn end_beliefs(world: &World, holder: &HolderId) {
+    let now = world.now();
+    for belief in lock(&world.history).beliefs.iter_mut().filter(|belief| belief.by == *holder) {
+        belief.until = belief.until.min(now);
+    }
+}
+
+struct Program {
+    world: Arc<World>,
+    door: Door,
+    holder: HolderId,
+    leases: Vec<Lease>,
+    /// Kept: at its end all would be released.
+    _manager: LeaseManager,
+}
+
+impl Program {
+    fn new(world: Arc<World>, door: Door, number: u64, holder: HolderId, beliefs: &mut JoinSet<()>) -> Program {
+        let rate = world.plan.client_rates[number as usize];
+        let clock = SkewedClock::new(world.began, Duration::from_secs(7 * number), rate);
+        let options = ManagerOptions::new().holder(holder.clone()).clock(clock.clone());
+        let manager = LeaseManager::with_options(door.clone(), options);
+        let leases: Vec<Lease> = LEASES.iter().map(|(name, _)| manager.lease(name).expect("valid")).collect();
+        for lease in &leases {
+            beliefs.spawn(believe(world.clone(), clock.clone(), lease.clone()));
+        }
+        Program { world, door, holder, leases, _manager: manager }
+    }
+
+    async fn work(&self, dice: &mut StdRng) {
+        loop {
+            tokio::time::sleep(Duration::from_millis(dice.random_range(2..250))).await;
+            let place = dice.random_range(0..LEASES.len());
+            let lease = &self.leases[place];
+            match dice.random_range(0..100) {
+                0..30 => self.acquire(lease, LEASES[place].1, dice).await,
+                30..45 => self.release(lease).await,
+                45..52 => self.hand_over(lease).await,
+                52..54 => self.revoke(lease).await,
+                54..60 => self.door.go_to(dice.random_range(1..=self.world.plan.nodes)),
+                60..85 => self.read(lease, Consistency::Leader).await,
+                _ => self.read(lease, Consistency::Linearizable).await,
+            }
+        }
+    }
+
+    async fn acquire(&self, lease: &Lease, limit: u32, dice: &mut StdRng) {
+        let ttl = Duration::from_millis(dice.random_range(300..LONGEST_TTL.as_millis() as u64));
+        let delay = Duration::from_millis(if dice.random_bool(0.1) { dice.random_range(1..500) } else { 0 });
+        let options = LeaseOptions::new().ttl(ttl).limit(limit).lock_delay(delay);
+        if !lease.is_held() {
+            // The same handle, with options for its next acquire.
+            self._manager.lease_with(lease.name().as_str(), options).expect("valid");
+        }
+        let wait = dice.random_range(10..3_000);
+        let wait = if dice.random_bool(0.5) { Wait::UpTo(Duration::from_millis(wait)) } else { Wait::No };
+        let acquired = lease.acquire(wait).await;
+        self.world.count_work(word(&acquired, ["granted", "refused", "acquire unknown"]));
+    }
+
+    async fn release(&self, lease: &Lease) {
+        let released = lease.release().await;
+        self.world.count_work(word(&released, ["released", "release refused", "release unknown"]));
+    }
+
+    async fn hand_over(&self, lease: &Lease) {
+        if !lease.is_held() {
+            return;
+        }
+        // It believes no more from here; if the hand-over is refused, the belief that goes on is not counted.
+        let now = self.world.now();
+        for belief in lock(&self.world.history).beliefs.iter_mut().filter(|belief| belief.by == self.holder) {
+            if belief.name == *lease.name() {
+                belief.until = belief.until.min(now);
+            }
+        }
+        let handed = lease.hand_over(None).await;
+        self.world.count_work(word(&handed, ["handed over", "hand-over refused", "hand-over unknown"]));
+    }
+
+    async fn revoke(&self, lease: &Lease) {
+        let command = Command::Revoke { name: lease.name().clone(), reason: "simulated".into() };
+        let ended = self.ask(lease.name(), What::Revoke, Request::Change(command)).await;
+        self.world.count_work(if ended == Ended::Unknown { "revoke unknown" } else { "revoked" });
+    }
+
+    async fn read(&self, lease: &Lease, consistency: Consistency) {
+        let consistency = if self.world.plan.planted.stale_reads { Consistency::Stale } else { consistency };
+        let read = Request::Read { query: Query::Lease(lease.name().clone()), consistency };
+        let ended = self.ask(lease.name(), What::Read, read).await;
+        self.world.count_work(if matches!(ended, Ended::Saw(..)) { "read" } else { "read refused" });
+    }
+
+    /// Puts a request to the node itself, as the HTTP listener does.
+    async fn ask(&self, name: &LeaseName, what: What, request: Request) -> Ended {
+        let node = self.world.node(self.door.at());
+        let begun = lock(&self.world.history).begin(&self.holder, name, what.clone(), self.world.now());
+        self.world.note(|| format!("{} at {} asks {name} {what:?}", self.holder, self.door.at()));
+        let asked = self.door.through(move |_| {
+            Box::pin(async move {
+                let node = node.expect("the door found it a moment ago");
+                match node.request(request, Forward::Once).await {
+                    Ok(response) => Ok(response),
+                    Err(RequestError::Unknown(why)) => Err(CallError::Unknown { why, last: None }),
+                    Err(error) => Err(CallError::Unavailable(error.to_string())),
+                }
+            })
+        });
+        let ended = asked.await.as_ref().map_or_else(super::door::ended, saw);
+        self.world.note(|| format!("op {begun} {ended:?}"));
+        lock(&self.world.history).end(begun, ended.clone(), self.world.now());
+        ended
+    }
+}
+
+pub fn saw(response: &Response) -> Ended {
+    match &response.answer {
+        Answer::Lease(leases) => {
+            let active = leases.iter().filter(|lease| lease.state == LeaseState::Active);
+            Ended::Saw(active.map(|lease| (lease.holder.to_string(), lease.token)).collect(), response.served.applied)
+        }
+        Answer::Outcome(Outcome::Revoked(count)) => Ended::Changed(*count > 0),
+        other => Ended::Refused(format!("{other:?}")),
+    }
+}
+
+fn word<T>(ended: &Result<T, CallError>, [done, refused, unknown]: [&'static str; 3]) -> &'static str {
+    match ended {
+        Ok(_) => done,
+        Err(CallError::Unknown { .. }) => unknown,
+        Err(_) => refused,
+    }
+}
+
+/// Notes when the holder believes to hold, in true time: it is asked nothing, and every change of its mind is seen.
+async fn believe(world: Arc<World>, clock: Arc<SkewedClock>, lease: Lease) {
+    let mut states = lease.states();
+    let mut open: Option<usize> = None;
+    loop {
+        let is_held = states.borrow_and_update().is_held();
+        note_belief(&world, &clock, &lease, is_held, &mut open);
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn note_belief(world: &World, clock: &SkewedClock, lease: &Lease, is_held: bool, open: &mut Option<usize>) {
+    let now = world.now();
+    let until = lease.remaining().map(|left| now + clock.in_true_time(left));
+    let token = lease.token();
+    let beliefs = &mut lock(&world.history).beliefs;
+    let known = open.map(|place| beliefs[place].token);
+    if let (true, Some(until), Some(token)) = (is_held, until, token) {
+        if known == Some(token) {
+            beliefs[open.expect("known")].until = until;
+            return;
+        }
+        let (by, name) = (lease.holder().clone(), lease.name().clone());
+        beliefs.push(Belief { by, name, token, from: now, until });
+        if let Some(before) = open.replace(beliefs.len() - 1) {
+            beliefs[before].until = beliefs[before].until.min(now);
+        }
+    } else if let Some(before) = open.take() {
+        beliefs[before].until = beliefs[before].until.min(now);
+    }
+}

@@ -1,0 +1,83 @@
+//! What clients asked and were told, with the true times of both.
+
+use std::time::Duration;
+
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName};
+
+/// One request to the cluster.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    pub by: HolderId,
+    pub name: LeaseName,
+    pub what: What,
+    pub invoked: Duration,
+    /// When the answer came; without one, when the client gave up.
+    pub returned: Option<Duration>,
+    pub ended: Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Acquire {
+        ttl_ms: u64,
+        limit: u32,
+        wait: bool,
+    },
+    Renew {
+        token: FencingToken,
+    },
+    Release {
+        token: FencingToken,
+    },
+    HandOver {
+        token: FencingToken,
+    },
+    Revoke,
+    /// `leader` or `linearizable`.
+    Read,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Held, with this token and ttl.
+    Held(FencingToken, Option<u64>),
+    /// Released or not, revoked or not.
+    Changed(bool),
+    /// Who holds the lease, at this log index.
+    Saw(Vec<(String, FencingToken)>, u64),
+    /// Certainly not done.
+    Refused(String),
+    Unknown,
+}
+
+#[derive(Default)]
+pub struct History {
+    pub operations: Vec<Operation>,
+    pub beliefs: Vec<Belief>,
+}
+
+/// A time in which a client believed to hold a lease.
+#[derive(Clone, Debug)]
+pub struct Belief {
+    pub by: HolderId,
+    pub name: LeaseName,
+    pub token: FencingToken,
+    pub from: Duration,
+    pub until: Duration,
+}
+
+impl History {
+    /// Notes a request; its end is filled in later.
+    pub fn begin(&mut self, by: &HolderId, name: &LeaseName, what: What, now: Duration) -> usize {
+        let (by, name) = (by.clone(), name.clone());
+        self.operations.push(Operation { by, name, what, invoked: now, returned: None, ended: Ended::Unknown });
+        self.operations.len() - 1
+    }
+
+    pub fn end(&mut self, operation: usize, ended: Ended, now: Duration) {
+        let operation = &mut self.operations[operation];
+        operation.returned = Some(now);
+        operation.ended = ended;
+    }
+}

@@ -1,0 +1,81 @@
+//! The harness can fail: bugs that are planted from outside, and within how many seeds each is caught.
+
+use tenure::testing::Safeguards;
+
+use super::plan::Plan;
+use super::run::run;
+use super::world::Planted;
+
+/// Runs seeds until one of the promises is broken.
+fn is_caught(planted: Planted, promises: &[&str], within: u64) {
+    let caught = (1..=within).find_map(|seed| {
+        let verdict = run(Plan::of(seed, planted));
+        let broken = verdict.broken.into_iter().find(|broken| promises.contains(&broken.promise));
+        broken.map(|broken| (seed, broken))
+    });
+    let (seed, broken) = caught.unwrap_or_else(|| panic!("{planted:?} was not caught within {within} seeds"));
+    println!("caught at seed {seed} of {within}: {}", broken.to_string().chars().take(200).collect::<String>());
+}
+
+fn without(safeguards: Safeguards) -> Planted {
+    Planted { safeguards, ..Planted::default() }
+}
+
+#[test]
+fn a_restart_without_the_quarantine_is_caught() {
+    let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
+    is_caught(planted, &["reads_are_current"], 100);
+}
+
+#[test]
+fn a_restart_without_the_quarantine_is_caught_without_the_servers_indexes() {
+    let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
+    is_caught(planted, &["linearizable"], 100);
+}
+
+#[test]
+fn a_leader_that_is_restored_without_an_election_is_caught() {
+    let planted = without(Safeguards { quarantine: false, reelection: false, ..Safeguards::default() });
+    is_caught(planted, &["reads_are_current", "one_leader", "linearizable"], 100);
+}
+
+#[test]
+fn disks_that_lie_about_syncs_are_caught() {
+    let planted = Planted { early_disk: true, ..Planted::default() };
+    is_caught(planted, &["replicas_agree", "grants_survive"], 20);
+}
+
+#[test]
+fn a_leader_that_takes_its_time_from_a_clock_that_jumps_is_caught() {
+    is_caught(Planted { wall_clock: true, ..Planted::default() }, &["no_early_lapse"], 10);
+}
+
+#[test]
+fn a_holder_whose_clock_is_far_too_slow_is_caught() {
+    is_caught(Planted { slow_holder: true, ..Planted::default() }, &["holder_stops_first"], 20);
+}
+
+#[test]
+fn a_client_that_takes_unknown_for_refused_is_caught() {
+    is_caught(Planted { unknown_is_refused: true, ..Planted::default() }, &["unknown_is_said"], 20);
+}
+
+#[test]
+fn reads_from_any_nodes_memory_are_caught() {
+    is_caught(Planted { stale_reads: true, ..Planted::default() }, &["reads_are_current"], 10);
+}
+
+#[test]
+fn stale_reads_are_caught_without_the_servers_indexes() {
+    is_caught(Planted { stale_reads: true, ..Planted::default() }, &["linearizable"], 10);
+}
+
+#[test]
+fn a_client_that_takes_a_lost_renewal_for_a_good_one_is_caught() {
+    is_caught(Planted { deaf_to_loss: true, ..Planted::default() }, &["holder_stops_first"], 50);
+}
+
+#[test]
+fn a_release_that_was_never_sent_is_caught() {
+    is_caught(Planted { false_release: true, ..Planted::default() }, &["grants_survive"], 5);
+}

@@ -1,0 +1,130 @@
+//! One run: faults, then healing, then the end of all leases; and the judgement of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::token::FencingToken;
+use tenure::types::NodeId;
+use tokio::runtime::{Builder, RngSeed};
+use tokio::task::JoinSet;
+
+use super::client::{self, LEASES, LONGEST_TTL};
+use super::history::History;
+use super::ledger::Ledger;
+use super::plan::Plan;
+use super::verdict::Verdict;
+use super::world::{World, lock};
+use super::{nemesis, promises, watcher};
+
+/// The longest that a cluster takes to agree on a leader once everything works, in true time.
+const AGREEMENT: Duration = Duration::from_secs(10);
+/// How long clients go on after that.
+const CALM: Duration = Duration::from_secs(3);
+/// The longest that replicas take to apply the same once nothing is asked any more.
+const CONVERGENCE: Duration = Duration::from_secs(5);
+
+/// What is judged at the end.
+pub struct Evidence<'a> {
+    pub plan: &'a Plan,
+    pub ledger: &'a Ledger,
+    pub history: &'a History,
+}
+
+/// Runs a plan on this thread, which is the only one that it needs.
+pub fn run(plan: Plan) -> Verdict {
+    let _seeded = tenure::testing::seed(plan.seed);
+    let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
+    runtime.expect("a runtime").block_on(simulate(plan))
+}
+
+async fn simulate(plan: Plan) -> Verdict {
+    let world = World::new(plan).await;
+    if !nemesis::settled(&world, AGREEMENT).await {
+        world.break_promise("converges", "no first leader".to_owned());
+    }
+    let mut clients = JoinSet::new();
+    (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
+    let mut watching = JoinSet::new();
+    watching.spawn(promises::one_leader::watch(world.clone()));
+    watching.spawn(watcher::watch(world.clone()));
+    let faults = tokio::spawn(nemesis::rage(world.clone()));
+    tokio::time::sleep(world.plan.faults).await;
+    faults.abort();
+    let _ = faults.await;
+    world.heal();
+    if !nemesis::settled(&world, AGREEMENT).await {
+        world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
+    }
+    tokio::time::sleep(CALM).await;
+    // They all die at once, and so nothing is released.
+    lock(&world.doors).iter().for_each(|door| door.close());
+    clients.shutdown().await;
+    let holders: Vec<_> = lock(&world.history).beliefs.iter().map(|belief| belief.by.clone()).collect();
+    holders.iter().for_each(|holder| client::end_beliefs(&world, holder));
+    let slowest = world.plan.rates.values().fold(1.0, |slowest: f64, rate| slowest.min(*rate));
+    // The bound with a leader that lives: the ttl, and one commit.
+    let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
+    tokio::time::sleep(bound).await;
+    check_lapsed(&world, bound);
+    converge(&world).await;
+    watching.shutdown().await;
+    judge(&world)
+}
+
+/// `lapse_happens`.
+fn check_lapsed(world: &World, bound: Duration) {
+    let ledger = lock(&world.ledger);
+    for (name, _) in LEASES {
+        let held = ledger.held_at(ledger.last_index(), &tenure::types::LeaseName::new(name).expect("valid"));
+        // A waiter that died on its way into the queue is granted what lapses within its patience, and lapses too.
+        let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
+        let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < world.now()).collect();
+        if !late.is_empty() {
+            world.break_promise("lapse_happens", format!("{name} is still held by {late:?}"));
+        }
+    }
+}
+
+/// Everybody applies what anybody ever applied, and nobody has failed.
+async fn converge(world: &Arc<World>) {
+    let behind = || {
+        let ledger = lock(&world.ledger);
+        let last = ledger.last_index();
+        let behind = |id: &NodeId| ledger.applied.get(id).is_none_or(|applied| *applied < last);
+        world.ids().filter(behind).collect::<Vec<_>>()
+    };
+    let converged = async {
+        while !behind().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(CONVERGENCE, converged).await.is_err() {
+        world.break_promise("converges", format!("{:?} are behind", behind()));
+    }
+    for id in world.ids() {
+        match world.node(id).map(|node| node.health().failed) {
+            Some(None) => {}
+            failed => world.break_promise("converges", format!("node {id} is not well: {failed:?}")),
+        }
+    }
+    promises::log_matching::check(world);
+}
+
+fn judge(world: &World) -> Verdict {
+    let (ledger, history) = (lock(&world.ledger), lock(&world.history));
+    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history };
+    let mut broken = std::mem::take(&mut *lock(&world.broken));
+    broken.extend(ledger.broken.iter().cloned());
+    broken.extend(promises::check(&evidence));
+    for (entry, transition) in ledger.transitions() {
+        let (at, change) = (entry.at.as_secs_f64(), &transition.change);
+        let (name, holder, token) = (&transition.name, &transition.holder, transition.token);
+        world.note(|| format!("{at:.6} {} {name} {holder} {token:?} {change:?}", entry.index));
+    }
+    for belief in &history.beliefs {
+        world.note(|| format!("{belief:?}"));
+    }
+    let (faults, work) = (std::mem::take(&mut *lock(&world.faults)), std::mem::take(&mut *lock(&world.work)));
+    Verdict { broken, trace: world.take_trace(), faults, work }
+}

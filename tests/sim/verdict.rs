@@ -1,0 +1,36 @@
+//! What a run came to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Which promise was broken, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    pub promise: &'static str,
+    how: String,
+}
+
+impl Broken {
+    pub fn new(promise: &'static str, how: String) -> Broken {
+        Broken { promise, how }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.how)
+    }
+}
+
+/// How often something happened, by its name.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// One run of one seed.
+#[derive(Default)]
+pub struct Verdict {
+    pub broken: Vec<Broken>,
+    /// What happened, line by line, with the virtual time of each.
+    pub trace: Vec<String>,
+    pub faults: Counts,
+    pub work: Counts,
+}

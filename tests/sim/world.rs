@@ -1,0 +1,230 @@
+//! Everything that a run is made of, and what its parts share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tenure::clock::Clock;
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::testing::{Cluster, Cut, MemoryStorage, Observer, Safeguards, Setup, Switchboard, SyncMode, TestNode};
+use tenure::types::NodeId;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::door::Door;
+use super::history::History;
+use super::ledger::{Ledger, Tap};
+use super::plan::Plan;
+use super::skew::SkewedClock;
+use super::verdict::{Broken, Counts};
+
+pub struct World {
+    pub plan: Plan,
+    pub began: Instant,
+    pub board: Switchboard,
+    pub cluster: Mutex<Cluster>,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub history: Mutex<History>,
+    pub broken: Mutex<Vec<Broken>>,
+    pub faults: Mutex<Counts>,
+    pub work: Mutex<Counts>,
+    trace: Mutex<Vec<String>>,
+    /// How often each node's power was cut.
+    pub lives: watch::Sender<BTreeMap<NodeId, u64>>,
+    slow: Mutex<BTreeSet<NodeId>>,
+    tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
+    /// Every client's way in.
+    pub doors: Mutex<Vec<Door>>,
+}
+
+impl World {
+    pub async fn new(plan: Plan) -> Arc<World> {
+        let began = Instant::now();
+        let ledger = Arc::new(Mutex::new(Ledger::new(began)));
+        let (taps, rates, jump) = (ledger.clone(), plan.rates.clone(), plan.planted.wall_clock);
+        let clock = move |id: NodeId| -> Arc<dyn Clock> {
+            let steady = SkewedClock::new(began, Duration::from_secs(100 * id), rates[&id]);
+            if jump { Arc::new(super::skew::JumpingClock(steady)) } else { steady }
+        };
+        let setup = Setup {
+            timings: RaftTimings { snapshot_every: plan.snapshot_every, snapshot_keep: 10, ..RaftTimings::lan() },
+            lease: LeaseSettings::default(),
+            safeguards: plan.planted.safeguards,
+            clock: Arc::new(clock),
+            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> { Tap::new(id, taps.clone()) })),
+        };
+        let cluster = Cluster::start_with(plan.nodes, setup).await;
+        let world = Arc::new(World {
+            began,
+            board: cluster.board.clone(),
+            lives: watch::Sender::new(cluster.ids().map(|id| (id, 0)).collect()),
+            plan,
+            cluster: Mutex::new(cluster),
+            ledger,
+            history: Mutex::default(),
+            broken: Mutex::default(),
+            faults: Mutex::default(),
+            work: Mutex::default(),
+            trace: Mutex::default(),
+            slow: Mutex::default(),
+            tasks: Mutex::default(),
+            doors: Mutex::default(),
+        });
+        for id in world.ids() {
+            world.play_disk(id);
+        }
+        world
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        1..=self.plan.nodes
+    }
+
+    /// True time.
+    pub fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// A generator of its own for a part of the run, so that parts do not shift each other's choices.
+    pub fn dice(&self, part: u64) -> StdRng {
+        StdRng::seed_from_u64(self.plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part)
+    }
+
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let line = format!("{:>12.6} {}", self.now().as_secs_f64(), line());
+        lock(&self.trace).push(line);
+    }
+
+    pub fn take_trace(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.trace))
+    }
+
+    pub fn count_fault(&self, fault: &'static str) {
+        *lock(&self.faults).entry(fault).or_default() += 1;
+        self.note(|| format!("fault {fault}"));
+    }
+
+    pub fn count_work(&self, work: &'static str) {
+        *lock(&self.work).entry(work).or_default() += 1;
+    }
+
+    pub fn node(&self, id: NodeId) -> Option<TestNode> {
+        lock(&self.cluster).running(id).cloned()
+    }
+
+    /// The node that leads in the highest term, if one says that it does.
+    pub fn leader(&self) -> Option<NodeId> {
+        let cluster = lock(&self.cluster);
+        let leads = |id: &NodeId| {
+            let seen = cluster.running(*id)?.leadership();
+            (seen.leader == Some(*id)).then_some((seen.term, *id))
+        };
+        self.ids().filter_map(|id| leads(&id)).max().map(|(_, id)| id)
+    }
+
+    /// Cuts a node's power, whether it runs, starts or is down already.
+    pub fn crash(&self, id: NodeId, cut: Cut) {
+        for task in lock(&self.tasks).remove(&id).unwrap_or_default() {
+            task.abort();
+        }
+        let gone = lock(&self.cluster).cut_power(id, cut);
+        self.lives.send_modify(|lives| *lives.get_mut(&id).expect("a member") += 1);
+        if let Some(gone) = gone {
+            tokio::spawn(gone);
+        }
+        self.note(|| format!("node {id} is gone, {cut:?}"));
+    }
+
+    /// Starts a node that is down, on its disk.
+    pub fn restart(self: &Arc<World>, id: NodeId) {
+        if lock(&self.tasks).contains_key(&id) {
+            return;
+        }
+        self.play_disk(id);
+        let launch = lock(&self.cluster).launch(id, false, self.plan.planted.safeguards);
+        let world = self.clone();
+        let boot = tokio::spawn(async move {
+            let node = launch.await;
+            lock(&world.cluster).put(id, node);
+            world.note(|| format!("node {id} is back"));
+        });
+        self.own(id, boot.abort_handle());
+    }
+
+    /// From now on the node's disk takes long for each sync, or not.
+    pub fn slow_down(&self, id: NodeId, slow: bool) {
+        if slow {
+            lock(&self.slow).insert(id)
+        } else {
+            lock(&self.slow).remove(&id)
+        };
+    }
+
+    fn own(&self, id: NodeId, task: AbortHandle) {
+        lock(&self.tasks).entry(id).or_default().push(task);
+    }
+
+    fn play_disk(self: &Arc<World>, id: NodeId) {
+        let disk = lock(&self.cluster).disk(id);
+        disk.set_mode(if self.plan.planted.early_disk { SyncMode::Early } else { SyncMode::Manual });
+        let world = self.clone();
+        self.own(id, tokio::spawn(async move { world.sync(id, disk).await }).abort_handle());
+    }
+
+    async fn sync(&self, id: NodeId, disk: MemoryStorage) {
+        let mut dice = self.dice(1000 + id);
+        loop {
+            disk.wait_unsynced().await;
+            let slow = lock(&self.slow).contains(&id);
+            let micros = if slow { dice.random_range(20_000..400_000) } else { dice.random_range(100..800) };
+            let micros = if self.plan.planted.early_disk { micros + 50_000 } else { micros };
+            tokio::time::sleep(Duration::from_micros(micros)).await;
+            self.board.running(id).await;
+            disk.sync();
+        }
+    }
+
+    pub fn break_promise(&self, promise: &'static str, how: String) {
+        self.note(|| format!("BROKEN {promise}: {how}"));
+        lock(&self.broken).push(Broken::new(promise, how));
+    }
+
+    /// Everything works again, and everybody is started.
+    pub fn heal(self: &Arc<World>) {
+        self.board.heal();
+        self.board.calm();
+        for id in self.ids() {
+            self.board.go_on(id);
+            self.slow_down(id, false);
+            self.restart(id);
+        }
+        self.note(|| "healed".to_owned());
+    }
+}
+
+/// What tests inject, to see that it is found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Planted {
+    pub safeguards: Safeguards,
+    /// Disks that say "synced" long before they are.
+    pub early_disk: bool,
+    /// Nodes whose monotonic clock jumps as a wall clock does.
+    pub wall_clock: bool,
+    /// Holders whose clock runs at 0.8.
+    pub slow_holder: bool,
+    /// A client that takes "unknown" for "refused".
+    pub unknown_is_refused: bool,
+    /// A client that is told "leader", and is answered from any node's memory.
+    pub stale_reads: bool,
+    /// A client that takes a lost renewal for a good one.
+    pub deaf_to_loss: bool,
+    /// A client that believes to have released without asking anybody.
+    pub false_release: bool,
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it has the lock")
+}

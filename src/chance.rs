@@ -3,42 +3,60 @@
 //! It is the system's entropy. With the feature `testing` a thread can be given a seed instead: then a simulation that
 //! runs on it draws the same every time. Tokens, log entries and states never come from here.
 
+use std::convert::Infallible;
+
+use rand::TryRng;
+
 #[cfg(not(feature = "testing"))]
-pub use entropy::Chance;
-#[cfg(not(feature = "testing"))]
-pub(crate) use entropy::chance;
+use entropy::draw;
 #[cfg(feature = "testing")]
-pub(crate) use seedable::chance;
+use seedable::draw;
 #[cfg(feature = "testing")]
-pub use seedable::{Chance, Seeded, seed};
+pub use seedable::{Seeded, seed};
+
+/// This thread's generator, whichever thread that is when something is drawn.
+pub struct Chance;
+
+pub(crate) fn chance() -> Chance {
+    Chance
+}
+
+impl TryRng for Chance {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(draw(|rng| rng.next_u32()))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(draw(|rng| rng.next_u64()))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        draw(|rng| rng.fill_bytes(bytes));
+        Ok(())
+    }
+}
 
 #[cfg(not(feature = "testing"))]
 mod entropy {
-    pub type Chance = rand::rngs::ThreadRng;
+    use rand::Rng;
 
-    pub(crate) fn chance() -> Chance {
-        rand::rng()
+    pub fn draw<T>(take: impl FnOnce(&mut dyn Rng) -> T) -> T {
+        take(&mut rand::rng())
     }
 }
 
 #[cfg(feature = "testing")]
 mod seedable {
     use std::cell::RefCell;
-    use std::convert::Infallible;
     use std::marker::PhantomData;
 
     use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng, TryRng};
+    use rand::{Rng, SeedableRng};
 
     thread_local! {
         static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
-    }
-
-    /// This thread's generator: the seeded one if there is one.
-    pub struct Chance;
-
-    pub(crate) fn chance() -> Chance {
-        Chance
     }
 
     /// For as long as it lives, its thread draws from a seed.
@@ -56,24 +74,8 @@ mod seedable {
         }
     }
 
-    impl TryRng for Chance {
-        type Error = Infallible;
-
-        fn try_next_u32(&mut self) -> Result<u32, Infallible> {
-            Ok(draw(|rng| rng.next_u32()))
-        }
-
-        fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-            Ok(draw(|rng| rng.next_u64()))
-        }
-
-        fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
-            draw(|rng| rng.fill_bytes(bytes));
-            Ok(())
-        }
-    }
-
-    fn draw<T>(take: impl FnOnce(&mut dyn Rng) -> T) -> T {
+    /// From the seeded generator if there is one.
+    pub fn draw<T>(take: impl FnOnce(&mut dyn Rng) -> T) -> T {
         SEEDED.with_borrow_mut(|seeded| match seeded {
             Some(rng) => take(rng),
             None => take(&mut rand::rng()),
@@ -84,6 +86,7 @@ mod seedable {
     mod tests {
         use rand::RngExt;
 
+        use super::super::chance;
         use super::*;
 
         fn drawn() -> [u64; 4] {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::client::{HoldState, Loss, Wait, WithError};
-use tenure::testing::Line;
+use tenure::client::{HoldState, Loss, ManagerOptions, Wait, WithError};
+use tenure::testing::{Line, ManualClock};
 use tokio::time::Instant;
 
 use crate::world::{LONG, TTL, World, over_both_ways, short, until};
@@ -14,6 +14,7 @@ over_both_ways!(
     a_crashed_holders_lease_is_free_after_its_ttl,
     a_revoke_is_a_loss_with_its_reason,
     whoever_lost_it_by_its_own_clock_gets_a_new_token,
+    a_release_by_another_handle_is_a_loss,
     a_lapse_that_the_cluster_tells_is_a_loss,
     check_finds_out_what_nobody_told,
     the_states_are_held_at_risk_lost,
@@ -91,16 +92,30 @@ async fn whoever_lost_it_by_its_own_clock_gets_a_new_token(world: &World) {
     assert!(after > before, "{after} {before}");
 }
 
-/// A holder whose clock is slow beyond any drift is told by the cluster.
-async fn a_lapse_that_the_cluster_tells_is_a_loss(world: &World) {
+async fn a_release_by_another_handle_is_a_loss(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a name");
     let token = lease.acquire(Wait::No).await.expect("it is free");
-    // As if it had been released and lapsed: the cluster forgets it with a longer history.
     let release = tenure::api::Release { holder: lease.holder().clone(), token };
     assert!(world.remote().release(lease.name(), &release).await.expect("an answer").released);
     until("the next renewal tells", || !lease.is_held()).await;
     assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Released });
+}
+
+/// A holder whose clock is slow beyond any drift believes for too long, and is told at its next renewal.
+async fn a_lapse_that_the_cluster_tells_is_a_loss(world: &World) {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(1));
+    let holder = world.holder_with(ManagerOptions::new().clock(Arc::new(clock.clone())));
+    let lease = holder.manager.lease_with("job", short()).expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    // Its clock stands still, and so it renews nothing.
+    let other = world.holder();
+    other.manager.lease("job").expect("a name").acquire(Wait::UpTo(LONG)).await.expect("it lapses");
+    assert!(lease.is_held(), "by its own clock");
+    clock.advance(TTL / 2);
+    until("the renewal tells", || !lease.is_held()).await;
+    assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Expired });
 }
 
 async fn check_finds_out_what_nobody_told(world: &World) {

@@ -6,6 +6,7 @@
 //! | `nemesis`, `promise` | the faults |
 //! | `client`, `door`, `watcher` | the workload, and its way to whichever node is there |
 //! | `ledger`, `history` | what replicas applied, and what clients asked, were told and believed |
+//! | `linear` | the search for an order of calls that one lease could have had |
 //! | `promises` | what must hold, one promise a file |
 //! | `seeds`, `planted` | many seeds, and bugs that must be caught |
 //!
@@ -18,8 +19,11 @@
 
 mod client;
 mod door;
+#[path = "../support/history.rs"]
 mod history;
 mod ledger;
+#[path = "../support/linear.rs"]
+mod linear;
 mod nemesis;
 mod plan;
 mod planted;

@@ -108,11 +108,6 @@ impl Log {
         self.names.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Who holds a lease behind an index.
-    pub fn held_at(&self, name: &str, index: u64) -> Vec<Seen> {
-        held(self.of(name).iter().take_while(|seen| seen.event.index <= index))
-    }
-
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.names.keys()
     }
@@ -164,7 +159,7 @@ mod tests {
         }
         assert_eq!((log.complete, log.of("job").len()), (2, 2));
         assert!(log.is_beyond(9) && !log.is_beyond(10));
-        assert_eq!((log.held_at("job", 8).len(), log.held_at("job", 9).len()), (1, 0));
+        assert_eq!((held(log.of("job")[..1].iter()).len(), held(log.of("job").iter()).len()), (1, 0));
     }
 
     #[test]

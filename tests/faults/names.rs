@@ -19,10 +19,6 @@ impl Names {
         Names { episode, slots: [(0, 0); SLOTS] }
     }
 
-    pub fn episode(&self) -> u64 {
-        self.episode
-    }
-
     /// The name of a slot's lease, for one operation, and its episode.
     pub fn next(&mut self, slot: usize) -> (LeaseName, u64) {
         let (generation, operations) = &mut self.slots[slot];

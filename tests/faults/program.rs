@@ -25,6 +25,7 @@ mod control;
 mod disk;
 mod drawing;
 mod figures;
+#[expect(dead_code, reason = "the simulation uses the rest of it")]
 #[path = "../support/history.rs"]
 mod history;
 mod holder;

@@ -164,6 +164,8 @@ fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
                 std::thread::sleep(if weather.is_some() { LOOK } else { IDLE });
                 continue;
             }
+            // The answer to a verdict on a packet that went with the rules which had queued it.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
         number += 1;

@@ -121,7 +121,8 @@ impl Worker {
 
     async fn renew(&mut self, episode: u64, slot: usize, has: &Has) {
         let what = What::Renew { token: has.token };
-        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string(), "ttl_ms": self.ttl_ms()});
+        // Without a ttl of its own: it could be a shorter one, and take time away.
+        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
         let ended = self.change(episode, &has.by, &has.name, what, "renew", body, Duration::ZERO).await;
         if matches!(ended, Ended::Refused(code) if code == "lost") {
             self.has.remove(&slot);

@@ -1,0 +1,163 @@
+//! The book of all operations: what clients asked about each lease, when, and what they were told.
+//!
+//! One clock times all of it, that of the process that keeps the book. Nothing fakes it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tenure::clock::{Clock, SystemClock};
+use tenure::types::{HolderId, LeaseName};
+
+use super::history::{Ended, History, What};
+use super::promises::Queued;
+
+/// Time since the machine started.
+pub fn now() -> Duration {
+    SystemClock.elapsed()
+}
+
+/// Everything about one lease.
+#[derive(Default)]
+pub struct Page {
+    pub history: History,
+    pub queues: Vec<Queued>,
+}
+
+/// An operation on its way.
+pub struct Ticket {
+    name: LeaseName,
+    place: usize,
+    episode: u64,
+    /// The highest log index that any client had seen when it began.
+    floor: u64,
+}
+
+/// A time in which nothing was answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silence {
+    pub from: Duration,
+    pub until: Duration,
+}
+
+impl Silence {
+    pub fn lasted(&self) -> Duration {
+        self.until.saturating_sub(self.from)
+    }
+}
+
+#[derive(Default)]
+pub struct Book {
+    pages: HashMap<LeaseName, Page>,
+    in_flight: BTreeMap<u64, usize>,
+    highest: u64,
+    /// Operations by kind and outcome.
+    pub counts: BTreeMap<(&'static str, String), u64>,
+    last_done: Option<Duration>,
+    longest: Silence,
+}
+
+impl Book {
+    pub fn begin(&mut self, episode: u64, by: &HolderId, name: &LeaseName, what: What) -> Ticket {
+        *self.in_flight.entry(episode).or_default() += 1;
+        let page = self.pages.entry(name.clone()).or_default();
+        let place = page.history.begin(by, name, what, now());
+        Ticket { name: name.clone(), place, episode, floor: self.highest }
+    }
+
+    /// Notes an answer, and up to which index it shows the log if it says so. Fails if that is older than what somebody
+    /// had seen before it was asked.
+    pub fn end(&mut self, ticket: Ticket, ended: Ended, index: Option<u64>) -> Result<(), String> {
+        let Ticket { name, place, episode, floor } = ticket;
+        *self.in_flight.get_mut(&episode).expect("it was begun") -= 1;
+        let now = now();
+        let Some(page) = self.pages.get_mut(&name) else { return Ok(()) };
+        let what = word(&page.history.operations[place].what);
+        *self.counts.entry((what, outcome(&ended))).or_default() += 1;
+        if index.is_some() {
+            self.answered(now);
+        }
+        let page = self.pages.get_mut(&name).expect("a moment ago");
+        page.history.end(place, ended, now);
+        let Some(index) = index else { return Ok(()) };
+        self.highest = self.highest.max(index);
+        if index < floor {
+            let operation = &page.history.operations[place];
+            return Err(format!("{operation:?} shows the log up to {index}, and {floor} had been seen before it"));
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, now: Duration) {
+        if let Some(from) = self.last_done.replace(now) {
+            let silence = Silence { from, until: now };
+            if silence.lasted() > self.longest.lasted() {
+                self.longest = silence;
+            }
+        }
+    }
+
+    /// Notes who was seen to wait, next first.
+    pub fn queue(&mut self, name: &LeaseName, queued: Queued) {
+        self.pages.entry(name.clone()).or_default().queues.push(queued);
+    }
+
+    /// Operations of an episode that have no answer yet.
+    pub fn in_flight(&self, episode: u64) -> usize {
+        self.in_flight.get(&episode).copied().unwrap_or(0)
+    }
+
+    /// Takes all pages of names that begin so.
+    pub fn take(&mut self, prefix: &str) -> BTreeMap<LeaseName, Page> {
+        self.pages.extract_if(|name, _| name.as_str().starts_with(prefix)).collect()
+    }
+
+    /// The longest silence since the last call.
+    pub fn take_silence(&mut self) -> Silence {
+        std::mem::take(&mut self.longest)
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+pub fn word(what: &What) -> &'static str {
+    match what {
+        What::Acquire { wait: true, .. } => "acquire, waiting",
+        What::Acquire { .. } => "acquire",
+        What::Renew { .. } => "renew",
+        What::Release { .. } => "release",
+        What::HandOver { .. } => "hand over",
+        What::Revoke => "revoke",
+        What::Read => "read",
+    }
+}
+
+fn outcome(ended: &Ended) -> String {
+    match ended {
+        Ended::Held(..) | Ended::Saw(..) | Ended::Changed(true) => "done".to_owned(),
+        Ended::Changed(false) => "nothing to do".to_owned(),
+        Ended::Refused(code) => code.clone(),
+        Ended::Unknown => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_from_before_what_was_seen_is_noticed() {
+        let (by, name) = (HolderId::new("a").expect("valid"), LeaseName::new("job").expect("valid"));
+        let mut book = Book::default();
+        let early = book.begin(1, &by, &name, What::Read);
+        let first = book.begin(1, &by, &name, What::Read);
+        book.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("nothing was seen before");
+        book.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before 9 was seen");
+        let late = book.begin(1, &by, &name, What::Read);
+        assert_eq!(book.in_flight(1), 1);
+        book.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("9 was seen before it began");
+        assert_eq!(book.operations(), 3);
+        assert_eq!(book.take("jo").len(), 1);
+    }
+}

@@ -1,0 +1,92 @@
+//! Requests to single nodes, and what came of them: done, refused, or unknown, as docs/http.md tells them apart.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use tenure::api::INDEX_HEADER;
+
+use super::cluster;
+
+/// Time for an answer, beside what is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// A request that is not delivered by then never is: the kernel gives its connection up, and does not send it again when
+/// the network is whole.
+const UNDELIVERED: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub enum Answer {
+    /// And up to which log index it shows the state.
+    Done(Value, Option<u64>),
+    /// Certainly not done, with the code; an index, if it is about the state of a lease.
+    Refused(String, Option<u64>),
+    Unknown,
+}
+
+#[derive(Clone)]
+pub struct Client(reqwest::Client);
+
+impl Client {
+    pub fn new() -> Result<Client> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_millis(700))
+            .tcp_user_timeout(UNDELIVERED)
+            .pool_idle_timeout(Duration::from_secs(20))
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none());
+        Ok(Client(http.build()?))
+    }
+
+    pub async fn send(&self, node: u64, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Answer {
+        let url = format!("{}{path}", cluster::url(node));
+        let mut request = self.0.request(method, url).timeout(PATIENCE + wait);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => return Answer::Refused("unreachable".to_owned(), None),
+            Err(_) => return Answer::Unknown,
+        };
+        let index = response.headers().get(INDEX_HEADER).and_then(|index| index.to_str().ok()?.parse().ok());
+        let status = response.status();
+        match response.json::<Value>().await {
+            Ok(value) => judge(status, value, index),
+            Err(_) => Answer::Unknown,
+        }
+    }
+}
+
+fn judge(status: StatusCode, value: Value, index: Option<u64>) -> Answer {
+    if status.is_success() {
+        return Answer::Done(value, index);
+    }
+    match value["code"].as_str() {
+        Some(code) if !status.is_server_error() || status == StatusCode::SERVICE_UNAVAILABLE => {
+            Answer::Refused(code.to_owned(), index)
+        }
+        _ => Answer::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_says_so_was_certainly_not_done() {
+        let refused = |status: u16, value| {
+            matches!(judge(StatusCode::from_u16(status).expect("a status"), value, None), Answer::Refused(..))
+        };
+        assert!(refused(409, json!({"code": "held"})));
+        assert!(refused(503, json!({"code": "no_leader"})));
+        assert!(!refused(504, json!({"code": "outcome_unknown"})));
+        assert!(!refused(500, json!({"code": "internal"})));
+        assert!(!refused(409, json!({})));
+    }
+}

@@ -1,0 +1,264 @@
+//! The nodes: processes of the binary, each with a namespace and a disk of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::disk::Disk;
+use super::network::{self, Cut, Network};
+use super::process::Process;
+use super::weather::Station;
+
+/// With five nodes on few cores, a node that gets no processor for a while must not look like one that is gone.
+const SLOW_TIMINGS: &str =
+    "heartbeat_interval_ms = 250\nelection_timeout_min_ms = 1000\nelection_timeout_max_ms = 1500\n";
+/// Snapshots and purges come often, and yet a node that was away for a while mostly finds its place in the log.
+const SNAPSHOTS: &str = "snapshot_every = 3000\nsnapshot_keep = 1000\n";
+const HTTP_PORT: u16 = 7101;
+const PEER_PORT: u16 = 7201;
+const POLL: Duration = Duration::from_millis(25);
+/// Time for one question to one node.
+const QUESTION: Duration = Duration::from_millis(700);
+
+/// Why a node may end by itself, and what it has to say then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excuse {
+    DiskFull,
+    DiskBroken,
+    /// It was asked to.
+    Stopped,
+}
+
+pub struct Node {
+    /// Ends before its disk goes.
+    pub process: Option<Process>,
+    pub disk: Disk,
+    pub is_paused: bool,
+    pub excuse: Option<Excuse>,
+    /// What makes it run under other clocks, from its next start on.
+    pub clocks: Vec<(String, String)>,
+    pub weather: Station,
+}
+
+pub struct Cluster {
+    pub nodes: BTreeMap<u64, Node>,
+    pub network: Network,
+    /// Cuts that are in force, by the number of their fault.
+    cuts: BTreeMap<usize, Cut>,
+    queued: BTreeSet<u64>,
+    http: reqwest::Client,
+    binary: PathBuf,
+    folder: PathBuf,
+    logs: PathBuf,
+}
+
+impl Cluster {
+    /// Namespaces, disks and a `cluster.toml`; nothing runs. `folder` is the run's own, `logs` is kept.
+    pub fn new(nodes: u64, binary: &Path, folder: &Path, logs: &Path) -> Result<Cluster> {
+        let network = Network::new(nodes)?;
+        network.enter_hub()?;
+        let mut members = BTreeMap::new();
+        let mut text = "cluster = \"faults\"\nallow_insecure_network = true\n".to_owned();
+        for id in 1..=nodes {
+            let disk = Disk::new(folder, &format!("disk{id}"))?;
+            let address = network::node_address(id);
+            let data = disk.path().join("data");
+            writeln!(text, "[[node]]\nid = {id}\nhttp = \"{address}:{HTTP_PORT}\"\npeer = \"{address}:{PEER_PORT}\"")?;
+            writeln!(text, "data = {data:?}")?;
+            let weather = Station::new(network.namespace(id))?;
+            let node = Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather };
+            members.insert(id, node);
+        }
+        writeln!(text, "[raft]\n{SNAPSHOTS}{}", if nodes > 3 { SLOW_TIMINGS } else { "" })?;
+        std::fs::write(folder.join("cluster.toml"), &text)?;
+        std::fs::write(logs.join("cluster.toml"), &text)?;
+        let http = reqwest::Client::builder().no_proxy().timeout(QUESTION).pool_max_idle_per_host(0).build()?;
+        Ok(Cluster {
+            nodes: members,
+            network,
+            cuts: BTreeMap::new(),
+            queued: BTreeSet::new(),
+            http,
+            binary: binary.to_owned(),
+            folder: folder.to_owned(),
+            logs: logs.to_owned(),
+        })
+    }
+
+    pub fn ids(&self) -> Vec<u64> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// How many may be away.
+    pub fn minority(&self) -> usize {
+        (self.nodes.len() - 1) / 2
+    }
+
+    /// The run's own folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn node(&mut self, id: u64) -> &mut Node {
+        self.nodes.get_mut(&id).expect("a node of this cluster")
+    }
+
+    /// Starts a node that does not run.
+    pub fn launch(&mut self, id: u64) -> Result<()> {
+        let (namespace, log) = (self.network.namespace(id), self.logs.join(format!("node{id}.log")));
+        let (binary, config) = (self.binary.clone(), self.folder.join("cluster.toml"));
+        let node = self.node(id);
+        if node.process.is_some() {
+            return Ok(());
+        }
+        node.disk.mount()?;
+        let mut command = Command::new(binary);
+        command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]);
+        command.envs(node.clocks.iter().cloned());
+        node.process = Some(Process::start(&format!("node {id}"), command, Some(&namespace), &log)?);
+        (node.is_paused, node.excuse) = (false, None);
+        Ok(())
+    }
+
+    /// `kill -9`. Says whether it ran.
+    pub fn kill(&mut self, id: u64) -> Result<bool> {
+        let node = self.node(id);
+        let Some(mut process) = node.process.take() else { return Ok(false) };
+        process.kill()?;
+        (node.is_paused, node.excuse) = (false, None);
+        Ok(true)
+    }
+
+    /// SIGSTOP, or SIGCONT. Says whether it ran.
+    pub fn pause(&mut self, id: u64, pause: bool) -> Result<bool> {
+        let node = self.node(id);
+        let Some(process) = &node.process else { return Ok(false) };
+        process.signal(if pause { Signal::STOP } else { Signal::CONT })?;
+        node.is_paused = pause;
+        Ok(true)
+    }
+
+    pub fn runs(&self, id: u64) -> bool {
+        self.nodes[&id].process.is_some()
+    }
+
+    /// Makes a cut, or with `None` ends it.
+    pub fn cut(&mut self, fault: usize, cut: Option<Cut>) -> Result<()> {
+        match cut {
+            Some(cut) => drop(self.cuts.insert(fault, cut)),
+            None => drop(self.cuts.remove(&fault)),
+        }
+        self.apply()
+    }
+
+    /// Whether what comes to a node goes through its weather.
+    pub fn queue(&mut self, id: u64, queued: bool) -> Result<()> {
+        if queued {
+            self.queued.insert(id)
+        } else {
+            self.queued.remove(&id)
+        };
+        self.apply()
+    }
+
+    fn apply(&mut self) -> Result<()> {
+        let all: Cut = self.cuts.values().flatten().copied().collect();
+        self.network.set(&all, &self.queued)
+    }
+
+    /// One answer of one node, if it gives one.
+    pub async fn ask(&self, id: u64, path: &str) -> Option<Value> {
+        let response = self.http.get(format!("{}{path}", url(id))).send().await.ok()?;
+        let response = response.error_for_status().ok()?;
+        response.json().await.ok()
+    }
+
+    /// A node that says of itself that it leads, in the highest term of those.
+    pub async fn leader(&self) -> Option<u64> {
+        let status = self.nodes.keys().map(|id| self.ask(*id, "/v1/cluster"));
+        let status = futures_util::future::join_all(status).await;
+        let leads = status.iter().flatten().filter(|status| status["leader"] == status["node"]);
+        leads.max_by_key(|status| status["term"].as_u64())?["node"].as_u64()
+    }
+
+    /// Waits until all are ready and have applied `index`; otherwise says who is not, and how it stands.
+    pub async fn settled(&self, index: u64, within: Duration) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            let states = self.nodes.keys().map(|id| self.state(*id));
+            let states = futures_util::future::join_all(states).await;
+            let bad: Vec<_> = states.into_iter().filter(|(_, ready, applied)| !ready || *applied < index).collect();
+            if bad.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > within {
+                let words = bad.iter().map(|(id, ready, applied)| {
+                    format!("node {id} is {}ready, applied {applied}", if *ready { "" } else { "not " })
+                });
+                return Err(format!("after {within:?}, of {index}: {}", words.collect::<Vec<_>>().join("; ")));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn state(&self, id: u64) -> (u64, bool, u64) {
+        let is_ready = self.ask(id, "/readyz").await.is_some();
+        let status = self.ask(id, "/v1/cluster").await;
+        (id, is_ready, status.and_then(|status| status["applied"].as_u64()).unwrap_or(0))
+    }
+
+    /// Takes note of nodes that have ended by themselves. Says of each that had no excuse how it ended.
+    pub fn look(&mut self) -> Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        for (id, node) in &mut self.nodes {
+            let Some(process) = &mut node.process else { continue };
+            let Some(status) = process.ended()? else { continue };
+            let said = process.said();
+            let expected = match node.excuse {
+                Some(Excuse::Stopped) => status.success(),
+                Some(Excuse::DiskFull) => {
+                    status.code() == Some(1) && said.contains("free some space on that disk and start the node again")
+                }
+                Some(Excuse::DiskBroken) => status.code() == Some(1) && said.contains("cannot go on"),
+                None => false,
+            };
+            if !expected {
+                wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.excuse));
+            }
+            node.process = None;
+        }
+        Ok(wrong)
+    }
+
+    /// Whether the weather is still made.
+    pub fn weather(&self) -> Result<()> {
+        for (id, node) in &self.nodes {
+            node.weather.seen().map_err(|error| anyhow!("the weather of node {id} ended: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// From now on nobody has an excuse to end.
+    pub fn forgive(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.excuse = None);
+    }
+
+    /// The program is what was built, and says which.
+    pub fn version(&self) -> Result<String> {
+        let output = Command::new(&self.binary).arg("--version").output();
+        let output = output.with_context(|| self.binary.display().to_string())?;
+        ensure!(output.status.success(), "{} --version: {}", self.binary.display(), output.status);
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+/// Where clients find a node.
+pub fn url(id: u64) -> String {
+    format!("http://{}:{HTTP_PORT}", network::node_address(id))
+}

@@ -1,0 +1,154 @@
+//! The figures of a run, and the table that they make.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::arguments::Run as Arguments;
+use super::book::Silence;
+use super::cluster::Cluster;
+use super::judge::{Judge, Judged};
+use super::kind::Kind;
+use super::plan::Tally;
+use super::register;
+use super::shade::{self, Shade};
+use super::world::World;
+
+/// Syncs of the disk that are measured before anything else happens.
+const SYNCS: usize = 200;
+/// Of all leases, so many may stay unjudged because nobody could tell what the log says, or an order was too hard to find.
+const MAX_UNJUDGED_PERCENT: u64 = 5;
+
+pub struct Figures {
+    seed: u64,
+    nodes: u64,
+    version: String,
+    command: String,
+    /// The middle one of the raw syncs of a node's disk.
+    sync: Duration,
+    tally: Tally,
+    counts: Vec<((&'static str, String), u64)>,
+    watched: u64,
+    judged: Judged,
+    register: register::Figures,
+    lasted: Duration,
+    longest: Silence,
+    /// The faults that were on in the longest silence.
+    meanwhile: String,
+}
+
+impl Figures {
+    pub fn new(arguments: &Arguments, cluster: &Cluster) -> Result<Figures> {
+        let disk = &cluster.nodes.values().next().expect("a cluster has nodes").disk;
+        let mut syncs = tenure::storage::measure_fsync(disk.path(), SYNCS)?;
+        syncs.sort();
+        Ok(Figures {
+            seed: arguments.seed,
+            nodes: arguments.nodes,
+            version: cluster.version()?,
+            command: arguments.command(),
+            sync: syncs[syncs.len() / 2],
+            tally: Tally::default(),
+            counts: Vec::new(),
+            watched: 0,
+            judged: Judged::default(),
+            register: register::Figures::default(),
+            lasted: Duration::ZERO,
+            longest: Silence::default(),
+            meanwhile: String::new(),
+        })
+    }
+
+    pub fn planned(&mut self, kind: Kind) {
+        *self.tally.planned.entry(kind).or_default() += 1;
+    }
+
+    pub fn happened(&mut self, kind: Kind) {
+        *self.tally.happened.entry(kind).or_default() += 1;
+    }
+
+    pub fn silence(&mut self, silence: Silence, shades: &[Shade]) {
+        if silence.lasted() > self.longest.lasted() {
+            self.longest = silence;
+            self.meanwhile = shade::during(shades, silence.from, silence.until);
+        }
+    }
+
+    /// Takes over what was counted elsewhere.
+    pub fn note(&mut self, world: &World, judge: &Judge, lasted: Duration) {
+        self.counts = world.book.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
+        self.watched = world.log.lock().complete;
+        (self.judged, self.register, self.lasted) = (judge.judged, judge.register(), lasted);
+    }
+
+    /// A run that proves less than it should is none.
+    pub fn check(&self) -> Result<()> {
+        let missing = self.tally.missing();
+        if !missing.is_empty() {
+            bail!("planned, and never happened: {missing:?}");
+        }
+        let Judged { leases, too_hard, unjudged, .. } = self.judged;
+        if (too_hard + unjudged) * 100 > (leases + unjudged) * MAX_UNJUDGED_PERCENT {
+            bail!("of {} leases {unjudged} could not be judged, and {too_hard} were too hard", leases + unjudged);
+        }
+        let done =
+            self.counts.iter().filter(|((_, outcome), _)| outcome == "done").map(|(_, count)| count).sum::<u64>();
+        if done == 0 || self.watched == 0 || self.register.accepted == 0 {
+            bail!("{done} operations done, {} transitions watched, {} writes", self.watched, self.register.accepted);
+        }
+        Ok(())
+    }
+
+    pub fn table(&self, violations: usize) -> String {
+        let (operations, unknown) = self.operations();
+        let faults: u64 = self.tally.happened.values().sum();
+        let Judged { leases, too_hard, unjudged, late, longest_overdue } = self.judged;
+        let register::Figures { accepted, refused, stale, overlaps } = self.register;
+        let seconds = self.lasted.as_secs_f64();
+        let rate = operations as f64 / seconds.max(1.0);
+        let (silence, meanwhile) = (self.longest.lasted(), &self.meanwhile);
+        let rows = [
+            ("command", self.command.clone()),
+            ("seed, nodes, program", format!("{}, {}, {}", self.seed, self.nodes, self.version)),
+            ("raw fdatasync, p50", format!("{:.2?}", self.sync)),
+            ("lasted", format!("{seconds:.0} s")),
+            ("operations", format!("{operations}, {rate:.0}/s")),
+            ("of unknown outcome", format!("{unknown}")),
+            ("carried out late", format!("{late}")),
+            ("faults", format!("{faults}")),
+            ("leases judged", format!("{leases}, {too_hard} too hard to order, {unjudged} not known well enough")),
+            ("transitions, at every watcher", format!("{}", self.watched)),
+            ("writes at the register", format!("{accepted} accepted, {refused} refused as stale, {overlaps} overlaps")),
+            ("stale writes accepted", format!("{stale}")),
+            ("longest without an answer", format!("{silence:.2?} ({meanwhile})")),
+            ("longest overdue lapse", format!("{longest_overdue:.2?}")),
+            ("violations", format!("{violations}")),
+        ];
+        let mut table = String::new();
+        for (name, value) in rows {
+            let _ = writeln!(table, "{name:<30} {value}");
+        }
+        table.push_str("\nfault                          happened  planned\n");
+        for (kind, planned) in &self.tally.planned {
+            let happened = self.tally.happened.get(kind).unwrap_or(&0);
+            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}");
+        }
+        table.push_str("\noperation          outcome                   count\n");
+        for ((what, outcome), count) in &self.counts {
+            let _ = writeln!(table, "{what:<18} {outcome:<22} {count:>8}");
+        }
+        table
+    }
+
+    /// All, and those of unknown outcome.
+    fn operations(&self) -> (u64, u64) {
+        let unknown = self.counts.iter().filter(|((_, outcome), _)| outcome == "unknown");
+        (self.counts.iter().map(|(_, count)| count).sum(), unknown.map(|(_, count)| count).sum())
+    }
+
+    /// Stale writes that the register accepted.
+    pub fn stale(&self) -> u64 {
+        self.register.stale
+    }
+}

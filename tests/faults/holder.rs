@@ -1,0 +1,66 @@
+//! A holder: a process of its own, which holds a lease through the library and writes to the register while it believes to
+//! hold it. It is stopped and killed like the nodes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use rand::RngExt;
+use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait};
+use tenure::types::HolderId;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::book::now;
+use super::register::Write;
+
+/// Short, so that a pause of seconds outlives it.
+const TTL: Duration = Duration::from_millis(1_500);
+const BETWEEN_WRITES: Duration = Duration::from_millis(20);
+/// How long it holds before it lets others have it.
+const HOLDS: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(4_000));
+const WAIT: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[arg(long)]
+    endpoints: Endpoints,
+    /// The register's socket
+    #[arg(long)]
+    register: PathBuf,
+    /// The lease
+    #[arg(long)]
+    name: String,
+    #[arg(long)]
+    holder: String,
+}
+
+pub async fn run(arguments: Arguments) -> Result<()> {
+    let options = ManagerOptions::new().holder(HolderId::new(arguments.holder.clone())?);
+    let manager = LeaseManager::with_options(Remote::new(arguments.endpoints), options);
+    let lease = manager.lease_with(&arguments.name, LeaseOptions::new().ttl(TTL))?;
+    let (read, mut write) = UnixStream::connect(&arguments.register).await?.into_split();
+    let mut answers = BufReader::new(read).lines();
+    loop {
+        if lease.acquire(Wait::UpTo(WAIT)).await.is_err() {
+            tokio::time::sleep(BETWEEN_WRITES).await;
+            continue;
+        }
+        let until = now() + rand::rng().random_range(HOLDS.0..HOLDS.1);
+        while now() < until {
+            let looked_at = now();
+            let Some(token) = lease.token() else { break };
+            let (name, holder) = (arguments.name.clone(), arguments.holder.clone());
+            let mut line = serde_json::to_string(&Write { name, holder, token: token.as_u64(), looked_at })?;
+            line.push('\n');
+            write.write_all(line.as_bytes()).await?;
+            if answers.next_line().await?.is_none_or(|answer| answer != "written") {
+                break;
+            }
+            tokio::time::sleep(BETWEEN_WRITES).await;
+        }
+        // Whatever came of it, it is not held here any more.
+        let _ = lease.release().await;
+        tokio::time::sleep(BETWEEN_WRITES).await;
+    }
+}

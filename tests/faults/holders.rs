@@ -1,0 +1,88 @@
+//! The holders' processes: some for each of a few leases, so that there is always somebody who waits.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use rustix::process::Signal;
+
+use super::cluster;
+use super::process::Process;
+
+const LEASES: usize = 2;
+const EACH: usize = 3;
+
+struct Holder {
+    process: Option<Process>,
+    /// Numbers its lives: another process is another holder.
+    lives: u64,
+}
+
+pub struct Holders {
+    holders: Vec<Holder>,
+    endpoints: String,
+    register: PathBuf,
+    logs: PathBuf,
+}
+
+/// The leases that they hold.
+pub fn names() -> impl Iterator<Item = String> {
+    (0..LEASES).map(|lease| format!("lock.{lease}"))
+}
+
+impl Holders {
+    /// Nobody holds anything before [`restart`](Holders::restart).
+    pub fn new(nodes: u64, register: &Path, logs: &Path) -> Holders {
+        let holders = (0..LEASES * EACH).map(|_| Holder { process: None, lives: 0 }).collect();
+        let endpoints: Vec<String> = (1..=nodes).map(cluster::url).collect();
+        let (register, logs) = (register.to_owned(), logs.to_owned());
+        Holders { holders, endpoints: endpoints.join(","), register, logs }
+    }
+
+    pub fn count(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Starts those that do not run, and lets those go on that stand still.
+    pub fn restart(&mut self) -> Result<()> {
+        for (place, holder) in self.holders.iter_mut().enumerate() {
+            if let Some(process) = &holder.process {
+                process.signal(Signal::CONT)?;
+                continue;
+            }
+            holder.lives += 1;
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("hold").arg("--endpoints").arg(&self.endpoints).arg("--register").arg(&self.register);
+            command.args(["--name", &format!("lock.{}", place % LEASES)]);
+            command.args(["--holder", &format!("h{place}.{}", holder.lives)]);
+            let log = self.logs.join("holders.log");
+            holder.process = Some(Process::start(&format!("holder {place}"), command, None, &log)?);
+        }
+        Ok(())
+    }
+
+    pub fn pause(&self, place: usize, pause: bool) -> Result<bool> {
+        let Some(process) = &self.holders[place].process else { return Ok(false) };
+        process.signal(if pause { Signal::STOP } else { Signal::CONT })?;
+        Ok(true)
+    }
+
+    pub fn kill(&mut self, place: usize) -> Result<bool> {
+        let Some(mut process) = self.holders[place].process.take() else { return Ok(false) };
+        process.kill()?;
+        Ok(true)
+    }
+
+    /// Those that ended by themselves, and what they said.
+    pub fn look(&mut self) -> Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        for holder in &mut self.holders {
+            let Some(process) = &mut holder.process else { continue };
+            if let Some(status) = process.ended()? {
+                wrong.push(format!("{} ended with {status}: {}", process.name, process.said()));
+                holder.process = None;
+            }
+        }
+        Ok(wrong)
+    }
+}

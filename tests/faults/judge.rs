@@ -1,0 +1,193 @@
+//! Judges leases that nothing happens to any more, and keeps what is needed to see what went wrong with one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::json;
+use tenure::api::EventKind;
+
+use super::book::Page;
+use super::drawing;
+use super::history::{Ended, Operation};
+use super::log::{Seen, held};
+use super::names;
+use super::promises::{self, Decided, Evidence};
+use super::register::Register;
+use super::shade::Shade;
+use super::verdict::Broken;
+use super::world::World;
+
+/// Judged episodes whose unknown operations are remembered: one of them may still be carried out.
+const REMEMBERED: usize = 20;
+/// Most pictures of one run.
+const MAX_PICTURES: usize = 20;
+
+/// What was judged so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged {
+    pub leases: u64,
+    pub too_hard: u64,
+    /// Nobody could tell what the log says about them.
+    pub unjudged: u64,
+    /// Operations of unknown outcome that were carried out after all others of their lease were over.
+    pub late: u64,
+    /// By how much a lease outlived its last acknowledged ttl, at most.
+    pub longest_overdue: Duration,
+}
+
+/// Operations of unknown outcome of an episode's leases, by the name.
+type Unknown = BTreeMap<String, Vec<Operation>>;
+
+pub struct Judge {
+    world: Arc<World>,
+    register: Arc<Mutex<Register>>,
+    keep: PathBuf,
+    pub judged: Judged,
+    remembered: VecDeque<(u64, Unknown)>,
+    pictures: usize,
+}
+
+impl Judge {
+    pub fn new(world: Arc<World>, register: Arc<Mutex<Register>>, keep: &Path) -> Judge {
+        let (keep, judged) = (keep.to_owned(), Judged::default());
+        Judge { world, register, keep, judged, remembered: VecDeque::new(), pictures: 0 }
+    }
+
+    /// Names that begin so and that the log says are held.
+    pub fn still_held(&self, prefix: &str) -> Vec<String> {
+        let log = self.world.log.lock();
+        let names = log.names().filter(|name| name.starts_with(prefix) && !held(log.of(name).iter()).is_empty());
+        names.cloned().collect()
+    }
+
+    /// Judges all leases of an episode, and forgets them.
+    pub fn episode(&mut self, episode: u64, shades: &[Shade]) {
+        let pages = self.world.book.lock().take(&names::prefix(episode));
+        let (logs, hole) = self.take_logs(&names::prefix(episode));
+        self.late(&logs);
+        if hole {
+            self.judged.unjudged += pages.len() as u64;
+        } else {
+            for (name, page) in &pages {
+                let log = logs.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+                self.lease(name.as_str(), page, log, shades);
+            }
+            for name in logs.keys().filter(|name| names::episode(name) == Some(episode)) {
+                if !pages.keys().any(|known| known.as_str() == name) {
+                    self.world.break_promise(Broken::of_lease("unknown_is_said", name, "nobody ever asked for it"));
+                }
+            }
+        }
+        let unknown = pages.into_iter().map(|(name, page)| {
+            let operations = page.history.operations.into_iter();
+            (name.to_string(), operations.filter(|operation| operation.ended == Ended::Unknown).collect())
+        });
+        self.remembered.push_back((episode, unknown.collect()));
+        if self.remembered.len() > REMEMBERED {
+            self.remembered.pop_front();
+        }
+    }
+
+    /// What the log has of these names and of those that were judged before, which it then forgets.
+    fn take_logs(&self, prefix: &str) -> (BTreeMap<String, Vec<Seen>>, bool) {
+        let mut log = self.world.log.lock();
+        let before = |name: &str| self.remembered.iter().any(|(episode, _)| names::episode(name) == Some(*episode));
+        let names: Vec<String> = log.names().filter(|name| name.starts_with(prefix) || before(name)).cloned().collect();
+        let mut logs = BTreeMap::new();
+        for name in names {
+            logs.insert(name.clone(), log.of(&name).to_vec());
+            log.forget(&name);
+        }
+        (logs, log.take_hole())
+    }
+
+    fn lease(&mut self, name: &str, page: &Page, log: &[Seen], shades: &[Shade]) {
+        let evidence = Evidence { operations: &page.history.operations, queues: &page.queues, log };
+        let (broken, decided) = promises::check(name, &evidence);
+        self.judged.leases += 1;
+        self.judged.too_hard += u64::from(decided == Decided::TooHard);
+        self.judged.longest_overdue = self.judged.longest_overdue.max(overdue(&evidence));
+        if !broken.is_empty() {
+            self.keep(name, &evidence, shades);
+        }
+        broken.into_iter().for_each(|broken| self.world.break_promise(broken));
+    }
+
+    /// What happened to leases that were judged before: only operations of unknown outcome may have done it.
+    fn late(&mut self, logs: &BTreeMap<String, Vec<Seen>>) {
+        for (name, seen) in logs.iter().flat_map(|(name, log)| log.iter().map(move |seen| (name, seen))) {
+            let episode = names::episode(name);
+            let Some((_, unknown)) = self.remembered.iter().find(|(known, _)| Some(*known) == episode) else {
+                continue;
+            };
+            let operations = unknown.get(name).map_or(&[][..], Vec::as_slice);
+            self.judged.late += u64::from(seen.event.event != EventKind::Expired);
+            if seen.event.event != EventKind::Expired && !promises::explains_late(operations, seen) {
+                let how = format!("after everything was over: {:?}; unknown were {operations:?}", seen.event);
+                self.world.break_promise(Broken::of_lease("unknown_is_said", name, how));
+            }
+        }
+    }
+
+    /// Judges a lease of the holders, as far as its log goes.
+    pub fn lock(&mut self, name: &str) {
+        let log = self.world.log.lock().of(name).to_vec();
+        let broken = promises::check_log(name, &log).into_iter().chain(self.register.lock().judge(name, &log));
+        broken.for_each(|broken| self.world.break_promise(broken));
+    }
+
+    pub fn register(&self) -> super::register::Figures {
+        self.register.lock().figures()
+    }
+
+    /// Writes down everything about a lease, as lines and as a picture.
+    fn keep(&mut self, name: &str, evidence: &Evidence, shades: &[Shade]) {
+        self.pictures += 1;
+        if self.pictures > MAX_PICTURES {
+            return;
+        }
+        let operations = evidence.operations.iter().map(|operation| json!({"operation": format!("{operation:?}")}));
+        let log = evidence.log.iter().map(|seen| json!({"seen_at": seen.at.as_secs_f64(), "event": seen.event}));
+        let queues = evidence.queues.iter().map(|queue| json!({"queue": queue.waiters, "index": queue.index}));
+        let faults = shades.iter().map(|shade| json!({"fault": format!("{shade:?}")}));
+        let lines: Vec<String> =
+            faults.chain(operations).chain(queues).chain(log).map(|line| line.to_string()).collect();
+        let write = |ending: &str, text: &str| std::fs::write(self.keep.join(format!("{name}.{ending}")), text);
+        let written = write("history.jsonl", &(lines.join("\n") + "\n"))
+            .and_then(|()| write("svg", &drawing::draw(name, evidence, shades)));
+        if let Err(error) = written {
+            eprintln!("the history of {name} cannot be kept: {error}");
+        }
+    }
+}
+
+/// By how much the lapse that was latest came behind the ttl that its holder was told last.
+fn overdue(evidence: &Evidence) -> Duration {
+    let lapses = evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired);
+    let overdue = lapses.filter_map(|lapse| {
+        let due = evidence.operations.iter().filter_map(|operation| match operation.ended {
+            Ended::Held(token, Some(ttl_ms)) if token == lapse.event.token => {
+                Some(operation.returned? + Duration::from_millis(ttl_ms))
+            }
+            _ => None,
+        });
+        Some(lapse.at.saturating_sub(due.max()?))
+    });
+    overdue.max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promises::evidence::{acquired, evidence, expired, granted};
+
+    #[test]
+    fn a_lapse_is_overdue_by_what_it_came_behind_the_last_ttl() {
+        let (asked, log) = ([acquired("a", (0, 10), 5)], [granted(5, "a", 5), expired(1_250, "a", 5, 8)]);
+        assert_eq!(overdue(&evidence(&asked, &log)), Duration::from_millis(240));
+        assert_eq!(overdue(&evidence(&[], &log)), Duration::ZERO);
+    }
+}

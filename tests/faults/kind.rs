@@ -1,0 +1,179 @@
+//! The kinds of faults.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What can be done to a cluster and to the holders outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    LeaderIsolated,
+    Minority,
+    OneWay,
+    Bridge,
+    Ring,
+    Flapping,
+    Loss,
+    Delay,
+    Kill,
+    KillLeader,
+    KillMinority,
+    KillAll,
+    RestartInPromise,
+    Pause,
+    PauseLeader,
+    RollingRestart,
+    HolderPause,
+    HolderKill,
+    DiskFull,
+    DiskBreaks,
+    PowerCut,
+    PowerCutMinority,
+    PowerCutAll,
+    WallJump,
+    TimersInsideDrift,
+    TimersBeyondDrift,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 26] = [
+        Kind::LeaderIsolated,
+        Kind::Minority,
+        Kind::OneWay,
+        Kind::Bridge,
+        Kind::Ring,
+        Kind::Flapping,
+        Kind::Loss,
+        Kind::Delay,
+        Kind::Kill,
+        Kind::KillLeader,
+        Kind::KillMinority,
+        Kind::KillAll,
+        Kind::RestartInPromise,
+        Kind::Pause,
+        Kind::PauseLeader,
+        Kind::RollingRestart,
+        Kind::HolderPause,
+        Kind::HolderKill,
+        Kind::DiskFull,
+        Kind::DiskBreaks,
+        Kind::PowerCut,
+        Kind::PowerCutMinority,
+        Kind::PowerCutAll,
+        Kind::WallJump,
+        Kind::TimersInsideDrift,
+        Kind::TimersBeyondDrift,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::LeaderIsolated => "leader-isolated",
+            Kind::Minority => "minority",
+            Kind::OneWay => "one-way",
+            Kind::Bridge => "bridge",
+            Kind::Ring => "ring",
+            Kind::Flapping => "flapping",
+            Kind::Loss => "loss",
+            Kind::Delay => "delay",
+            Kind::Kill => "kill",
+            Kind::KillLeader => "kill-leader",
+            Kind::KillMinority => "kill-minority",
+            Kind::KillAll => "kill-all",
+            Kind::RestartInPromise => "restart-in-promise",
+            Kind::Pause => "pause",
+            Kind::PauseLeader => "pause-leader",
+            Kind::RollingRestart => "rolling-restart",
+            Kind::HolderPause => "holder-pause",
+            Kind::HolderKill => "holder-kill",
+            Kind::DiskFull => "disk-full",
+            Kind::DiskBreaks => "disk-breaks",
+            Kind::PowerCut => "power-cut",
+            Kind::PowerCutMinority => "power-cut-minority",
+            Kind::PowerCutAll => "power-cut-all",
+            Kind::WallJump => "wall-jump",
+            Kind::TimersInsideDrift => "timers-inside-drift",
+            Kind::TimersBeyondDrift => "timers-beyond-drift",
+        }
+    }
+
+    /// In a ring of three everybody sees everybody, and of three nodes a minority is one.
+    pub fn needs_five(self) -> bool {
+        matches!(self, Kind::Ring | Kind::KillMinority | Kind::PowerCutMinority)
+    }
+
+    pub fn needs_faketime(self) -> bool {
+        matches!(self, Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift)
+    }
+
+    /// Whether both may be on at once. Two that restart nodes could each be undone by the other, and one of them would
+    /// not have happened; one that takes all nodes away leaves nothing to hit.
+    pub fn goes_with(self, other: Kind) -> bool {
+        let whole = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
+        self != other
+            && !(self.ends_nodes() && other.ends_nodes())
+            && !(whole(self) && other.needs_a_node())
+            && !(whole(other) && self.needs_a_node())
+    }
+
+    /// Whether processes of nodes end in it.
+    pub fn ends_nodes(self) -> bool {
+        self.needs_faketime()
+            || matches!(
+                self,
+                Kind::Kill
+                    | Kind::KillLeader
+                    | Kind::KillMinority
+                    | Kind::KillAll
+                    | Kind::RestartInPromise
+                    | Kind::RollingRestart
+                    | Kind::DiskFull
+                    | Kind::DiskBreaks
+                    | Kind::PowerCut
+                    | Kind::PowerCutMinority
+                    | Kind::PowerCutAll
+            )
+    }
+
+    fn needs_a_node(self) -> bool {
+        matches!(self, Kind::Pause | Kind::PauseLeader | Kind::LeaderIsolated)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Kind, UnknownKind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+    }
+}
+
+/// No fault has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no fault {0:?}; the faults are: {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
+pub struct UnknownKind(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.as_str().parse::<Kind>().expect("its own name"), kind);
+        }
+        assert!("tornado".parse::<Kind>().is_err());
+    }
+
+    #[test]
+    fn faults_that_would_undo_each_other_are_not_on_at_once() {
+        assert!(!Kind::Kill.goes_with(Kind::PowerCut));
+        assert!(!Kind::PowerCutAll.goes_with(Kind::PauseLeader));
+        assert!(!Kind::Loss.goes_with(Kind::Loss));
+        assert!(Kind::PowerCutAll.goes_with(Kind::Loss) && Kind::Minority.goes_with(Kind::PowerCut));
+    }
+}

@@ -1,0 +1,341 @@
+//! Makes faults and undoes them. Each is begun, looked after while it lasts, and ended; [`Nemesis::heal`] ends all that is
+//! left in whatever order, and nothing of any fault is in force behind it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
+
+use super::clocks;
+use super::cluster::{Cluster, Excuse};
+use super::holders::Holders;
+use super::kind::Kind;
+use super::network::{self, Cut};
+use super::plan::Fault;
+use super::weather::Weather;
+
+/// How long a fault of the leader waits for there to be one.
+const LEADER: Duration = Duration::from_secs(3);
+
+/// What faults are made to.
+pub struct Field {
+    pub cluster: Cluster,
+    pub holders: Holders,
+}
+
+/// A fault that is on.
+pub struct Active {
+    pub fault: Fault,
+    /// Unlike any other's of the run.
+    number: usize,
+    /// The nodes, or the holders, that it hit.
+    pub hit: Vec<u64>,
+    ends: Instant,
+    dice: StdRng,
+    /// When something is to be done next while it lasts.
+    next: Instant,
+    is_down: bool,
+    /// Of a rolling restart: who is still to come, and who was told to stop.
+    rolling: Vec<u64>,
+    stopping: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct Nemesis {
+    active: Vec<Active>,
+    made: usize,
+}
+
+impl Nemesis {
+    /// Makes a fault. Says whether there was something to be hit.
+    pub async fn begin(&mut self, field: &mut Field, fault: &Fault) -> Result<bool> {
+        self.made += 1;
+        let now = Instant::now();
+        let mut active = Active {
+            fault: fault.clone(),
+            number: self.made,
+            hit: Vec::new(),
+            ends: now + fault.lasts,
+            dice: StdRng::seed_from_u64(fault.draw),
+            next: now,
+            is_down: false,
+            rolling: Vec::new(),
+            stopping: None,
+        };
+        let happened = active.begin(field).await?;
+        if happened {
+            self.active.push(active);
+        }
+        Ok(happened)
+    }
+
+    /// Looks after the faults that are on, and ends those whose time is over. Returns the ended.
+    pub async fn look(&mut self, field: &mut Field) -> Result<Vec<Active>> {
+        let now = Instant::now();
+        for active in &mut self.active {
+            if now >= active.next {
+                active.go_on(field).await?;
+            }
+        }
+        let is_over =
+            |active: &mut Active| now >= active.ends && active.rolling.is_empty() && active.stopping.is_none();
+        let mut over: Vec<Active> = self.active.extract_if(.., is_over).collect();
+        for active in &mut over {
+            active.end(field)?;
+        }
+        Ok(over)
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Everything is whole again, and everybody runs.
+    pub fn heal(&mut self, field: &mut Field) -> Result<()> {
+        for mut active in self.active.drain(..) {
+            active.end(field)?;
+        }
+        for id in field.cluster.ids() {
+            field.cluster.network.link(id, true)?;
+            field.cluster.pause(id, false)?;
+            revive(&mut field.cluster, id)?;
+        }
+        field.holders.restart()
+    }
+}
+
+impl Active {
+    async fn begin(&mut self, field: &mut Field) -> Result<bool> {
+        let cluster = &mut field.cluster;
+        let nodes = cluster.nodes.len() as u64;
+        let order = self.fault.order.clone();
+        let some = order[..cluster.minority()].to_vec();
+        let up: Vec<u64> = order.iter().copied().filter(|id| cluster.runs(*id)).collect();
+        match self.fault.kind {
+            Kind::Minority => self.cut(cluster, some.clone(), network::apart(&some, nodes))?,
+            Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
+            Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
+            Kind::OneWay => {
+                let (deaf, one) = (self.fault.draw % 2 == 0, order[0]);
+                let all = network::apart(&[one], nodes).into_iter();
+                self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
+            }
+            Kind::Flapping => self.hit = vec![order[0]],
+            Kind::Loss | Kind::Delay => return self.bad_weather(cluster, &order),
+            Kind::LeaderIsolated | Kind::RestartInPromise | Kind::KillLeader | Kind::PauseLeader => {
+                let Some(leader) = leader(cluster).await else { return Ok(false) };
+                return self.begin_at_leader(cluster, leader, &up);
+            }
+            Kind::Kill => return self.kill(cluster, &up[..up.len().min(1)]),
+            Kind::KillMinority => return self.kill(cluster, &some),
+            Kind::KillAll => return self.kill(cluster, &up),
+            Kind::Pause => return self.pause(cluster, up.first().copied()),
+            Kind::RollingRestart => (self.rolling, self.hit) = (up.clone(), up),
+            Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut field.holders),
+            Kind::PowerCut => return self.cut_power(cluster, &up[..up.len().min(1)]),
+            Kind::PowerCutMinority => return self.cut_power(cluster, &some),
+            Kind::PowerCutAll => return self.cut_power(cluster, &up),
+            Kind::DiskFull | Kind::DiskBreaks => {
+                let Some(&one) = up.first() else { return Ok(false) };
+                self.hit = vec![one];
+                let node = cluster.node(one);
+                if self.fault.kind == Kind::DiskFull {
+                    node.excuse = Some(Excuse::DiskFull);
+                    node.disk.fill()?;
+                } else {
+                    node.excuse = Some(Excuse::DiskBroken);
+                    node.disk.cut()?;
+                }
+            }
+            Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
+                let Some(&one) = up.first() else { return Ok(false) };
+                self.hit = vec![one];
+                cluster.kill(one)?;
+                let folder = cluster.folder().to_owned();
+                cluster.node(one).clocks = match self.fault.kind {
+                    Kind::WallJump => clocks::jumping(&folder, one)?,
+                    Kind::TimersInsideDrift => clocks::at_rate(if self.fault.draw % 2 == 0 { 1.005 } else { 0.995 }),
+                    _ => clocks::at_rate(if self.fault.draw % 2 == 0 { 2.0 } else { 0.5 }),
+                };
+                cluster.launch(one)?;
+                // The node has to start first.
+                self.ends += Duration::from_secs(2);
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin_at_leader(&mut self, cluster: &mut Cluster, leader: u64, up: &[u64]) -> Result<bool> {
+        let nodes = cluster.nodes.len() as u64;
+        match self.fault.kind {
+            Kind::KillLeader => return self.kill(cluster, &[leader]),
+            Kind::PauseLeader => return self.pause(cluster, Some(leader)),
+            Kind::RestartInPromise => {
+                // A follower that forgot its promise to the leader could elect another while that one still reads.
+                let Some(follower) = up.iter().copied().find(|id| *id != leader) else { return Ok(false) };
+                cluster.kill(follower)?;
+                self.cut(cluster, vec![leader, follower], network::apart(&[leader], nodes))?;
+                cluster.launch(follower)?;
+            }
+            _ => self.cut(cluster, vec![leader], network::apart(&[leader], nodes))?,
+        }
+        Ok(true)
+    }
+
+    async fn go_on(&mut self, field: &mut Field) -> Result<()> {
+        let cluster = &mut field.cluster;
+        match self.fault.kind {
+            Kind::Flapping => {
+                self.is_down = !self.is_down;
+                cluster.network.link(self.hit[0], !self.is_down)?;
+                self.next += Duration::from_millis(self.dice.random_range(50..600));
+            }
+            Kind::WallJump => {
+                clocks::jump(cluster.folder(), self.hit[0], self.dice.random_range(-100_000..100_000))?;
+                self.next += Duration::from_millis(300);
+            }
+            Kind::RollingRestart => self.roll(cluster).await?,
+            _ => self.next = self.ends,
+        }
+        Ok(())
+    }
+
+    /// One node after the other stops as it was asked to, starts again and is ready before the next one's turn.
+    async fn roll(&mut self, cluster: &mut Cluster) -> Result<()> {
+        self.next += Duration::from_millis(50);
+        match self.stopping {
+            None => {
+                let Some(id) = self.rolling.pop() else {
+                    self.next = self.ends + Duration::from_secs(1);
+                    return Ok(());
+                };
+                let node = cluster.node(id);
+                let Some(process) = &node.process else { return Ok(()) };
+                process.signal(Signal::TERM)?;
+                node.excuse = Some(Excuse::Stopped);
+                self.stopping = Some(id);
+            }
+            Some(id) if !cluster.runs(id) => cluster.launch(id)?,
+            Some(id) if cluster.node(id).excuse == Some(Excuse::Stopped) => {}
+            Some(id) if cluster.ask(id, "/readyz").await.is_some() => self.stopping = None,
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, field: &mut Field) -> Result<()> {
+        let cluster = &mut field.cluster;
+        match self.fault.kind {
+            Kind::HolderPause | Kind::HolderKill => return field.holders.restart(),
+            Kind::Loss | Kind::Delay => {
+                for &id in &self.hit {
+                    cluster.node(id).weather.clear();
+                    cluster.queue(id, false)?;
+                }
+            }
+            Kind::Flapping => cluster.network.link(self.hit[0], true)?,
+            Kind::Pause | Kind::PauseLeader => drop(cluster.pause(self.hit[0], false)?),
+            Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
+                cluster.kill(self.hit[0])?;
+                cluster.node(self.hit[0]).clocks.clear();
+            }
+            _ => cluster.cut(self.number, None)?,
+        }
+        if self.fault.kind.ends_nodes() {
+            for &id in &self.hit {
+                revive(cluster, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, cluster: &mut Cluster, hit: Vec<u64>, cut: Cut) -> Result<()> {
+        self.hit = hit;
+        cluster.cut(self.number, Some(cut))
+    }
+
+    fn kill(&mut self, cluster: &mut Cluster, who: &[u64]) -> Result<bool> {
+        for &id in who {
+            if cluster.kill(id)? {
+                self.hit.push(id);
+            }
+        }
+        Ok(!self.hit.is_empty())
+    }
+
+    fn pause(&mut self, cluster: &mut Cluster, who: Option<u64>) -> Result<bool> {
+        self.hit.extend(who);
+        who.map_or(Ok(false), |id| cluster.pause(id, true))
+    }
+
+    /// The disks first, all at the same moment; then the processes, whose last writes reach no device.
+    fn cut_power(&mut self, cluster: &mut Cluster, who: &[u64]) -> Result<bool> {
+        self.hit = who.iter().copied().filter(|id| cluster.runs(*id)).collect();
+        for &id in &self.hit {
+            cluster.node(id).disk.cut()?;
+        }
+        for &id in &self.hit {
+            cluster.kill(id)?;
+            cluster.node(id).disk.unmount()?;
+        }
+        Ok(!self.hit.is_empty())
+    }
+
+    fn bad_weather(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
+        let everywhere = self.fault.draw % 2 == 0;
+        self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
+        let ms = |range| Duration::from_millis(range);
+        let weather = match self.fault.kind {
+            Kind::Loss => Weather { loss: self.dice.random_range(0.03..0.3), ..Weather::default() },
+            _ => {
+                let most = self.dice.random_range(20..if everywhere { 60 } else { 300 });
+                Weather { delay: (ms(self.dice.random_range(0..most)), ms(most)), loss: 0.0 }
+            }
+        };
+        for &id in &self.hit {
+            cluster.node(id).weather.set(weather, self.fault.draw.wrapping_add(id));
+            cluster.queue(id, true)?;
+        }
+        Ok(true)
+    }
+
+    fn hit_holders(&mut self, holders: &mut Holders) -> Result<bool> {
+        for place in 0..holders.count() {
+            if self.dice.random_bool(0.4) || place == self.fault.draw as usize % holders.count() {
+                let hit = if self.fault.kind == Kind::HolderKill {
+                    holders.kill(place)?
+                } else {
+                    holders.pause(place, true)?
+                };
+                self.hit.extend(hit.then_some(place as u64));
+            }
+        }
+        Ok(!self.hit.is_empty())
+    }
+}
+
+/// The node runs, on a disk that works.
+fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
+    let node = cluster.node(id);
+    if node.excuse == Some(Excuse::DiskBroken) {
+        // Nothing of it works again before it is mounted anew. A node that had nothing to write has not noticed.
+        cluster.kill(id)?;
+        cluster.node(id).disk.unmount()?;
+    } else if node.disk.is_full() {
+        node.disk.free()?;
+    }
+    cluster.launch(id)
+}
+
+async fn leader(cluster: &Cluster) -> Option<u64> {
+    let began = Instant::now();
+    while began.elapsed() < LEADER {
+        if let Some(leader) = cluster.leader().await.filter(|leader| cluster.runs(*leader)) {
+            return Some(leader);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    None
+}

@@ -1,0 +1,123 @@
+//! What a seed decides before anything runs: which faults each episode has, when, for how long and where.
+//!
+//! It does not decide how processes and packets race: the same seed is the same schedule, not the same run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{RngExt, SeedableRng};
+
+use super::kind::Kind;
+
+/// When the first fault of an episode begins, at the latest.
+const LATEST_BEGIN: Duration = Duration::from_millis(2_500);
+const SHORTEST: Duration = Duration::from_millis(300);
+const LONGEST: Duration = Duration::from_millis(7_000);
+
+/// One fault of an episode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    pub kind: Kind,
+    /// Since the faults of the episode began.
+    pub begins: Duration,
+    pub lasts: Duration,
+    /// The nodes in an order of chance: the first that fit are hit.
+    pub order: Vec<u64>,
+    /// Which of several variants, and the seed of what is random inside the fault.
+    pub draw: u64,
+}
+
+/// The schedule of a run.
+pub struct Plan {
+    dice: StdRng,
+    nodes: u64,
+    kinds: Vec<Kind>,
+    /// Kinds that no episode had yet, in this round through all of them.
+    left: Vec<Kind>,
+}
+
+impl Plan {
+    /// `kinds` are those that may be chosen.
+    pub fn new(seed: u64, nodes: u64, kinds: Vec<Kind>) -> Plan {
+        assert!(!kinds.is_empty(), "a plan without a kind of fault");
+        Plan { dice: StdRng::seed_from_u64(seed), nodes, kinds, left: Vec::new() }
+    }
+
+    /// The faults of the next episode: one, two or three at once. Every kind comes before any comes again as first.
+    pub fn episode(&mut self) -> Vec<Fault> {
+        if self.left.is_empty() {
+            self.left = self.kinds.clone();
+            self.left.shuffle(&mut self.dice);
+        }
+        let first = self.left.pop().expect("refilled");
+        let mut kinds = vec![first];
+        while kinds.len() < 3 && self.dice.random_bool(0.5) {
+            let next = *self.kinds.choose(&mut self.dice).expect("not empty");
+            if kinds.iter().all(|kind| kind.goes_with(next)) {
+                kinds.push(next);
+            } else {
+                break;
+            }
+        }
+        kinds.into_iter().map(|kind| self.fault(kind)).collect()
+    }
+
+    fn fault(&mut self, kind: Kind) -> Fault {
+        let mut order: Vec<u64> = (1..=self.nodes).collect();
+        order.shuffle(&mut self.dice);
+        let begins = self.dice.random_range(Duration::ZERO..LATEST_BEGIN);
+        let lasts = self.dice.random_range(SHORTEST..LONGEST);
+        Fault { kind, begins, lasts, order, draw: self.dice.random() }
+    }
+}
+
+/// How often each kind was planned and how often it happened.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub planned: BTreeMap<Kind, u64>,
+    pub happened: BTreeMap<Kind, u64>,
+}
+
+impl Tally {
+    /// Planned, and never happened: a run with such a kind proves nothing about it.
+    pub fn missing(&self) -> Vec<Kind> {
+        self.planned.keys().filter(|kind| !self.happened.contains_key(kind)).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_schedule() {
+        let schedule = |seed| {
+            let mut plan = Plan::new(seed, 5, Kind::ALL.to_vec());
+            (0..50).map(|_| plan.episode()).collect::<Vec<_>>()
+        };
+        assert_eq!(schedule(7), schedule(7));
+        assert_ne!(schedule(7), schedule(8));
+    }
+
+    #[test]
+    fn every_kind_comes_before_any_comes_again_and_some_episodes_have_several() {
+        let mut plan = Plan::new(1, 3, Kind::ALL.to_vec());
+        let episodes: Vec<_> = Kind::ALL.iter().map(|_| plan.episode()).collect();
+        for kind in Kind::ALL {
+            assert!(episodes.iter().any(|faults| faults[0].kind == kind), "{kind}");
+        }
+        assert!(episodes.iter().any(|faults| faults.len() > 1));
+        assert!(episodes.iter().flatten().all(|fault| fault.lasts >= SHORTEST && fault.order.len() == 3));
+    }
+
+    #[test]
+    fn what_was_planned_and_never_happened_is_noticed() {
+        let mut tally = Tally::default();
+        tally.planned.insert(Kind::Kill, 2);
+        tally.planned.insert(Kind::Bridge, 1);
+        tally.happened.insert(Kind::Kill, 1);
+        assert_eq!(tally.missing(), [Kind::Bridge]);
+    }
+}

@@ -1,0 +1,76 @@
+//! Histories to try the checks with.
+
+use std::time::Duration;
+
+use tenure::api::{Event, EventKind, GrantCause};
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName};
+
+use super::super::history::{Ended, Operation, What};
+use super::super::log::Seen;
+use super::{Evidence, Queued};
+
+pub fn token(index: u64) -> FencingToken {
+    FencingToken { term: 1, index }
+}
+
+fn event(kind: EventKind, holder: &str, granted: u64, index: u64) -> Event {
+    let at = "2026-01-01T00:00:00.000Z";
+    let value = serde_json::json!({
+        "event": kind.as_str(), "index": index, "part": 0, "name": "job", "holder": holder,
+        "token": token(granted).to_string(), "at": at,
+    });
+    serde_json::from_value(value).expect("an event")
+}
+
+/// At `ms` it was seen that `holder` was granted the lease at `index`.
+pub fn granted(ms: u64, holder: &str, index: u64) -> Seen {
+    let event = Event { cause: Some(GrantCause::Asked), ..event(EventKind::Granted, holder, index, index) };
+    Seen { event, at: Duration::from_millis(ms) }
+}
+
+pub fn from_queue(ms: u64, holder: &str, index: u64) -> Seen {
+    let Seen { event, at } = granted(ms, holder, index);
+    Seen { event: Event { cause: Some(GrantCause::Queue), ..event }, at }
+}
+
+pub fn expired(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
+    Seen { event: event(EventKind::Expired, holder, granted, index), at: Duration::from_millis(ms) }
+}
+
+pub fn released(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
+    Seen { event: event(EventKind::Released, holder, granted, index), at: Duration::from_millis(ms) }
+}
+
+/// Asked and ended at these milliseconds.
+pub fn did(by: &str, what: What, (invoked, returned): (u64, u64), ended: Ended) -> Operation {
+    Operation {
+        by: HolderId::new(by).expect("valid"),
+        name: LeaseName::new("job").expect("valid"),
+        what,
+        invoked: Duration::from_millis(invoked),
+        returned: Some(Duration::from_millis(returned)),
+        ended,
+    }
+}
+
+pub fn acquired(by: &str, times: (u64, u64), index: u64) -> Operation {
+    did(by, acquire(), times, Ended::Held(token(index), Some(1000)))
+}
+
+pub fn acquire() -> What {
+    What::Acquire { ttl_ms: 1000, limit: 1, wait: false }
+}
+
+pub fn saw(times: (u64, u64), held: &[(&str, u64)], index: u64) -> Operation {
+    let held = held.iter().map(|(by, granted)| ((*by).to_owned(), token(*granted))).collect();
+    did("reader", What::Read, times, Ended::Saw(held, index))
+}
+
+pub fn evidence<'a>(operations: &'a [Operation], log: &'a [Seen]) -> Evidence<'a> {
+    Evidence { operations, queues: &[], log }
+}
+
+pub fn with_queues<'a>(queues: &'a [Queued], log: &'a [Seen]) -> Evidence<'a> {
+    Evidence { operations: &[], queues, log }
+}

@@ -1,0 +1,106 @@
+//! The history of a lease, as its clients saw it, is one that a single lease could have had. The search knows the requests
+//! and their answers; the log's word is taken only for what no client is told: lapses, and grants whose answers were lost.
+
+use std::time::Duration;
+
+use tenure::api::EventKind;
+use tenure::token::FencingToken;
+
+use super::super::history::{Ended, Operation, What};
+use super::super::linear::{Call, Doubt, Effect, is_linearizable};
+use super::Evidence;
+
+/// What came of the search.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Decided {
+    Possible,
+    Impossible(String),
+    TooHard,
+}
+
+pub fn check(evidence: &Evidence) -> Decided {
+    match is_linearizable(&calls(evidence), 1) {
+        Ok(()) => Decided::Possible,
+        Err(Doubt::Impossible(how)) => Decided::Impossible(how),
+        Err(Doubt::TooHard) => Decided::TooHard,
+    }
+}
+
+fn calls(evidence: &Evidence) -> Vec<Call> {
+    let happened = |operation: &&Operation| operation.ended != Ended::Unknown || is_in_log(evidence, operation);
+    let mut calls: Vec<Call> = evidence.operations.iter().filter(happened).filter_map(call).collect();
+    // Whoever is told of a grant by a request may have got it by an earlier one, whose answer was lost.
+    let granted = |calls: &[Call], wanted: FencingToken, by: Duration| {
+        let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == wanted);
+        calls.iter().any(|call| told(call) && call.invoked <= by)
+    };
+    for seen in evidence.log {
+        let holder = seen.event.holder.clone();
+        let what = match seen.event.event {
+            EventKind::Expired => Effect::End(holder, seen.event.token),
+            EventKind::Granted if !granted(&calls, seen.event.token, seen.at) => {
+                Effect::Grant(holder, seen.event.token)
+            }
+            _ => continue,
+        };
+        calls.push(Call { what, invoked: Duration::ZERO, returned: Some(seen.at) });
+    }
+    calls
+}
+
+/// Whether the log has an end of the lease that a request of unknown outcome may have made. If not, it never happened.
+fn is_in_log(evidence: &Evidence, operation: &Operation) -> bool {
+    evidence.log.iter().any(|seen| {
+        let is_its = match (&operation.what, seen.event.event) {
+            (What::Revoke, EventKind::Revoked) => true,
+            (What::Release { token }, EventKind::Released) => *token == seen.event.token,
+            (What::HandOver { token }, EventKind::HandedOver) => *token == seen.event.token,
+            _ => false,
+        };
+        is_its && seen.at >= operation.invoked
+    })
+}
+
+fn call(operation: &Operation) -> Option<Call> {
+    let by = operation.by.to_string();
+    let (what, is_certain) = match (&operation.what, &operation.ended) {
+        (What::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
+        (What::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
+        (What::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
+        (What::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
+        (What::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
+        (What::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
+        (What::Release { token } | What::HandOver { token }, Ended::Unknown) => (Effect::End(by, *token), false),
+        (What::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
+        (What::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
+        (What::Revoke, Ended::Unknown) => (Effect::EndAll, false),
+        (What::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
+        _ => return None,
+    };
+    Some(Call { what, invoked: operation.invoked, returned: operation.returned.filter(|_| is_certain) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::{acquired, did, evidence, expired, granted, saw, token};
+    use super::*;
+
+    #[test]
+    fn a_lapse_in_the_log_explains_the_next_grant_and_nothing_else_does() {
+        let asked = [acquired("a", (0, 10), 5), acquired("b", (1500, 1510), 9)];
+        let log = [granted(5, "a", 5), expired(1400, "a", 5, 8), granted(1505, "b", 9)];
+        assert_eq!(check(&evidence(&asked, &log)), Decided::Possible);
+        let without = [log[0].clone(), log[2].clone()];
+        assert!(matches!(check(&evidence(&asked, &without)), Decided::Impossible(_)));
+    }
+
+    #[test]
+    fn an_unknown_release_that_the_log_has_explains_the_next_grant() {
+        let release = did("a", What::Release { token: token(5) }, (20, 30), Ended::Unknown);
+        let asked = [acquired("a", (0, 10), 5), release, acquired("b", (40, 50), 9)];
+        let log = [granted(5, "a", 5), super::super::evidence::released(60, "a", 5, 8), granted(45, "b", 9)];
+        assert_eq!(check(&evidence(&asked, &log)), Decided::Possible);
+        let read = [acquired("a", (0, 10), 5), saw((20, 30), &[], 6)];
+        assert!(matches!(check(&evidence(&read, &log[..1])), Decided::Impossible(_)), "a stale read");
+    }
+}

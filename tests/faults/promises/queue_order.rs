@@ -1,0 +1,49 @@
+//! Who was seen ahead in the queue is not served later.
+//!
+//! Whoever waits has a name that is used for that wait only. So if two were seen waiting, one behind the other, and the
+//! queue gave the lease to both, then to the one ahead first. (To whom a lease is handed over its holder says.)
+
+use tenure::api::{EventKind, GrantCause};
+
+use super::Evidence;
+
+pub fn check(evidence: &Evidence) -> Result<(), String> {
+    let served = |waiter: &String| {
+        let is_its = |seen: &&super::Seen| seen.event.event == EventKind::Granted && seen.event.holder == *waiter;
+        let grant = &evidence.log.iter().find(is_its)?.event;
+        (grant.cause == Some(GrantCause::Queue)).then_some(grant.index)
+    };
+    for queue in evidence.queues {
+        let mut last = None;
+        for waiter in &queue.waiters {
+            let Some(index) = served(waiter) else { continue };
+            if index <= queue.index {
+                return Err(format!("{waiter} was granted the lease at {index} and waits in {queue:?}"));
+            }
+            if let Some((ahead, later)) = last.replace((waiter, index)).filter(|(_, before)| *before > index) {
+                return Err(format!(
+                    "{waiter} was served at {index}, and {ahead}, ahead of it in {queue:?}, at {later}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Queued;
+    use super::super::evidence::{from_queue, granted, with_queues};
+    use super::*;
+
+    #[test]
+    fn being_served_out_of_turn_is_caught() {
+        let queue =
+            |index, waiters: &[&str]| Queued { index, waiters: waiters.iter().map(|&who| who.into()).collect() };
+        let log = [granted(1, "a", 5), from_queue(2, "b", 8), from_queue(3, "d", 11)];
+        let good = [queue(6, &["b", "c", "d"]), queue(9, &["c", "d"])];
+        check(&with_queues(&good, &log)).expect("c gave up");
+        check(&with_queues(&[queue(6, &["d", "b"])], &log)).expect_err("d was ahead");
+        check(&with_queues(&[queue(9, &["b", "d"])], &log)).expect_err("b has it already");
+    }
+}

@@ -1,0 +1,59 @@
+//! What was refused did not happen: every transition in the log is explained by a request that was done or may have been.
+
+use std::time::Duration;
+
+use tenure::api::{Event, EventKind};
+
+use super::super::history::{Ended, Operation, What};
+use super::Evidence;
+
+pub fn check(evidence: &Evidence) -> Result<(), String> {
+    for seen in evidence.log {
+        if !evidence.operations.iter().any(|operation| explains(operation, &seen.event, seen.at)) {
+            let own = evidence.operations.iter().filter(|asked| asked.by.as_str() == seen.event.holder);
+            let last: Vec<_> = own.rev().take(3).collect();
+            return Err(format!("nobody asked for {:?}, seen at {:?}; its holder asked {last:?}", seen.event, seen.at));
+        }
+    }
+    Ok(())
+}
+
+/// A watcher hears of a transition after it was committed, so whoever asked for it did so before that.
+fn explains(operation: &Operation, event: &Event, at: Duration) -> bool {
+    let may_be_done =
+        operation.invoked <= at && matches!(operation.ended, Ended::Unknown | Ended::Held(..) | Ended::Changed(true));
+    let own = operation.by.as_str() == event.holder;
+    match (event.event, &operation.what) {
+        (EventKind::Expired, _) => true,
+        (EventKind::Granted, What::Acquire { .. }) => {
+            own && may_be_done && !matches!(operation.ended, Ended::Held(token, _) if token != event.token)
+        }
+        (EventKind::Released, What::Release { token }) | (EventKind::HandedOver, What::HandOver { token }) => {
+            own && *token == event.token && may_be_done
+        }
+        (EventKind::Revoked, What::Revoke) => may_be_done,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::{acquire, acquired, did, evidence, granted, released, token};
+    use super::*;
+
+    #[test]
+    fn something_that_was_refused_and_happened_is_caught() {
+        let log = [granted(5, "a", 5)];
+        let ended = |ended| [did("a", acquire(), (0, 10), ended)];
+        check(&evidence(&[acquired("a", (0, 10), 5)], &log)).expect("it was told");
+        check(&evidence(&ended(Ended::Unknown), &log)).expect("it may have been done");
+        check(&evidence(&ended(Ended::Refused("held".into())), &log)).expect_err("it was refused");
+        check(&evidence(&[acquired("a", (0, 10), 4)], &log)).expect_err("another grant was told");
+        check(&evidence(&[acquired("a", (6, 10), 5)], &log)).expect_err("seen before it was asked for");
+        check(&evidence(&[], &log)).expect_err("nobody asked");
+        let release = did("a", What::Release { token: token(5) }, (6, 7), Ended::Changed(false));
+        let asked = [acquired("a", (0, 1), 5), release];
+        check(&evidence(&asked, &[granted(5, "a", 5), released(7, "a", 5, 6)]))
+            .expect_err("it said that nothing was done");
+    }
+}

@@ -1,0 +1,216 @@
+//! A resource outside of the cluster, which holders write to over a socket: it applies the rule of [`tenure::fence`], and
+//! whatever it accepted is judged again by what the log says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tenure::api::EventKind;
+use tenure::fence::HighWater;
+use tenure::token::FencingToken;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use super::log::Seen;
+use super::verdict::Broken;
+use super::world::World;
+
+/// A write that a holder asks for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Write {
+    pub name: String,
+    pub holder: String,
+    pub token: u64,
+    /// The clock that the run has too, read before the holder asked itself whether it holds the lease, which it did.
+    pub looked_at: Duration,
+}
+
+/// One token's stay at the register.
+#[derive(Clone, Debug)]
+struct Stay {
+    holder: String,
+    token: FencingToken,
+    /// When the holder last believed to hold.
+    last: Duration,
+    first: Duration,
+}
+
+#[derive(Default)]
+struct Resource {
+    mark: Option<HighWater>,
+    /// By token.
+    stays: BTreeMap<u64, Stay>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    pub accepted: u64,
+    pub refused: u64,
+    /// Accepted below a token that was accepted before: must stay 0.
+    pub stale: u64,
+    /// Pairs of holders that believed to hold at the same time.
+    pub overlaps: u64,
+}
+
+#[derive(Default)]
+pub struct Register {
+    resources: BTreeMap<String, Resource>,
+    figures: Figures,
+}
+
+impl Register {
+    /// Accepts the write, or not.
+    fn write(&mut self, write: &Write) -> bool {
+        let Ok(token) = FencingToken::try_from(write.token) else { return false };
+        let resource = self.resources.entry(write.name.clone()).or_default();
+        match resource.mark.unwrap_or(HighWater::NONE).offer(token) {
+            Ok(mark) => resource.mark = Some(mark),
+            Err(_) => {
+                self.figures.refused += 1;
+                return false;
+            }
+        }
+        self.accepted(write, token);
+        true
+    }
+
+    /// Notes what was accepted, and knows nothing of the mark.
+    fn accepted(&mut self, write: &Write, token: FencingToken) {
+        let resource = self.resources.entry(write.name.clone()).or_default();
+        self.figures.accepted += 1;
+        if resource.stays.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
+            self.figures.stale += 1;
+        }
+        let stay = resource.stays.entry(write.token).or_insert_with(|| Stay {
+            holder: write.holder.clone(),
+            token,
+            last: write.looked_at,
+            first: write.looked_at,
+        });
+        stay.last = stay.last.max(write.looked_at);
+        if stay.holder != write.holder {
+            self.figures.stale += 1;
+        }
+    }
+
+    /// Judges what was accepted for a lease by its log, and forgets all but the last stay.
+    pub fn judge(&mut self, name: &str, log: &[Seen]) -> Vec<Broken> {
+        let Some(resource) = self.resources.get_mut(name) else { return Vec::new() };
+        let broken = |promise, how: String| Broken::of_lease(promise, name, how);
+        let mut found = Vec::new();
+        for stay in resource.stays.values() {
+            let own = |seen: &&Seen| seen.event.token == stay.token && seen.event.holder == stay.holder;
+            if !log.iter().any(|seen| own(&seen) && seen.event.event == EventKind::Granted) {
+                found.push(broken("fenced", format!("{stay:?} wrote, and the log has no such grant")));
+            }
+            // Heard of after it was committed: whoever believed later than that believed too long.
+            let lapse = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
+            if let Some(lapse) = lapse.filter(|lapse| lapse.at < stay.last) {
+                found.push(broken(
+                    "holder_stops_first",
+                    format!("{stay:?} outlives {:?} at {:?}", lapse.event, lapse.at),
+                ));
+            }
+        }
+        let stays: Vec<&Stay> = resource.stays.values().collect();
+        self.figures.overlaps += stays.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
+        while resource.stays.len() > 1 {
+            resource.stays.pop_first();
+        }
+        found
+    }
+
+    pub fn figures(&self) -> Figures {
+        self.figures
+    }
+}
+
+/// Takes writes at a socket until the world stops.
+pub fn serve(
+    world: &Arc<World>,
+    register: &Arc<Mutex<Register>>,
+    socket: &Path,
+    tasks: &mut JoinSet<()>,
+) -> Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let (world, register) = (world.clone(), register.clone());
+    tasks.spawn(async move {
+        let mut writers = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                    writers.spawn(take(stream, register.clone()));
+                },
+                _ = writers.join_next(), if !writers.is_empty() => {}
+                () = world.stop.cancelled() => return,
+            }
+        }
+    });
+    Ok(())
+}
+
+/// One line asks for one write, and one line answers it.
+async fn take(stream: UnixStream, register: Arc<Mutex<Register>>) {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(asked) = serde_json::from_str::<Write>(&line) else { return };
+        let answer = if register.lock().write(&asked) { "written\n" } else { "stale\n" };
+        if write.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promises::evidence::{expired, granted, token};
+
+    fn write(holder: &str, index: u64, ms: u64) -> Write {
+        let looked_at = Duration::from_millis(ms);
+        Write { name: "job".into(), holder: holder.into(), token: token(index).as_u64(), looked_at }
+    }
+
+    #[test]
+    fn a_stale_write_is_refused_and_would_be_noticed() {
+        let mut register = Register::default();
+        assert!(register.write(&write("a", 5, 10)) && register.write(&write("b", 9, 20)));
+        assert!(!register.write(&write("a", 5, 30)));
+        assert_eq!((register.figures().accepted, register.figures().refused, register.figures().stale), (2, 1, 0));
+        // A register without the rule.
+        register.accepted(&write("a", 5, 30), token(5));
+        register.accepted(&write("c", 9, 30), token(9));
+        assert_eq!(register.figures().stale, 2);
+    }
+
+    #[test]
+    fn a_write_that_the_log_does_not_explain_is_noticed() {
+        let log = [granted(5, "a", 5), expired(100, "a", 5, 8), granted(110, "b", 9)];
+        let broken = |writes: &[Write]| {
+            let mut register = Register::default();
+            writes.iter().for_each(|write| assert!(register.write(write)));
+            register.judge("job", &log).into_iter().map(|broken| broken.promise).collect::<Vec<_>>()
+        };
+        assert!(broken(&[write("a", 5, 90), write("b", 9, 120)]).is_empty());
+        assert_eq!(broken(&[write("a", 5, 101)]), ["holder_stops_first"]);
+        assert_eq!(broken(&[write("x", 7, 90)]), ["fenced"], "never granted");
+        assert_eq!(broken(&[write("x", 5, 90)]), ["fenced"], "granted to another");
+    }
+
+    #[test]
+    fn overlaps_are_counted() {
+        let mut register = Register::default();
+        for write in [write("a", 5, 10), write("a", 5, 50), write("b", 9, 40)] {
+            register.write(&write);
+        }
+        // The last of a was looked at before it was granted to b, but written late: that is what the order of tokens shows.
+        register.judge("job", &[granted(5, "a", 5), expired(60, "a", 5, 8), granted(61, "b", 9)]);
+        assert_eq!(register.figures().overlaps, 1);
+    }
+}

@@ -1,0 +1,181 @@
+//! Loss and delay of what comes to a node: its packets go through a queue to a thread here, which drops some and keeps
+//! others for a while. Those that are kept for different times come out of order.
+//!
+//! The kernel lets everything pass when nobody is at the queue (`--queue-bypass`), and when the queue is full.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nfq::{Message, Queue, Verdict};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::network;
+
+/// Pause of the thread when nothing comes, and so how exact a delay is.
+const LOOK: Duration = Duration::from_millis(1);
+/// Pause while the sky is clear: nothing goes through the queue then.
+const IDLE: Duration = Duration::from_millis(20);
+/// Most packets that are kept back.
+const MAX_KEPT: usize = 2_048;
+/// Bytes of a packet that come up here. The kernel keeps the rest, and sends it on as it was.
+const SEEN_BYTES: u16 = 64;
+
+/// How a node's packets fare. Clear by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Weather {
+    /// The share that is lost, from 0 to 1.
+    pub loss: f64,
+    /// Each packet is late by a time of its own between these.
+    pub delay: (Duration, Duration),
+}
+
+#[derive(Default)]
+struct State {
+    weather: Option<Weather>,
+    seed: u64,
+    is_over: bool,
+    seen: u64,
+    failed: Option<String>,
+}
+
+/// The queue of one node's namespace. Its thread ends when dropped.
+pub struct Station {
+    state: Arc<Mutex<State>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Station {
+    pub fn new(namespace: String) -> Result<Station> {
+        let state = Arc::new(Mutex::new(State::default()));
+        let (shared, (ready, is_ready)) = (state.clone(), std::sync::mpsc::channel());
+        let thread = std::thread::Builder::new().name(format!("weather of {namespace}")).spawn(move || {
+            let opened = network::enter(&namespace).and_then(|()| open().context("the packet queue"));
+            match opened {
+                Ok(queue) => {
+                    let _ = ready.send(Ok(()));
+                    if let Err(error) = serve(queue, &shared) {
+                        shared.lock().failed = Some(error.to_string());
+                    }
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+        is_ready.recv().context("the weather's thread ended")??;
+        Ok(Station { state, thread: Some(thread) })
+    }
+
+    /// `seed` decides which packets are lost and how late each is.
+    pub fn set(&self, weather: Weather, seed: u64) {
+        let mut state = self.state.lock();
+        state.weather = Some(weather);
+        state.seed = seed;
+    }
+
+    pub fn clear(&self) {
+        self.state.lock().weather = None;
+    }
+
+    /// How many packets came through so far; the error that ended the thread, if one did.
+    pub fn seen(&self) -> Result<u64, String> {
+        let state = self.state.lock();
+        state.failed.clone().map_or(Ok(state.seen), Err)
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.state.lock().is_over = true;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open() -> std::io::Result<Queue> {
+    let mut queue = Queue::open()?;
+    queue.bind(0)?;
+    queue.set_copy_range(0, SEEN_BYTES)?;
+    queue.set_fail_open(0, true)?;
+    queue.set_queue_max_len(0, 2 * MAX_KEPT as u32)?;
+    queue.set_nonblocking(true);
+    Ok(queue)
+}
+
+/// A packet and when it goes on.
+struct Kept {
+    due: Instant,
+    number: u64,
+    packet: Message,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Kept) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
+    let mut kept = BinaryHeap::new();
+    let mut dice = StdRng::seed_from_u64(0);
+    let (mut number, mut seed) = (0, 0);
+    loop {
+        let (weather, is_over) = {
+            let mut state = state.lock();
+            if state.seed != seed {
+                seed = state.seed;
+                dice = StdRng::seed_from_u64(seed);
+            }
+            state.seen = number;
+            (state.weather, state.is_over)
+        };
+        // When it clears up, what was kept goes on.
+        let now = Instant::now();
+        while kept.peek().is_some_and(|Reverse(first): &Reverse<Kept>| first.due <= now || weather.is_none()) {
+            let Reverse(first) = kept.pop().expect("it was just seen");
+            queue.verdict(first.packet)?;
+        }
+        if is_over && kept.is_empty() {
+            return Ok(());
+        }
+        let mut packet = match queue.recv() {
+            Ok(packet) => packet,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(if weather.is_some() { LOOK } else { IDLE });
+                continue;
+            }
+            // The answer to a verdict on a packet that went with the rules which had queued it.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        number += 1;
+        let Weather { loss, delay: (least, most) } = weather.unwrap_or_default();
+        packet.set_verdict(if dice.random_bool(loss) { Verdict::Drop } else { Verdict::Accept });
+        let late = if most > least { dice.random_range(least..most) } else { least };
+        if late.is_zero() || packet.get_verdict() == Verdict::Drop || kept.len() >= MAX_KEPT {
+            queue.verdict(packet)?;
+        } else {
+            kept.push(Reverse(Kept { due: Instant::now() + late, number, packet }));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Clients that claim, renew, give back, hand over, revoke and read leases, each at whichever node chance names, and note
+//! everything in the book.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName};
+use tokio::task::JoinSet;
+
+use super::client::{Answer, Client};
+use super::history::{Ended, What};
+use super::names::SLOTS;
+use super::promises::Queued;
+use super::verdict::Broken;
+use super::world::World;
+
+/// Clients at once.
+const CLIENTS: u64 = 32;
+/// The longest ttl that anybody asks for.
+pub const LONGEST_TTL: Duration = Duration::from_millis(3_000);
+const SHORTEST_TTL: Duration = Duration::from_millis(400);
+/// The longest that anybody waits in a queue.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
+
+/// Starts the clients, who ask for so much in a second all together when they are answered at once.
+pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) -> Result<()> {
+    let http = Client::new()?;
+    for number in 0..CLIENTS {
+        let dice = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
+        let pause = Duration::from_millis(2 * 1_000 * CLIENTS / rate);
+        let worker = Worker { world: world.clone(), http: http.clone(), number, dice, asked: 0, has: HashMap::new() };
+        tasks.spawn(worker.work(pause));
+    }
+    Ok(())
+}
+
+/// What a worker believes to hold in a slot.
+#[derive(Clone)]
+struct Has {
+    name: LeaseName,
+    by: HolderId,
+    token: FencingToken,
+}
+
+struct Worker {
+    world: Arc<World>,
+    http: Client,
+    number: u64,
+    dice: StdRng,
+    /// Numbers its holders: nobody is the same holder as anybody before.
+    asked: u64,
+    has: HashMap<usize, Has>,
+}
+
+impl Worker {
+    /// Works until it is told to stop, with a pause of chance, up to this long, behind each operation.
+    async fn work(mut self, pause: Duration) {
+        let stop = self.world.stop.clone();
+        while !stop.is_cancelled() {
+            tokio::time::sleep(self.dice.random_range(Duration::ZERO..pause)).await;
+            let slot = self.dice.random_range(0..SLOTS);
+            let (name, episode) = self.world.names.lock().next(slot);
+            let has = self.has.get(&slot).filter(|has| has.name == name).cloned();
+            match (has, self.dice.random_range(0..100)) {
+                (Some(has), 0..35) => self.renew(episode, slot, &has).await,
+                (Some(has), 35..60) => self.release(episode, slot, &has).await,
+                (Some(has), 60..68) => self.hand_over(episode, slot, &has).await,
+                (Some(_), 68..70) | (None, 0..2) => self.revoke(episode, &name).await,
+                (None, 2..40) => self.acquire(episode, slot, &name).await,
+                (None, 40..58) => self.wait(episode, slot, &name).await,
+                (_, 58..66) => self.queue(&name).await,
+                _ => self.read(episode, &name).await,
+            }
+        }
+    }
+
+    fn new_holder(&mut self) -> HolderId {
+        self.asked += 1;
+        HolderId::new(format!("c{}.{}", self.number, self.asked)).expect("short")
+    }
+
+    fn ttl_ms(&mut self) -> u64 {
+        self.dice.random_range(SHORTEST_TTL..LONGEST_TTL).as_millis() as u64
+    }
+
+    async fn acquire(&mut self, episode: u64, slot: usize, name: &LeaseName) {
+        let by = self.new_holder();
+        let (mut tries, ttl_ms) = (1, self.ttl_ms());
+        loop {
+            let body = json!({"holder": by.as_str(), "ttl_ms": ttl_ms});
+            let what = What::Acquire { ttl_ms, limit: 1, wait: false };
+            let ended = self.change(episode, &by, name, what, "acquire", body, Duration::ZERO).await;
+            if let Ended::Held(token, _) = ended {
+                self.has.insert(slot, Has { name: name.clone(), by, token });
+                return;
+            }
+            // The same holder may claim again what it may have got.
+            if ended != Ended::Unknown || tries == 3 || self.dice.random_bool(0.5) {
+                return;
+            }
+            tries += 1;
+        }
+    }
+
+    async fn wait(&mut self, episode: u64, slot: usize, name: &LeaseName) {
+        let (by, ttl_ms) = (self.new_holder(), self.ttl_ms());
+        let wait = self.dice.random_range(Duration::from_millis(50)..LONGEST_WAIT);
+        let body = json!({"holder": by.as_str(), "ttl_ms": ttl_ms, "wait_ms": wait.as_millis() as u64});
+        let what = What::Acquire { ttl_ms, limit: 1, wait: true };
+        if let Ended::Held(token, _) = self.change(episode, &by, name, what, "acquire", body, wait).await {
+            self.has.insert(slot, Has { name: name.clone(), by, token });
+        }
+    }
+
+    async fn renew(&mut self, episode: u64, slot: usize, has: &Has) {
+        let what = What::Renew { token: has.token };
+        // Without a ttl of its own: it could be a shorter one, and take time away.
+        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
+        let ended = self.change(episode, &has.by, &has.name, what, "renew", body, Duration::ZERO).await;
+        if matches!(ended, Ended::Refused(code) if code == "lost") {
+            self.has.remove(&slot);
+        }
+    }
+
+    async fn release(&mut self, episode: u64, slot: usize, has: &Has) {
+        self.has.remove(&slot);
+        let what = What::Release { token: has.token };
+        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
+        self.change(episode, &has.by, &has.name, what, "release", body, Duration::ZERO).await;
+    }
+
+    async fn hand_over(&mut self, episode: u64, slot: usize, has: &Has) {
+        let what = What::HandOver { token: has.token };
+        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
+        let ended = self.change(episode, &has.by, &has.name, what, "handover", body, Duration::ZERO).await;
+        if !matches!(ended, Ended::Refused(code) if code == "no_such_waiter") {
+            self.has.remove(&slot);
+        }
+    }
+
+    async fn revoke(&mut self, episode: u64, name: &LeaseName) {
+        let by = self.new_holder();
+        let ticket = self.world.book.lock().begin(episode, &by, name, What::Revoke);
+        let (node, path) = (self.node(), format!("/v1/leases/{name}?reason=faults"));
+        let answer = self.http.send(node, Method::DELETE, &path, None, Duration::ZERO).await;
+        self.end(ticket, name, answer, |value, _| Some(Ended::Changed(value["revoked"].as_u64()? > 0)));
+    }
+
+    async fn read(&mut self, episode: u64, name: &LeaseName) {
+        let by = HolderId::new(format!("r{}", self.number)).expect("short");
+        let ticket = self.world.book.lock().begin(episode, &by, name, What::Read);
+        let consistency = if self.dice.random_bool(0.6) { "leader" } else { "linearizable" };
+        let (node, path) = (self.node(), format!("/v1/leases/{name}?consistency={consistency}"));
+        let answer = match self.http.send(node, Method::GET, &path, None, Duration::ZERO).await {
+            // Nobody holds what is not remembered.
+            Answer::Refused(code, index) if code == "not_found" && index.is_some() => Answer::Done(Value::Null, index),
+            answer => answer,
+        };
+        self.end(ticket, name, answer, |value, index| Some(Ended::Saw(holders(&value)?, index?)));
+    }
+
+    async fn queue(&mut self, name: &LeaseName) {
+        let (node, path) = (self.node(), format!("/v1/leases/{name}/queue?consistency=linearizable"));
+        let answer = self.http.send(node, Method::GET, &path, None, Duration::ZERO).await;
+        let Answer::Done(value, Some(index)) = answer else { return };
+        let waiters = value["waiters"].as_array().into_iter().flatten();
+        let waiters = waiters.filter_map(|waiter| Some(waiter["holder"].as_str()?.to_owned())).collect();
+        self.world.book.lock().queue(name, Queued { index, waiters });
+    }
+
+    fn node(&mut self) -> u64 {
+        self.dice.random_range(1..=self.world.nodes)
+    }
+
+    /// Posts something that changes a lease, and notes what came of it.
+    #[expect(clippy::too_many_arguments, reason = "an operation and the request for it")]
+    async fn change(
+        &mut self,
+        episode: u64,
+        by: &HolderId,
+        name: &LeaseName,
+        what: What,
+        verb: &str,
+        body: Value,
+        wait: Duration,
+    ) -> Ended {
+        let ticket = self.world.book.lock().begin(episode, by, name, what);
+        let (node, path) = (self.node(), format!("/v1/leases/{name}/{verb}"));
+        let answer = self.http.send(node, Method::POST, &path, Some(body), wait).await;
+        self.end(ticket, name, answer, |value, _| match value["released"].as_bool() {
+            Some(released) => Some(Ended::Changed(released)),
+            None => {
+                let ttl_ms = value["ttl_ms"].as_u64()?;
+                // A claim of what one has can leave less than its ttl.
+                let left = value["expires_in_ms"].as_u64().unwrap_or(ttl_ms).min(ttl_ms);
+                Some(Ended::Held(token(&value)?, Some(left)))
+            }
+        })
+    }
+
+    fn end(
+        &self,
+        ticket: super::book::Ticket,
+        name: &LeaseName,
+        answer: Answer,
+        read: impl FnOnce(Value, Option<u64>) -> Option<Ended>,
+    ) -> Ended {
+        let (ended, index) = match answer {
+            Answer::Done(value, index) => match read(value.clone(), index) {
+                Some(ended) => (ended, index),
+                None => {
+                    let how = format!("an answer that nobody can read: {value}");
+                    self.world.break_promise(Broken::of_lease("api", name.as_str(), how));
+                    (Ended::Unknown, None)
+                }
+            },
+            Answer::Refused(code, index) => (Ended::Refused(code), index),
+            Answer::Unknown => (Ended::Unknown, None),
+        };
+        let noted = self.world.book.lock().end(ticket, ended.clone(), index);
+        if let Err(how) = noted {
+            self.world.break_promise(Broken::of_lease("reads_are_current", name.as_str(), how));
+        }
+        ended
+    }
+}
+
+fn token(lease: &Value) -> Option<FencingToken> {
+    lease["token"].as_str()?.parse().ok()
+}
+
+/// Who holds the lease that an answer shows.
+fn holders(lease: &Value) -> Option<Vec<(String, FencingToken)>> {
+    if lease.is_null() || lease["state"].as_str()? != "active" {
+        return Some(Vec::new());
+    }
+    Some(vec![(lease["holder"].as_str()?.to_owned(), token(lease)?)])
+}

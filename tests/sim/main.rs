@@ -24,6 +24,7 @@ mod history;
 mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
+mod many;
 mod nemesis;
 mod plan;
 mod planted;
@@ -32,6 +33,7 @@ mod promises;
 mod run;
 mod seeds;
 mod skew;
+mod tally;
 mod verdict;
 mod watcher;
 mod world;

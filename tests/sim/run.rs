@@ -9,10 +9,10 @@ use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
 
 use super::client::{self, LEASES, LONGEST_TTL};
-use super::history::History;
+use super::history::{Ended, History, Operation, What};
 use super::ledger::Ledger;
 use super::plan::Plan;
-use super::verdict::Verdict;
+use super::verdict::{Broken, Counts, Verdict};
 use super::world::{World, lock};
 use super::{nemesis, promises, watcher};
 
@@ -117,6 +117,29 @@ fn judge(world: &World) -> Verdict {
     let mut broken = std::mem::take(&mut *lock(&world.broken));
     broken.extend(ledger.broken.iter().cloned());
     broken.extend(promises::check(&evidence));
+    let undecided = promises::linear::check(&evidence).unwrap_or_else(|how| {
+        broken.push(Broken::new("linearizable", how));
+        Vec::new()
+    });
+    if world.plan.traced {
+        note_all(world, &ledger, &history);
+    }
+    Verdict {
+        broken,
+        undecided,
+        trace: world.take_trace(),
+        faults: std::mem::take(&mut *lock(&world.faults)),
+        work: std::mem::take(&mut *lock(&world.work)),
+        operations: history.operations.iter().fold(Counts::new(), |mut counts, operation| {
+            *counts.entry(kind_and_end(operation)).or_default() += 1;
+            counts
+        }),
+        figures: Counts::from([("entries applied", ledger.entries.len() as u64)]),
+        simulated: world.now(),
+    }
+}
+
+fn note_all(world: &World, ledger: &Ledger, history: &History) {
     for (entry, transition) in ledger.transitions() {
         let (at, change) = (entry.at.as_secs_f64(), &transition.change);
         let (name, holder, token) = (&transition.name, &transition.holder, transition.token);
@@ -125,6 +148,22 @@ fn judge(world: &World) -> Verdict {
     for belief in &history.beliefs {
         world.note(|| format!("{belief:?}"));
     }
-    let (faults, work) = (std::mem::take(&mut *lock(&world.faults)), std::mem::take(&mut *lock(&world.work)));
-    Verdict { broken, trace: world.take_trace(), faults, work }
+}
+
+/// What an operation counts as.
+fn kind_and_end(operation: &Operation) -> &'static str {
+    let [done, not, refused, unknown] = match operation.what {
+        What::Acquire { .. } => ["acquire: held", "acquire: not held", "acquire: refused", "acquire: unknown"],
+        What::Renew { .. } => ["renew: held", "renew: lost", "renew: refused", "renew: unknown"],
+        What::Release { .. } => ["release: done", "release: not held", "release: refused", "release: unknown"],
+        What::HandOver { .. } => ["hand over: done", "hand over: not done", "hand over: refused", "hand over: unknown"],
+        What::Revoke => ["revoke: done", "revoke: not held", "revoke: refused", "revoke: unknown"],
+        What::Read => ["read: answered", "read: not answered", "read: refused", "read: unknown"],
+    };
+    match operation.ended {
+        Ended::Held(..) | Ended::Changed(true) | Ended::Saw(..) => done,
+        Ended::Changed(false) => not,
+        Ended::Refused(_) => refused,
+        Ended::Unknown => unknown,
+    }
 }

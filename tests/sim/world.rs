@@ -94,6 +94,9 @@ impl World {
     }
 
     pub fn note(&self, line: impl FnOnce() -> String) {
+        if !self.plan.traced {
+            return;
+        }
         let line = format!("{:>12.6} {}", self.now().as_secs_f64(), line());
         lock(&self.trace).push(line);
     }

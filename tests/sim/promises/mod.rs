@@ -19,7 +19,7 @@ type Check = fn(&Evidence) -> Result<(), String>;
 
 /// Everything that is checked when a run is over.
 pub fn check(run: &Evidence) -> Vec<Broken> {
-    let promises: [(&'static str, Check); 9] = [
+    let promises: [(&'static str, Check); 8] = [
         ("one_holder", one_holder::check),
         ("tokens_rise", tokens_rise::check),
         ("grants_survive", grants_survive::check),
@@ -28,7 +28,6 @@ pub fn check(run: &Evidence) -> Vec<Broken> {
         ("reads_are_current", reads_are_current::check),
         ("unknown_is_said", unknown_is_said::check),
         ("queue_order", queue_order::check),
-        ("linearizable", linear::check),
     ];
     let broken = |(promise, check): &(&'static str, Check)| check(run).err().map(|how| Broken::new(promise, how));
     promises.iter().filter_map(broken).collect()

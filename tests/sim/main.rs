@@ -17,7 +17,9 @@
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
 #![cfg(tokio_unstable)]
 
+mod bug;
 mod client;
+mod doctored;
 mod door;
 #[path = "../support/history.rs"]
 mod history;
@@ -25,15 +27,18 @@ mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
 mod many;
+mod meddler;
 mod nemesis;
 mod plan;
 mod planted;
 mod promise;
 mod promises;
+mod register;
 mod run;
 mod seeds;
 mod skew;
 mod tally;
 mod verdict;
+mod voters;
 mod watcher;
 mod world;

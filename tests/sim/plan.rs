@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tenure::types::NodeId;
 
-use super::world::Planted;
+use super::bug::Planted;
 
 #[derive(Clone, Debug)]
 pub struct Plan {

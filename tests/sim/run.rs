@@ -12,9 +12,10 @@ use super::client::{self, LEASES, LONGEST_TTL};
 use super::history::{Ended, History, Operation, What};
 use super::ledger::Ledger;
 use super::plan::Plan;
+use super::register::Write;
 use super::verdict::{Broken, Counts, Verdict};
 use super::world::{World, lock};
-use super::{nemesis, promises, watcher};
+use super::{nemesis, promises, voters, watcher};
 
 /// The longest that a cluster takes to agree on a leader once everything works, in true time.
 const AGREEMENT: Duration = Duration::from_secs(10);
@@ -28,6 +29,7 @@ pub struct Evidence<'a> {
     pub plan: &'a Plan,
     pub ledger: &'a Ledger,
     pub history: &'a History,
+    pub writes: &'a [Write],
 }
 
 /// Runs a plan on this thread, which is the only one that it needs.
@@ -55,6 +57,9 @@ async fn simulate(plan: Plan) -> Verdict {
     world.heal();
     if !nemesis::settled(&world, AGREEMENT).await {
         world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
+    }
+    if !voters::all_vote_again(&world, AGREEMENT).await {
+        world.break_promise("converges", format!("not everybody votes again within {AGREEMENT:?}"));
     }
     tokio::time::sleep(CALM).await;
     // They all die at once, and so nothing is released.
@@ -113,7 +118,8 @@ async fn converge(world: &Arc<World>) {
 
 fn judge(world: &World) -> Verdict {
     let (ledger, history) = (lock(&world.ledger), lock(&world.history));
-    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history };
+    let registers = lock(&world.registers);
+    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history, writes: &registers.writes };
     let mut broken = std::mem::take(&mut *lock(&world.broken));
     broken.extend(ledger.broken.iter().cloned());
     broken.extend(promises::check(&evidence));
@@ -134,9 +140,20 @@ fn judge(world: &World) -> Verdict {
             *counts.entry(kind_and_end(operation)).or_default() += 1;
             counts
         }),
-        figures: Counts::from([("entries applied", ledger.entries.len() as u64)]),
+        figures: figures(&evidence),
         simulated: world.now(),
     }
+}
+
+fn figures(run: &Evidence) -> Counts {
+    let (taken, refused) = promises::fenced_register::late(run);
+    Counts::from([
+        ("log entries", run.ledger.entries.len() as u64),
+        ("transitions", run.ledger.transitions().count() as u64),
+        ("writes to fenced registers", run.writes.len() as u64),
+        ("writes after the lease was over, refused by the fence", refused),
+        ("writes after the lease was over, before anything newer", taken),
+    ])
 }
 
 fn note_all(world: &World, ledger: &Ledger, history: &History) {

@@ -1,16 +1,29 @@
 //! Many seeds.
 
+use super::bug::Planted;
 use super::many::{Go, number, runs};
 use super::nemesis::KINDS;
 use super::plan::Plan;
 use super::run::run;
 use super::tally::Tally;
 use super::verdict::Verdict;
-use super::world::Planted;
 
 /// What clients must have done and been told in an ordinary run.
-const WORK: [&str; 9] =
-    ["granted", "refused", "acquire unknown", "released", "handed over", "revoked", "read", "watched", "led"];
+const WORK: [&str; 13] = [
+    "granted",
+    "refused",
+    "acquire unknown",
+    "released",
+    "handed over",
+    "revoked",
+    "read",
+    "watched",
+    "led",
+    "voters changed",
+    "written",
+    "asked late",
+    "asked again",
+];
 /// Seeds that are run twice, at most.
 const TWICE: u64 = 50;
 /// Seeds of an ordinary run.

@@ -122,6 +122,8 @@ pub mod lease;
 #[cfg(feature = "server")]
 pub mod node;
 #[cfg(feature = "server")]
+mod pace;
+#[cfg(feature = "server")]
 pub mod peer;
 #[cfg(feature = "server")]
 pub mod raft;

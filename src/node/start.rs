@@ -22,6 +22,7 @@ use super::watch::History;
 use super::{Inner, Node, Timeouts};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::pace;
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
 use crate::raft::{Observer, PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
 use crate::storage::{self, Opened, SledStorage, Storage, StorageError, measure_fsync};
@@ -156,7 +157,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap, life } = parts;
         if !is_new && safeguards.quarantine {
             // A promise to the leader of the time before may still hold, and it is forgotten.
-            tokio::time::sleep(config.raft.by_any_clock(still)).await;
+            pace::sleep(config.raft.by_any_clock(still)).await;
         }
         if is_new && let Some(refusal) = join::ask(&transport, config.id, &config.members).await {
             return Err(refusal.into());

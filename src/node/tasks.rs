@@ -13,10 +13,15 @@ use super::start::NodeConfig;
 use super::timekeeper::Timekeeper;
 use super::waiting::Waiting;
 use super::watch::History;
+#[cfg(feature = "testing")]
+use crate::lease::Batch;
 use crate::lease::{Command, Effects, Machine, WaiterId};
+use crate::pace::{self, kept};
 use crate::peer::Transport;
 use crate::raft::Observer;
 use crate::storage::Storage;
+#[cfg(feature = "testing")]
+use crate::token::FencingToken;
 
 /// Bytes of waiters in one command that keeps them waiting.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
@@ -31,7 +36,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     ) {
         let stop = self.stop.clone();
         let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), self.proposer.clone(), stop.clone());
-        self.tasks.spawn(run);
+        self.tasks.spawn(kept(run));
         let timekeeper = Timekeeper {
             node: self.id,
             raft: self.raft.clone(),
@@ -41,7 +46,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             limits: config.lease.limits,
             tick: Duration::from_millis(config.lease.tick_ms),
         };
-        self.tasks.spawn(timekeeper.run(stop));
+        self.tasks.spawn(kept(timekeeper.run(stop)));
         self.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
         self.spawn(self.clone().leave_queues(left));
         self.spawn(self.clone().notice_failure());
@@ -52,19 +57,19 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Runs until the node stops.
     pub(super) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn(kept(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = work => {}
             }
-        });
+        }));
     }
 
     /// Tells the log, while this node leads, that the requests it holds still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
-            tokio::time::sleep(interval).await;
+            pace::sleep(interval).await;
             if self.clock.lead().is_none() {
                 continue;
             }
@@ -102,10 +107,17 @@ impl Observer for Observers {
         }
     }
 
-    fn replaced(&self, index: u64) {
+    fn replaced(&self, index: u64, machine: &Machine) {
         self.history.replaced(index);
         if let Some(tap) = &self.tap {
-            tap.replaced(index);
+            tap.replaced(index, machine);
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
+        if let Some(tap) = &self.tap {
+            tap.applying(machine, token, batch);
         }
     }
 }

@@ -13,6 +13,7 @@ use super::join::Acquaintances;
 use super::lead::{Lead, LeadClock};
 use super::proposer::Proposer;
 use crate::lease::{Command, Limits};
+use crate::pace;
 use crate::raft::{LeadershipWatch, Progress, RaftHandle};
 use crate::storage::Storage;
 use crate::types::{ClusterMs, NodeId};
@@ -67,7 +68,7 @@ impl<S: Storage> Timekeeper<S> {
             tokio::select! {
                 () = leadership.changed() => {}
                 _ = progress.changed() => {}
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                () = pace::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
             }
         }
     }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::{CallError, Lane, Service, Transport};
 use crate::chance::chance;
+use crate::pace::{self, Pace};
 use crate::types::NodeId;
 
 /// How long a message takes where nothing else is said.
@@ -39,7 +40,8 @@ pub struct Weather {
 
 #[derive(Default)]
 struct State {
-    services: HashMap<NodeId, Arc<dyn ErasedService>>,
+    /// Who answers for a node, and at which pace it runs.
+    services: HashMap<NodeId, (Arc<dyn ErasedService>, Pace)>,
     /// How often each node was plugged in or unplugged: what an earlier life of it still does reaches nobody.
     lives: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
@@ -73,10 +75,10 @@ impl Switchboard {
         MemoryTransport { from, life: self.life(from), board: self.clone() }
     }
 
-    /// From now on `service` answers for `node`.
+    /// From now on `service` answers for `node`, at the pace of whoever plugs it in.
     pub fn plug_in<S: Service>(&self, node: NodeId, service: S) {
         let mut state = self.state.lock();
-        state.services.insert(node, Arc::new(service));
+        state.services.insert(node, (Arc::new(service), pace::current()));
         *state.lives.entry(node).or_default() += 1;
     }
 
@@ -163,7 +165,7 @@ impl Switchboard {
         matches!(lane, Lane::Control | Lane::Log) && happens(self.state.lock().weather.repeat)
     }
 
-    fn service(&self, node: NodeId) -> Option<Arc<dyn ErasedService>> {
+    fn service(&self, node: NodeId) -> Option<(Arc<dyn ErasedService>, Pace)> {
         self.state.lock().services.get(&node).cloned()
     }
 }
@@ -182,14 +184,14 @@ impl Transport for MemoryTransport {
                 return std::future::pending().await;
             }
             let life = self.board.life(target);
-            let Some(service) = self.board.service(target) else {
+            let Some((service, pace)) = self.board.service(target) else {
                 let reason = "nobody is plugged in".to_string();
                 return Err(CallError::NotSent { target, address: address.to_string(), reason });
             };
             if self.board.repeats(lane) {
-                service.serve(self.from, lane, body.clone()).await;
+                pace.keep(service.serve(self.from, lane, body.clone())).await;
             }
-            let answer = service.serve(self.from, lane, body).await;
+            let answer = pace.keep(service.serve(self.from, lane, body)).await;
             if self.board.life(target) != life || !self.board.pass(target, self.from).await {
                 return std::future::pending().await;
             }

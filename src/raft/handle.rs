@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use openraft::alias::WatchReceiverOf;
+use openraft::alias::{InstantOf, WatchReceiverOf};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
@@ -44,6 +44,9 @@ pub struct RaftHandle<S: Storage> {
     announced_commit: Arc<AtomicU64>,
     clock: Arc<dyn Clock>,
     timings: RaftTimings,
+    safeguards: Safeguards,
+    /// When the last acknowledgement was seen here first; kept only by a test that counts from there.
+    seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
     /// While leadership is handed on nothing is read locally: followers are told to elect another at once.
     handing_on: AtomicBool,
     suspend: Mutex<Suspend>,
@@ -150,7 +153,21 @@ impl<S: Storage> RaftHandle<S> {
         let metrics = raft.metrics();
         let suspend = Mutex::new(Suspend { total: clock.suspended(), noticed: None });
         let handing_on = AtomicBool::new(false);
-        Ok(RaftHandle { node, storage, raft, replica, metrics, announced_commit, clock, timings, handing_on, suspend })
+        let seen = Mutex::default();
+        Ok(RaftHandle {
+            node,
+            storage,
+            raft,
+            replica,
+            metrics,
+            announced_commit,
+            clock,
+            timings,
+            safeguards,
+            seen,
+            handing_on,
+            suspend,
+        })
     }
 
     pub fn run(&self) {
@@ -219,8 +236,11 @@ impl<S: Storage> RaftHandle<S> {
             let leads = metrics.state == ServerState::Leader;
             (leads, metrics.current_term, metrics.last_quorum_acked.map(|acked| *acked))
         };
+        if !self.safeguards.lease_on_read {
+            return leads && self.has_applied_all(term);
+        }
         let Some(acked) = acked.filter(|_| leads) else { return false };
-        let age = acked.elapsed();
+        let age = if self.safeguards.lease_from_asking { acked.elapsed() } else { self.since_seen(acked) };
         age < self.local_read_age() && !self.suspended_since(age) && self.has_applied_all(term)
     }
 
@@ -341,6 +361,15 @@ impl<S: Storage> RaftHandle<S> {
 
     fn local_read_age(&self) -> Duration {
         self.timings.leadership_lease() * LOCAL_READ_PERCENT / 100
+    }
+
+    /// How long ago an acknowledgement was first seen, which is later than when it was asked for.
+    fn since_seen(&self, acked: InstantOf<TypeConfig>) -> Duration {
+        let mut seen = self.seen.lock();
+        if seen.is_none_or(|(known, _)| known != acked) {
+            *seen = Some((acked, Instant::now()));
+        }
+        seen.map_or(Duration::ZERO, |(_, since)| since.elapsed())
     }
 
     fn has_applied_all(&self, term: u64) -> bool {

@@ -6,6 +6,8 @@
 mod handle;
 mod log;
 mod network;
+#[cfg(feature = "testing")]
+mod paced;
 mod payload;
 mod replica;
 mod runtime;
@@ -16,6 +18,8 @@ mod state_machine;
 mod tests;
 mod timings;
 mod types;
+#[cfg(feature = "testing")]
+mod voters;
 mod wire;
 
 pub use handle::{HandOnError, Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::payload::{Content, Joined, PayloadError};
 use super::types::{Applied, Entry, LogId, Stored, position};
-use crate::lease::{Effects, Limits, Machine};
+use crate::lease::{Batch, Effects, Limits, Machine};
 use crate::storage::Position;
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, NodeId};
@@ -39,7 +39,11 @@ pub trait Observer: Send + Sync + 'static {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine);
 
     /// The state was replaced by a snapshot: what happened in between is not told.
-    fn replaced(&self, index: u64);
+    fn replaced(&self, index: u64, machine: &Machine);
+
+    /// An entry is about to be applied. A test may look at it, or spoil it to see that this is found.
+    #[cfg(feature = "testing")]
+    fn applying(&self, _machine: &mut Machine, _token: &mut FencingToken, _batch: &mut Batch) {}
 }
 
 /// The state that apply writes and everybody reads.
@@ -90,8 +94,9 @@ impl Replica {
                 state.membership = Stored::new(Some(entry.log_id), membership.clone());
             }
             EntryPayload::Normal(proposal) => match proposal.content()? {
-                Content::Leases(batch) => {
-                    let token = FencingToken { term: entry.log_id.leader_id.term, index: entry.log_id.index };
+                Content::Leases(mut batch) => {
+                    let mut token = FencingToken { term: entry.log_id.leader_id.term, index: entry.log_id.index };
+                    announce(self.shared.observer.as_ref(), &mut state.machine, &mut token, &mut batch);
                     (outcomes, effects) = state.machine.apply(token, &batch);
                 }
                 // The first disk stays the one: a later entry cannot bless a wiped voter.
@@ -118,8 +123,18 @@ impl Replica {
 
     pub(super) fn replace(&self, state: State) {
         let index = state.applied.map_or(0, |applied| applied.index);
-        *self.shared.state.write() = state;
-        self.shared.observer.replaced(index);
+        let mut current = self.shared.state.write();
+        *current = state;
+        self.shared.observer.replaced(index, &current.machine);
+        drop(current);
         self.publish();
     }
 }
+
+#[cfg(feature = "testing")]
+fn announce(observer: &dyn Observer, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
+    observer.applying(machine, token, batch);
+}
+
+#[cfg(not(feature = "testing"))]
+fn announce(_: &dyn Observer, _: &mut Machine, _: &mut FencingToken, _: &mut Batch) {}

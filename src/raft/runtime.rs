@@ -1,11 +1,17 @@
-//! openraft's runtime: tokio's, but for chance, which is drawn where everything else in the crate draws it.
+//! openraft's runtime: tokio's, but for chance, which is drawn where everything else in the crate draws it, and for the
+//! pace, which is that of the node.
 
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::TokioRuntime;
 
+#[cfg(feature = "testing")]
+use super::paced as time;
 use crate::chance::{Chance, chance};
+use crate::pace::kept;
+#[cfg(not(feature = "testing"))]
+use steady as time;
 
 #[derive(Debug)]
 pub struct Runtime(TokioRuntime);
@@ -14,7 +20,7 @@ impl AsyncRuntime for Runtime {
     type JoinError = <TokioRuntime as AsyncRuntime>::JoinError;
     type JoinHandle<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::JoinHandle<T>;
     type Sleep = <TokioRuntime as AsyncRuntime>::Sleep;
-    type Instant = <TokioRuntime as AsyncRuntime>::Instant;
+    type Instant = time::Instant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
     type ThreadLocalRng = Chance;
@@ -29,23 +35,23 @@ impl AsyncRuntime for Runtime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(future)
+        TokioRuntime::spawn(kept(future))
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {
-        TokioRuntime::sleep(duration)
+        time::sleep(duration)
     }
 
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        TokioRuntime::sleep_until(deadline)
+        time::sleep_until(deadline)
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Self::Timeout<R, F> {
-        TokioRuntime::timeout(duration, future)
+        time::timeout(duration, future)
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: Self::Instant, future: F) -> Self::Timeout<R, F> {
-        TokioRuntime::timeout_at(deadline, future)
+        time::timeout_at(deadline, future)
     }
 
     fn is_panic(error: &Self::JoinError) -> bool {
@@ -62,5 +68,24 @@ impl AsyncRuntime for Runtime {
 
     fn block_on<F: Future<Output = T>, T>(&mut self, future: F) -> T {
         self.0.block_on(future)
+    }
+}
+
+#[cfg(not(feature = "testing"))]
+mod steady {
+    use std::time::Duration;
+
+    use openraft::AsyncRuntime;
+    pub use openraft_rt_tokio::TokioInstant as Instant;
+    use openraft_rt_tokio::TokioRuntime;
+    use tokio::time::{Sleep, Timeout};
+    pub use tokio::time::{sleep, timeout};
+
+    pub fn sleep_until(deadline: Instant) -> Sleep {
+        TokioRuntime::sleep_until(deadline)
+    }
+
+    pub fn timeout_at<F: Future + Send>(deadline: Instant, future: F) -> Timeout<F> {
+        TokioRuntime::timeout_at(deadline, future)
     }
 }

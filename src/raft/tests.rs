@@ -22,7 +22,7 @@ struct Nobody;
 
 impl Observer for Nobody {
     fn applied(&self, _: u64, _: Effects, _: &Machine) {}
-    fn replaced(&self, _: u64) {}
+    fn replaced(&self, _: u64, _: &Machine) {}
 }
 
 fn adapt<S: Storage>(storage: S) -> (FromAnywhere<S>, StateMachine<S>) {

@@ -24,11 +24,15 @@ pub struct Safeguards {
     pub reelection: bool,
     /// A node asks whether it would be elected before it stands for election.
     pub pre_vote: bool,
+    /// Nothing is read from memory without a leadership lease.
+    pub lease_on_read: bool,
+    /// The leadership lease counts from when the followers were asked, and not from when their answer came.
+    pub lease_from_asking: bool,
 }
 
 impl Default for Safeguards {
     fn default() -> Safeguards {
-        Safeguards { quarantine: true, reelection: true, pre_vote: true }
+        Safeguards { quarantine: true, reelection: true, pre_vote: true, lease_on_read: true, lease_from_asking: true }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A cluster in one process: nodes on disks in memory, joined by a switchboard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Node, NodeConfig, Parts};
+use crate::pace::Pace;
 use crate::peer::memory::{MemoryTransport, Switchboard};
 use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
 use crate::storage::{Cut, MemoryStorage, SyncMode};
@@ -33,6 +34,8 @@ pub struct Setup {
     pub safeguards: Safeguards,
     /// The clock that a node reads. tokio's timers are not behind it.
     pub clock: ForNode<dyn Clock>,
+    /// The pace of each node's tasks; without one that of true time.
+    pub paces: BTreeMap<NodeId, Pace>,
     /// Who is told what a node applies.
     pub tap: Option<ForNode<dyn Observer>>,
 }
@@ -55,6 +58,16 @@ impl TestNode {
     /// Who leads in which term, as this node sees it.
     pub fn leadership(&self) -> Leadership {
         self.raft().leadership()
+    }
+
+    /// Has exactly these members vote, if this node leads; the others stay members.
+    pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
+        self.raft().set_voters(voters).await
+    }
+
+    /// Who votes, as this node sees it.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft().voters()
     }
 
     /// Has the node take a snapshot and purge its log, as soon as it can.
@@ -189,14 +202,15 @@ impl Cluster {
         let tap = self.setup.tap.as_ref().map(|tap| tap(id));
         let clock = (self.setup.clock)(id);
         let (storage, board) = (self.disks[&id].clone(), self.board.clone());
-        async move {
+        let pace = self.setup.paces.get(&id).cloned().unwrap_or_default();
+        pace.keep(async move {
             let service = Arc::new(RaftService::new(storage.clone()));
             board.plug_in(id, service.clone());
             let transport = board.transport(id);
             let parts = Parts::new(storage, transport, service, is_new, id, timings.leadership_lease());
             let parts = parts.without(safeguards).tapped(tap);
             Node::assemble(config, clock, parts).await.expect("a node in memory starts")
-        }
+        })
     }
 }
 
@@ -207,6 +221,7 @@ impl Default for Setup {
             lease: LeaseSettings::default(),
             safeguards: Safeguards::default(),
             clock: Arc::new(|_| Arc::new(TokioClock::new())),
+            paces: BTreeMap::new(),
             tap: None,
         }
     }

@@ -16,6 +16,7 @@ pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
 pub use crate::chance::{Seeded, seed};
+pub use crate::pace::Pace;
 pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::storage::{Cut, MemoryStorage, SyncMode};

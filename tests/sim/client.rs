@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use tenure::client::{CallError, Lease, LeaseManager, LeaseOptions, ManagerOptions, Wait};
-use tenure::lease::{Command, LeaseState, Outcome};
+use tenure::lease::{Acquire, Command, LeaseState, Outcome, Refusal, Renewal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response};
-use tenure::types::{HolderId, LeaseName};
+use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
 use super::door::Door;
@@ -20,6 +21,11 @@ use super::world::{World, lock};
 pub const LEASES: [(&str, u32); 4] = [("a", 1), ("b", 1), ("c", 1), ("pool", 2)];
 /// The longest ttl that anybody asks for.
 pub const LONGEST_TTL: Duration = Duration::from_millis(4_000);
+
+/// All names that anything is known of.
+pub fn leases() -> impl Iterator<Item = LeaseName> {
+    LEASES.iter().map(|(name, _)| *name).chain(["probe"]).map(|name| LeaseName::new(name).expect("valid"))
+}
 
 /// Runs client number `number` until it is aborted. Now and then its process dies and another takes its place.
 pub async fn run(world: Arc<World>, number: u64) {
@@ -84,7 +90,10 @@ impl Program {
                 45..52 => self.hand_over(lease).await,
                 52..54 => self.revoke(lease).await,
                 54..60 => self.door.go_to(dice.random_range(1..=self.world.plan.nodes)),
-                60..85 => self.read(lease, Consistency::Leader).await,
+                60..66 => self.write(lease, dice),
+                66..70 => self.ask_late(lease, dice).await,
+                70..72 => self.ask_again(lease, LEASES[place].1).await,
+                72..90 => self.read(lease, self.world.local_read()).await,
                 _ => self.read(lease, Consistency::Linearizable).await,
             }
         }
@@ -131,10 +140,62 @@ impl Program {
     }
 
     async fn read(&self, lease: &Lease, consistency: Consistency) {
-        let consistency = if self.world.plan.planted.stale_reads { Consistency::Stale } else { consistency };
         let read = Request::Read { query: Query::Lease(lease.name().clone()), consistency };
         let ended = self.ask(lease.name(), What::Read, read).await;
         self.world.count_work(if matches!(ended, Ended::Saw(..)) { "read" } else { "read refused" });
+    }
+
+    /// Writes to the resource that the lease is for. The write may be long on its way, as that of a process that is
+    /// paused in between.
+    fn write(&self, lease: &Lease, dice: &mut StdRng) {
+        let Some(token) = lease.token().filter(|_| lease.is_held() && lease.name().as_str() != "pool") else { return };
+        let late = if dice.random_bool(0.3) { dice.random_range(0..8_000) } else { dice.random_range(0..20) };
+        let (world, name) = (self.world.clone(), lease.name().clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(late)).await;
+            lock(&world.registers).write(&name, token, world.now(), !world.plan.planted.no_fence);
+            world.count_work("written");
+        });
+    }
+
+    /// Asks with a token that it had: a request that was long on its way, or a program with an old memory.
+    async fn ask_late(&self, lease: &Lease, dice: &mut StdRng) {
+        let (name, holder) = (lease.name().clone(), self.holder.clone());
+        let past: Vec<_> = {
+            let history = lock(&self.world.history);
+            let own = history.beliefs.iter().filter(|belief| belief.by == holder && belief.name == name);
+            own.filter(|belief| belief.until < self.world.now()).map(|belief| belief.token).collect()
+        };
+        let Some(&token) = past.choose(dice).filter(|token| lease.token() != Some(**token)) else { return };
+        let (what, command) = match dice.random_range(0..3) {
+            0 => (What::Release { token }, Command::Release { name: name.clone(), holder, token }),
+            1 => (What::HandOver { token }, Command::HandOver { name: name.clone(), holder, token, to: None }),
+            _ => {
+                let leases = vec![Renewal { name: name.clone(), token, ttl: None }];
+                (What::Renew { token }, Command::Renew { holder, leases })
+            }
+        };
+        self.ask(&name, what, Request::Change(command)).await;
+        self.world.count_work("asked late");
+    }
+
+    /// Asks for what it holds, as a request does that is sent again.
+    async fn ask_again(&self, lease: &Lease, limit: u32) {
+        if !lease.is_held() {
+            return;
+        }
+        let (name, holder, ttl_ms) = (lease.name().clone(), self.holder.clone(), 2_000);
+        let claim = Acquire {
+            name: name.clone(),
+            holder,
+            ttl: Ttl::Finite(ttl_ms),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit,
+            metadata: Metadata::default(),
+        };
+        self.ask(&name, What::Acquire { ttl_ms, limit, wait: false }, Request::Acquire(claim)).await;
+        self.world.count_work("asked again");
     }
 
     /// Puts a request to the node itself, as the HTTP listener does.
@@ -166,8 +227,21 @@ pub fn saw(response: &Response) -> Ended {
             Ended::Saw(active.map(|lease| (lease.holder.to_string(), lease.token)).collect(), response.served.applied)
         }
         Answer::Outcome(Outcome::Revoked(count)) => Ended::Changed(*count > 0),
+        Answer::Outcome(Outcome::Released(released)) => Ended::Changed(*released),
+        Answer::Outcome(Outcome::Held { lease, .. } | Outcome::HandedOver(lease)) => held(lease, response),
+        Answer::Outcome(Outcome::Renewed(renewed)) => match &renewed[..] {
+            [Ok(lease)] => held(lease, response),
+            _ => Ended::Refused("lost".to_owned()),
+        },
+        Answer::Outcome(Outcome::Refused(Refusal::Held { .. })) => Ended::Refused("held".to_owned()),
         other => Ended::Refused(format!("{other:?}")),
     }
+}
+
+/// Held for what is left of it: asked again for less than before, a lease keeps its time and its ttl.
+fn held(lease: &tenure::lease::Lease, response: &Response) -> Ended {
+    let left = lease.deadline.map(|deadline| deadline.saturating_sub(response.served.now));
+    Ended::Held(lease.token, lease.ttl.as_millis().map(|ttl| left.map_or(ttl, |left| left.min(ttl))))
 }
 
 fn word<T>(ended: &Result<T, CallError>, [done, refused, unknown]: [&'static str; 3]) -> &'static str {

@@ -67,7 +67,7 @@ impl Door {
             _ = lives.wait_for(|lives| lives[&id] != life) => {
                 Err(CallError::Unknown { why: format!("node {id} is gone"), last: None })
             }
-            answer = ask(Local::new(node)) => answer,
+            answer = self.world.inside(id, ask(Local::new(node))) => answer,
         };
         self.world.board.running(id).await;
         if self.closed.load(Ordering::Relaxed) {

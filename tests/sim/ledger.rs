@@ -4,24 +4,36 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::lease::{DroppedWaiter, Effects, Machine, Transition, Waiter};
+use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Transition, Waiter};
 use tenure::testing::Observer;
 use tenure::token::FencingToken;
-use tenure::types::{LeaseName, NodeId};
+use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
 
+use super::meddler::Meddler;
+use super::promises;
 use super::verdict::Broken;
 
 /// One applied entry.
+#[derive(Clone)]
 pub struct Entry {
     pub index: u64,
     /// When the first replica applied it: it was committed by then.
     pub at: Duration,
     pub by: NodeId,
+    /// What the log says, if it is an entry of commands.
+    pub asked: Option<Asked>,
     pub transitions: Vec<Transition>,
     pub dropped: Vec<DroppedWaiter>,
     /// The state behind the entry.
     pub machine: Machine,
+}
+
+/// An entry of the log, as it was before anybody could spoil it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    pub position: FencingToken,
+    pub batch: Batch,
 }
 
 /// Everybody's applied entries.
@@ -32,6 +44,17 @@ pub struct Ledger {
     pub broken: Vec<Broken>,
     /// How far each node is, since its last start.
     pub applied: BTreeMap<NodeId, u64>,
+}
+
+impl Entry {
+    /// Who holds a lease behind this entry.
+    pub fn held(&self, name: &LeaseName) -> Vec<Lease> {
+        self.machine.get(name).map(|view| view.held).unwrap_or_default()
+    }
+
+    pub fn holds(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> bool {
+        self.held(name).iter().any(|lease| lease.holder == *holder && lease.token == token)
+    }
 }
 
 impl Ledger {
@@ -52,79 +75,93 @@ impl Ledger {
         self.entries.get(index.checked_sub(self.first_index())? as usize)
     }
 
+    /// The entry before this one.
+    pub fn before(&self, entry: &Entry) -> Option<&Entry> {
+        entry.index.checked_sub(1).and_then(|index| self.entry(index))
+    }
+
     /// Who held a lease behind this entry.
     pub fn held_at(&self, index: u64, name: &LeaseName) -> Vec<(String, FencingToken)> {
-        let view = self.entry(index).and_then(|entry| entry.machine.get(name));
-        let held = view.map(|view| view.held).unwrap_or_default();
+        let held = self.entry(index).map(|entry| entry.held(name)).unwrap_or_default();
         held.into_iter().map(|lease| (lease.holder.to_string(), lease.token)).collect()
     }
 
     /// Who waited for a lease before this entry.
-    pub fn queue_before(&self, index: u64, name: &LeaseName) -> Vec<Waiter> {
-        index.checked_sub(1).and_then(|index| self.entry(index)).map_or(Vec::new(), |entry| entry.machine.queue(name))
+    pub fn queue_before(&self, entry: &Entry, name: &LeaseName) -> Vec<Waiter> {
+        self.before(entry).map_or(Vec::new(), |before| before.machine.queue(name))
     }
 
     pub fn transitions(&self) -> impl Iterator<Item = (&Entry, &Transition)> {
         self.entries.iter().flat_map(|entry| entry.transitions.iter().map(move |transition| (entry, transition)))
     }
 
-    fn record(&mut self, by: NodeId, index: u64, effects: Effects, machine: &Machine) {
+    /// A replica has applied an entry. The first that does has all promises about the log checked.
+    pub fn record(&mut self, by: NodeId, index: u64, asked: Option<Asked>, effects: Effects, machine: &Machine) {
         let before = self.applied.insert(by, index);
+        let Effects { transitions, dropped } = effects;
+        let (at, machine) = (self.began.elapsed(), machine.clone());
+        let entry = Entry { index, at, by, asked, transitions, dropped, machine };
         if before.is_some_and(|before| before >= index) {
             self.broken.push(Broken::new("replicas_agree", format!("node {by} applied {index} after {before:?}")));
         }
         match self.entry(index) {
-            Some(first) if are_alike(&first.machine, machine) && first.transitions == effects.transitions => {}
             Some(first) => {
-                let how = format!(
-                    "at {index} node {by} and node {} differ: {:?} and {:?}; {:?} and {:?}",
-                    first.by,
-                    machine.header(),
-                    first.machine.header(),
-                    effects.transitions,
-                    first.transitions
-                );
-                self.broken.push(Broken::new("replicas_agree", how));
+                let broken = promises::check_replica(first, &entry);
+                self.broken.extend(broken);
             }
             None => {
                 let next = self.entries.last().map_or(index, |last| last.index + 1);
                 if index != next {
                     let how = format!("node {by} applied {index}, and nobody applied {next}");
-                    self.broken.push(Broken::new("replicas_agree", how));
+                    self.broken.push(Broken::new("committed_stays", how));
                     return;
                 }
-                let (at, machine) = (self.began.elapsed(), machine.clone());
-                let Effects { transitions, dropped } = effects;
-                self.entries.push(Entry { index, at, by, transitions, dropped, machine });
+                self.entries.push(entry);
+                let broken = promises::check_entry(self, self.entries.last().expect("it was just added"));
+                self.broken.extend(broken);
             }
+        }
+    }
+
+    /// A replica's state was replaced by a snapshot.
+    pub fn replace(&mut self, by: NodeId, index: u64, machine: &Machine) {
+        self.applied.insert(by, index);
+        if let Some(first) = self.entry(index) {
+            let broken = promises::check_snapshot(first, by, machine);
+            self.broken.extend(broken);
         }
     }
 }
 
-/// Whether two machines would be stored as the same bytes.
-fn are_alike(one: &Machine, other: &Machine) -> bool {
-    one.header() == other.header() && one.records().eq(other.records())
-}
-
 /// One life of one node, as it tells the ledger.
 pub struct Tap {
-    pub node: NodeId,
-    pub ledger: Arc<Mutex<Ledger>>,
+    node: NodeId,
+    ledger: Arc<Mutex<Ledger>>,
+    /// What is being applied.
+    asked: Mutex<Option<Asked>>,
+    meddler: Option<Mutex<Meddler>>,
 }
 
 impl Tap {
-    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>) -> Arc<Tap> {
+    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>, meddler: Option<Meddler>) -> Arc<Tap> {
         ledger.lock().expect("no panic").applied.remove(&node);
-        Arc::new(Tap { node, ledger })
+        Arc::new(Tap { node, ledger, asked: Mutex::default(), meddler: meddler.map(Mutex::new) })
     }
 }
 
 impl Observer for Tap {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
-        self.ledger.lock().expect("no panic").record(self.node, index, effects, machine);
+        let asked = self.asked.lock().expect("no panic").take();
+        self.ledger.lock().expect("no panic").record(self.node, index, asked, effects, machine);
     }
 
-    fn replaced(&self, index: u64) {
-        self.ledger.lock().expect("no panic").applied.insert(self.node, index);
+    fn replaced(&self, index: u64, machine: &Machine) {
+        self.ledger.lock().expect("no panic").replace(self.node, index, machine);
+        self.meddler.iter().for_each(|meddler| meddler.lock().expect("no panic").replaced(index));
+    }
+
+    fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
+        *self.asked.lock().expect("no panic") = Some(Asked { position: *token, batch: batch.clone() });
+        self.meddler.iter().for_each(|meddler| meddler.lock().expect("no panic").spoil(machine, token, batch));
     }
 }

@@ -17,21 +17,28 @@
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
 #![cfg(tokio_unstable)]
 
+mod bug;
 mod client;
+mod doctored;
 mod door;
 #[path = "../support/history.rs"]
 mod history;
 mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
+mod many;
+mod meddler;
 mod nemesis;
 mod plan;
 mod planted;
 mod promise;
 mod promises;
+mod register;
 mod run;
 mod seeds;
 mod skew;
+mod tally;
 mod verdict;
+mod voters;
 mod watcher;
 mod world;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::world::{World, lock};
 
 /// Every kind of fault, and how often it is chosen beside the others.
-pub const KINDS: [(&str, u32); 17] = [
+pub const KINDS: [(&str, u32); 18] = [
     ("crash_one", 4),
     ("crash_minority", 2),
     ("crash_all", 1),
@@ -31,6 +31,7 @@ pub const KINDS: [(&str, u32); 17] = [
     ("stopped_node", 3),
     ("transfer", 3),
     ("snapshot", 2),
+    ("voters", 2),
 ];
 
 /// Makes faults until it is dropped, several at once now and then.
@@ -114,20 +115,24 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
         "stopped_node" => {
             let one = leader.filter(|_| dice.random_bool(0.6)).unwrap_or(one);
             world.count_fault(kind);
-            world.board.stop(one);
+            world.stop(one);
             tokio::time::sleep(long).await;
-            world.board.go_on(one);
+            world.go_on(one);
         }
         "transfer" => {
-            let Some(node) = leader.and_then(|leader| world.node(leader)) else { return };
+            let Some((leader, node)) = leader.and_then(|leader| Some((leader, world.node(leader)?))) else { return };
             world.count_fault(kind);
-            let handed = tokio::time::timeout(long, node.hand_leadership_to(one)).await;
+            let handed = tokio::time::timeout(long, world.inside(leader, node.hand_leadership_to(one))).await;
             world.note(|| format!("handed to {one}: {handed:?}"));
         }
         "snapshot" => {
             let Some(node) = world.node(one) else { return };
             world.count_fault(kind);
-            node.take_snapshot().await;
+            world.inside(one, node.take_snapshot()).await;
+        }
+        "voters" => {
+            world.count_fault(kind);
+            super::voters::change(&world, long, &mut dice).await;
         }
         other => unreachable!("{other} is a kind of fault"),
     }

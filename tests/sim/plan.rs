@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tenure::types::NodeId;
 
-use super::world::Planted;
+use super::bug::Planted;
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -24,6 +24,8 @@ pub struct Plan {
     /// Rates differ by less than the configured drift.
     pub inside_drift: bool,
     pub planted: Planted,
+    /// Everything that happens is written down.
+    pub traced: bool,
 }
 
 impl Plan {
@@ -45,6 +47,11 @@ impl Plan {
             client_rates: (0..clients).map(|_| holder * dice.random_range(0.9955..1.0045)).collect(),
             inside_drift,
             planted,
+            traced: false,
         }
+    }
+
+    pub fn traced(self) -> Plan {
+        Plan { traced: true, ..self }
     }
 }

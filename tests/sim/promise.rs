@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tenure::lease::{Acquire, Command};
-use tenure::node::{Consistency, Forward, Query, Request};
+use tenure::node::{Forward, Query, Request};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 use super::client::saw;
@@ -61,7 +61,7 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
             ask(world, id, &by, &name, what, Request::Acquire(claim)).await;
         }
         let read = |id| {
-            let read = Request::Read { query: Query::Lease(name.clone()), consistency: Consistency::Leader };
+            let read = Request::Read { query: Query::Lease(name.clone()), consistency: world.local_read() };
             ask(world, id, &by, &name, What::Read, read)
         };
         for id in others {
@@ -76,14 +76,10 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
 async fn ask(world: &World, id: NodeId, by: &HolderId, name: &LeaseName, what: What, request: Request) -> Ended {
     let Some(node) = world.node(id) else { return Ended::Unknown };
     let begun = lock(&world.history).begin(by, name, what.clone(), world.now());
-    let asked = tokio::time::timeout(Duration::from_millis(5), node.request(request, Forward::Never)).await;
+    let asked =
+        tokio::time::timeout(Duration::from_millis(5), world.inside(id, node.request(request, Forward::Never))).await;
     let ended = match &asked {
-        Ok(Ok(response)) => match &response.answer {
-            tenure::node::Answer::Outcome(tenure::lease::Outcome::Held { lease, .. }) => {
-                Ended::Held(lease.token, lease.ttl.as_millis())
-            }
-            _ => saw(response),
-        },
+        Ok(Ok(response)) => saw(response),
         Ok(Err(tenure::node::RequestError::Unknown(_))) | Err(_) => Ended::Unknown,
         Ok(Err(error)) => Ended::Refused(error.to_string()),
     };

@@ -9,12 +9,13 @@ use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
 
 use super::client::{self, LEASES, LONGEST_TTL};
-use super::history::History;
+use super::history::{Ended, History, Operation, What};
 use super::ledger::Ledger;
 use super::plan::Plan;
-use super::verdict::Verdict;
+use super::register::Write;
+use super::verdict::{Broken, Counts, Verdict};
 use super::world::{World, lock};
-use super::{nemesis, promises, watcher};
+use super::{nemesis, promises, voters, watcher};
 
 /// The longest that a cluster takes to agree on a leader once everything works, in true time.
 const AGREEMENT: Duration = Duration::from_secs(10);
@@ -28,6 +29,7 @@ pub struct Evidence<'a> {
     pub plan: &'a Plan,
     pub ledger: &'a Ledger,
     pub history: &'a History,
+    pub writes: &'a [Write],
 }
 
 /// Runs a plan on this thread, which is the only one that it needs.
@@ -55,6 +57,9 @@ async fn simulate(plan: Plan) -> Verdict {
     world.heal();
     if !nemesis::settled(&world, AGREEMENT).await {
         world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
+    }
+    if !voters::all_vote_again(&world, AGREEMENT).await {
+        world.break_promise("converges", format!("not everybody votes again within {AGREEMENT:?}"));
     }
     tokio::time::sleep(CALM).await;
     // They all die at once, and so nothing is released.
@@ -113,10 +118,45 @@ async fn converge(world: &Arc<World>) {
 
 fn judge(world: &World) -> Verdict {
     let (ledger, history) = (lock(&world.ledger), lock(&world.history));
-    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history };
+    let registers = lock(&world.registers);
+    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history, writes: &registers.writes };
     let mut broken = std::mem::take(&mut *lock(&world.broken));
     broken.extend(ledger.broken.iter().cloned());
     broken.extend(promises::check(&evidence));
+    let undecided = promises::linear::check(&evidence).unwrap_or_else(|how| {
+        broken.push(Broken::new("linearizable", how));
+        Vec::new()
+    });
+    if world.plan.traced {
+        note_all(world, &ledger, &history);
+    }
+    Verdict {
+        broken,
+        undecided,
+        trace: world.take_trace(),
+        faults: std::mem::take(&mut *lock(&world.faults)),
+        work: std::mem::take(&mut *lock(&world.work)),
+        operations: history.operations.iter().fold(Counts::new(), |mut counts, operation| {
+            *counts.entry(kind_and_end(operation)).or_default() += 1;
+            counts
+        }),
+        figures: figures(&evidence),
+        simulated: world.now(),
+    }
+}
+
+fn figures(run: &Evidence) -> Counts {
+    let (taken, refused) = promises::fenced_register::late(run);
+    Counts::from([
+        ("log entries", run.ledger.entries.len() as u64),
+        ("transitions", run.ledger.transitions().count() as u64),
+        ("writes to fenced registers", run.writes.len() as u64),
+        ("writes after the lease was over, refused by the fence", refused),
+        ("writes after the lease was over, before anything newer", taken),
+    ])
+}
+
+fn note_all(world: &World, ledger: &Ledger, history: &History) {
     for (entry, transition) in ledger.transitions() {
         let (at, change) = (entry.at.as_secs_f64(), &transition.change);
         let (name, holder, token) = (&transition.name, &transition.holder, transition.token);
@@ -125,6 +165,22 @@ fn judge(world: &World) -> Verdict {
     for belief in &history.beliefs {
         world.note(|| format!("{belief:?}"));
     }
-    let (faults, work) = (std::mem::take(&mut *lock(&world.faults)), std::mem::take(&mut *lock(&world.work)));
-    Verdict { broken, trace: world.take_trace(), faults, work }
+}
+
+/// What an operation counts as.
+fn kind_and_end(operation: &Operation) -> &'static str {
+    let [done, not, refused, unknown] = match operation.what {
+        What::Acquire { .. } => ["acquire: held", "acquire: not held", "acquire: refused", "acquire: unknown"],
+        What::Renew { .. } => ["renew: held", "renew: lost", "renew: refused", "renew: unknown"],
+        What::Release { .. } => ["release: done", "release: not held", "release: refused", "release: unknown"],
+        What::HandOver { .. } => ["hand over: done", "hand over: not done", "hand over: refused", "hand over: unknown"],
+        What::Revoke => ["revoke: done", "revoke: not held", "revoke: refused", "revoke: unknown"],
+        What::Read => ["read: answered", "read: not answered", "read: refused", "read: unknown"],
+    };
+    match operation.ended {
+        Ended::Held(..) | Ended::Changed(true) | Ended::Saw(..) => done,
+        Ended::Changed(false) => not,
+        Ended::Refused(_) => refused,
+        Ended::Unknown => unknown,
+    }
 }

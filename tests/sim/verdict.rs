@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// Which promise was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,16 @@ pub type Counts = BTreeMap<&'static str, u64>;
 #[derive(Default)]
 pub struct Verdict {
     pub broken: Vec<Broken>,
-    /// What happened, line by line, with the virtual time of each.
+    /// Leases whose histories no search decided.
+    pub undecided: Vec<&'static str>,
+    /// What happened, line by line, with the virtual time of each; empty if the plan asked for none.
     pub trace: Vec<String>,
     pub faults: Counts,
     pub work: Counts,
+    /// What was asked, and how it ended.
+    pub operations: Counts,
+    /// What is counted because it is worth knowing, and is no failure.
+    pub figures: Counts,
+    /// Virtual time.
+    pub simulated: Duration,
 }

@@ -8,7 +8,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tenure::clock::Clock;
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::testing::{Cluster, Cut, MemoryStorage, Observer, Safeguards, Setup, Switchboard, SyncMode, TestNode};
+use tenure::node::Consistency;
+use tenure::testing::{Cluster, Cut, MemoryStorage, Observer, Pace, Setup, Switchboard, SyncMode, TestNode};
 use tenure::types::NodeId;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -17,7 +18,9 @@ use tokio::time::Instant;
 use super::door::Door;
 use super::history::History;
 use super::ledger::{Ledger, Tap};
+use super::meddler::Meddler;
 use super::plan::Plan;
+use super::register::Registers;
 use super::skew::SkewedClock;
 use super::verdict::{Broken, Counts};
 
@@ -28,12 +31,15 @@ pub struct World {
     pub cluster: Mutex<Cluster>,
     pub ledger: Arc<Mutex<Ledger>>,
     pub history: Mutex<History>,
+    pub registers: Mutex<Registers>,
     pub broken: Mutex<Vec<Broken>>,
     pub faults: Mutex<Counts>,
     pub work: Mutex<Counts>,
     trace: Mutex<Vec<String>>,
     /// How often each node's power was cut.
     pub lives: watch::Sender<BTreeMap<NodeId, u64>>,
+    /// How fast each node's tasks run, and whether they do.
+    paces: BTreeMap<NodeId, Pace>,
     slow: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
     /// Every client's way in.
@@ -45,6 +51,8 @@ impl World {
         let began = Instant::now();
         let ledger = Arc::new(Mutex::new(Ledger::new(began)));
         let (taps, rates, jump) = (ledger.clone(), plan.rates.clone(), plan.planted.wall_clock);
+        let paces: BTreeMap<_, _> = plan.rates.iter().map(|(id, rate)| (*id, Pace::new(began, *rate))).collect();
+        let bug = plan.planted.machine;
         let clock = move |id: NodeId| -> Arc<dyn Clock> {
             let steady = SkewedClock::new(began, Duration::from_secs(100 * id), rates[&id]);
             if jump { Arc::new(super::skew::JumpingClock(steady)) } else { steady }
@@ -52,9 +60,10 @@ impl World {
         let setup = Setup {
             timings: RaftTimings { snapshot_every: plan.snapshot_every, snapshot_keep: 10, ..RaftTimings::lan() },
             lease: LeaseSettings::default(),
+            paces: paces.clone(),
             safeguards: plan.planted.safeguards,
             clock: Arc::new(clock),
-            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> { Tap::new(id, taps.clone()) })),
+            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> { Tap::new(id, taps.clone(), bug.map(Meddler::new)) })),
         };
         let cluster = Cluster::start_with(plan.nodes, setup).await;
         let world = Arc::new(World {
@@ -65,6 +74,8 @@ impl World {
             cluster: Mutex::new(cluster),
             ledger,
             history: Mutex::default(),
+            registers: Mutex::default(),
+            paces,
             broken: Mutex::default(),
             faults: Mutex::default(),
             work: Mutex::default(),
@@ -94,6 +105,9 @@ impl World {
     }
 
     pub fn note(&self, line: impl FnOnce() -> String) {
+        if !self.plan.traced {
+            return;
+        }
         let line = format!("{:>12.6} {}", self.now().as_secs_f64(), line());
         lock(&self.trace).push(line);
     }
@@ -109,6 +123,15 @@ impl World {
 
     pub fn count_work(&self, work: &'static str) {
         *lock(&self.work).entry(work).or_default() += 1;
+    }
+
+    /// The quickest read that promises to be current: from the leader's memory, as long as clocks keep to the drift.
+    pub fn local_read(&self) -> Consistency {
+        match self.plan.planted.stale_reads {
+            true => Consistency::Stale,
+            false if self.plan.inside_drift => Consistency::Leader,
+            false => Consistency::Linearizable,
+        }
     }
 
     pub fn node(&self, id: NodeId) -> Option<TestNode> {
@@ -132,6 +155,8 @@ impl World {
         }
         let gone = lock(&self.cluster).cut_power(id, cut);
         self.lives.send_modify(|lives| *lives.get_mut(&id).expect("a member") += 1);
+        // What is left of it would never end if it stood still; and the next life of it does not.
+        self.go_on(id);
         if let Some(gone) = gone {
             tokio::spawn(gone);
         }
@@ -152,6 +177,22 @@ impl World {
             world.note(|| format!("node {id} is back"));
         });
         self.own(id, boot.abort_handle());
+    }
+
+    /// The node's process stands still: nothing reaches or leaves it, and nothing of it runs.
+    pub fn stop(&self, id: NodeId) {
+        self.board.stop(id);
+        self.paces[&id].halt();
+    }
+
+    pub fn go_on(&self, id: NodeId) {
+        self.paces[&id].go_on();
+        self.board.go_on(id);
+    }
+
+    /// What is done inside a node runs at its pace.
+    pub fn inside<T>(&self, id: NodeId, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        self.paces[&id].keep(work)
     }
 
     /// From now on the node's disk takes long for each sync, or not.
@@ -197,32 +238,12 @@ impl World {
         self.board.heal();
         self.board.calm();
         for id in self.ids() {
-            self.board.go_on(id);
+            self.go_on(id);
             self.slow_down(id, false);
             self.restart(id);
         }
         self.note(|| "healed".to_owned());
     }
-}
-
-/// What tests inject, to see that it is found.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Planted {
-    pub safeguards: Safeguards,
-    /// Disks that say "synced" long before they are.
-    pub early_disk: bool,
-    /// Nodes whose monotonic clock jumps as a wall clock does.
-    pub wall_clock: bool,
-    /// Holders whose clock runs at 0.8.
-    pub slow_holder: bool,
-    /// A client that takes "unknown" for "refused".
-    pub unknown_is_refused: bool,
-    /// A client that is told "leader", and is answered from any node's memory.
-    pub stale_reads: bool,
-    /// A client that takes a lost renewal for a good one.
-    pub deaf_to_loss: bool,
-    /// A client that believes to have released without asking anybody.
-    pub false_release: bool,
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

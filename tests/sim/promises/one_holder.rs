@@ -1,27 +1,32 @@
-//! At any log position a lease has at most as many holders as its limit.
+//! At any log position a lease has at most as many holders as its limit, and nobody holds it but by a grant.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tenure::lease::Change;
 use tenure::types::LeaseName;
 
-use crate::client::LEASES;
-use crate::run::Evidence;
+use crate::client::{LEASES, leases};
+use crate::ledger::{Entry, Ledger};
 
 pub fn limit(name: &LeaseName) -> usize {
     LEASES.iter().find(|(known, _)| *known == name.as_str()).map_or(1, |(_, limit)| *limit as usize)
 }
 
-pub fn check(run: &Evidence) -> Result<(), String> {
-    let mut held: BTreeMap<&LeaseName, BTreeSet<_>> = BTreeMap::new();
-    for (entry, transition) in run.ledger.transitions() {
-        let (name, index) = (&transition.name, entry.index);
-        let holders = held.entry(name).or_default();
-        let held = (&transition.holder, transition.token);
-        let is_grant = matches!(transition.change, Change::Granted(_));
-        let fits = if is_grant { holders.insert(held) } else { holders.remove(&held) };
-        if !fits || holders.len() > limit(name) {
-            return Err(format!("at {index} {transition:?}, and then it is held by {holders:?}"));
+pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
+    for name in leases() {
+        let pairs = |entry: &Entry| entry.held(&name).into_iter().map(|lease| (lease.holder, lease.token));
+        let mut held: BTreeSet<_> = ledger.before(entry).into_iter().flat_map(pairs).collect();
+        for seen in entry.transitions.iter().filter(|seen| seen.name == name) {
+            let pair = (seen.holder.clone(), seen.token);
+            let is_grant = matches!(seen.change, Change::Granted(_));
+            let fits = if is_grant { held.insert(pair) } else { held.remove(&pair) };
+            if !fits || held.len() > limit(&name) {
+                return Err(format!("at {} {seen:?}, and then it is held by {held:?}", entry.index));
+            }
+        }
+        let found: BTreeSet<_> = pairs(entry).collect();
+        if found != held {
+            return Err(format!("at {} {name} is held by {found:?}, and {held:?} were granted it", entry.index));
         }
     }
     Ok(())

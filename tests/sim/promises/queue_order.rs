@@ -2,17 +2,14 @@
 
 use tenure::lease::{Change, GrantCause};
 
-use crate::run::Evidence;
+use crate::ledger::{Entry, Ledger};
 
-pub fn check(run: &Evidence) -> Result<(), String> {
-    for (entry, grant) in run.ledger.transitions() {
-        if grant.change != Change::Granted(GrantCause::Queue) {
-            continue;
-        }
+pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
+    for grant in entry.transitions.iter().filter(|seen| seen.change == Change::Granted(GrantCause::Queue)) {
         let left = |holder: &_| {
             entry.dropped.iter().any(|left| left.waiter.name == grant.name && left.waiter.holder == *holder)
         };
-        let queue = run.ledger.queue_before(entry.index, &grant.name);
+        let queue = ledger.queue_before(entry, &grant.name);
         let granted = |holder: &_| {
             entry.transitions.iter().any(|seen| {
                 seen.part < grant.part
@@ -23,7 +20,9 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         };
         let first = queue.iter().find(|waiter| !left(&waiter.holder) && !granted(&waiter.holder));
         let is_new = !queue.iter().any(|waiter| waiter.holder == grant.holder);
-        if !is_new && first.is_none_or(|first| first.holder != grant.holder) {
+        // Whoever joined in this entry stands behind all who waited before.
+        let fits = if is_new { first.is_none() } else { first.is_some_and(|first| first.holder == grant.holder) };
+        if !fits {
             return Err(format!("{grant:?}, and the queue was {queue:?}"));
         }
     }

@@ -1,18 +1,19 @@
-//! Each grant of a name has a token above every earlier one's.
-
-use std::collections::BTreeMap;
+//! Each grant of a name has a token above every earlier one's, and it is the position of the entry that granted.
 
 use tenure::lease::Change;
 
-use crate::run::Evidence;
+use crate::ledger::{Entry, Ledger};
 
-pub fn check(run: &Evidence) -> Result<(), String> {
-    let mut highest = BTreeMap::new();
-    let grants = run.ledger.transitions().filter(|(_, transition)| matches!(transition.change, Change::Granted(_)));
-    for (entry, grant) in grants {
-        let before = highest.insert(&grant.name, grant.token);
-        if before.is_some_and(|before| before >= grant.token || before.as_u64() >= grant.token.as_u64()) {
+pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
+    let grants = ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Granted(_)));
+    let (own, earlier): (Vec<_>, Vec<_>) = grants.partition(|(at, _)| at.index == entry.index);
+    for (_, grant) in own {
+        let before = earlier.iter().filter(|(_, before)| before.name == grant.name).map(|(_, before)| before.token);
+        if let Some(before) = before.max().filter(|before| before.as_u64() >= grant.token.as_u64()) {
             return Err(format!("{} got {:?} at {}, behind {before:?}", grant.name, grant.token, entry.index));
+        }
+        if entry.asked.as_ref().is_none_or(|asked| asked.position != grant.token) {
+            return Err(format!("{} got {:?} at {:?}", grant.name, grant.token, entry.asked));
         }
     }
     Ok(())

@@ -1,0 +1,208 @@
+//! How fast time passes for a node's tasks, and whether they run at all.
+//!
+//! As fast as it does, and always. With the feature `testing` the tasks of a node can be given another pace instead: a
+//! timer that runs fast or slow, and a process that is stopped and goes on. A task hands its pace on to the tasks that
+//! it starts.
+
+#[cfg(not(feature = "testing"))]
+pub(crate) use steady::{Pace, current, kept, sleep};
+#[cfg(feature = "testing")]
+pub use variable::Pace;
+#[cfg(feature = "testing")]
+pub(crate) use variable::{Rate, current, kept, sleep};
+
+#[cfg(not(feature = "testing"))]
+mod steady {
+    use std::time::Duration;
+
+    /// The only one that there is.
+    #[derive(Clone, Copy)]
+    pub struct Pace;
+
+    pub fn current() -> Pace {
+        Pace
+    }
+
+    impl Pace {
+        pub fn keep<F: Future>(&self, task: F) -> F {
+            task
+        }
+    }
+
+    /// A task that keeps the pace of the one that starts it.
+    pub fn kept<F: Future>(task: F) -> F {
+        task
+    }
+
+    pub fn sleep(time: Duration) -> tokio::time::Sleep {
+        tokio::time::sleep(time)
+    }
+}
+
+#[cfg(feature = "testing")]
+mod variable {
+    use std::cell::RefCell;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use tokio::time::Instant;
+
+    thread_local! {
+        /// That of the task which this thread runs now.
+        static CURRENT: RefCell<Pace> = const { RefCell::new(Pace(None)) };
+    }
+
+    /// The pace of one node's tasks. Clones are the same pace; the default is that of true time.
+    #[derive(Clone, Default)]
+    pub struct Pace(Option<Arc<Own>>);
+
+    struct Own {
+        rate: Rate,
+        halted: Mutex<Halted>,
+    }
+
+    #[derive(Default)]
+    struct Halted {
+        is_halted: bool,
+        /// Who wanted to run meanwhile.
+        tasks: Vec<Waker>,
+    }
+
+    /// A node's time: true time since some moment, times a factor.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Rate {
+        began: Instant,
+        factor: f64,
+    }
+
+    /// A task at a pace.
+    pub struct Paced<F> {
+        pace: Pace,
+        task: Pin<Box<F>>,
+    }
+
+    impl Pace {
+        /// From `began` on, time passes `factor` times as fast as it does.
+        pub fn new(began: Instant, factor: f64) -> Pace {
+            Pace(Some(Arc::new(Own { rate: Rate { began, factor }, halted: Mutex::default() })))
+        }
+
+        /// Nothing of the node runs until it goes on, as after SIGSTOP. Its clock does.
+        pub fn halt(&self) {
+            self.0.iter().for_each(|own| own.halted.lock().is_halted = true);
+        }
+
+        pub fn go_on(&self) {
+            let woken = self.0.iter().flat_map(|own| {
+                let mut halted = own.halted.lock();
+                halted.is_halted = false;
+                std::mem::take(&mut halted.tasks)
+            });
+            woken.collect::<Vec<_>>().into_iter().for_each(Waker::wake);
+        }
+
+        /// Runs a task at this pace.
+        pub fn keep<F: Future>(&self, task: F) -> Paced<F> {
+            Paced { pace: self.clone(), task: Box::pin(task) }
+        }
+
+        pub(crate) fn rate(&self) -> Option<Rate> {
+            self.0.as_ref().map(|own| own.rate)
+        }
+
+        /// Whether a task has to wait; then it is woken later.
+        fn holds_up(&self, task: &Waker) -> bool {
+            let Some(own) = &self.0 else { return false };
+            let mut halted = own.halted.lock();
+            if halted.is_halted && !halted.tasks.iter().any(|waiting| waiting.will_wake(task)) {
+                halted.tasks.push(task.clone());
+            }
+            halted.is_halted
+        }
+    }
+
+    impl Rate {
+        /// What the node's clock shows at this moment.
+        pub fn shown_at(self, moment: Instant) -> Instant {
+            self.began + (moment - self.began).mul_f64(self.factor)
+        }
+
+        /// The moment at which the node's clock shows this.
+        pub fn moment_of(self, shown: Instant) -> Instant {
+            self.began + self.in_true_time(shown - self.began)
+        }
+
+        pub fn in_true_time(self, time: Duration) -> Duration {
+            time.div_f64(self.factor)
+        }
+    }
+
+    impl<F: Future> Future for Paced<F> {
+        type Output = F::Output;
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+            if self.pace.holds_up(context.waker()) {
+                return Poll::Pending;
+            }
+            let _back = Back(CURRENT.replace(self.pace.clone()));
+            self.task.as_mut().poll(context)
+        }
+    }
+
+    /// Brings the pace of before back.
+    struct Back(Pace);
+
+    impl Drop for Back {
+        fn drop(&mut self) {
+            CURRENT.set(std::mem::take(&mut self.0));
+        }
+    }
+
+    pub fn current() -> Pace {
+        CURRENT.with_borrow(Pace::clone)
+    }
+
+    /// A task that keeps the pace of the one that starts it.
+    pub fn kept<F: Future>(task: F) -> Paced<F> {
+        current().keep(task)
+    }
+
+    pub fn sleep(time: Duration) -> tokio::time::Sleep {
+        tokio::time::sleep(current().rate().map_or(time, |rate| rate.in_true_time(time)))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[tokio::test(start_paused = true)]
+        async fn a_task_sleeps_by_its_own_clock_and_so_does_what_it_starts() {
+            let began = Instant::now();
+            let fast = Pace::new(began, 2.0);
+            let started = fast.keep(async { tokio::spawn(kept(sleep(Duration::from_secs(10)))) }).await;
+            started.await.expect("no panic");
+            assert_eq!(began.elapsed().as_secs(), 5);
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(began.elapsed().as_secs(), 15, "and nobody else");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_halted_task_does_nothing_until_it_goes_on_and_then_finds_its_timers_late() {
+            let began = Instant::now();
+            let pace = Pace::new(began, 1.0);
+            let task = tokio::spawn(pace.keep(async move {
+                sleep(Duration::from_secs(1)).await;
+                began.elapsed().as_secs()
+            }));
+            tokio::task::yield_now().await;
+            pace.halt();
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            assert!(!task.is_finished());
+            pace.go_on();
+            assert_eq!(task.await.expect("no panic"), 7);
+        }
+    }
+}

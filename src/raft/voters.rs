@@ -1,0 +1,19 @@
+//! Changing who votes, for tests: the product has no way to ask for it.
+
+use std::collections::BTreeSet;
+
+use super::handle::RaftHandle;
+use crate::storage::Storage;
+use crate::types::NodeId;
+
+impl<S: Storage> RaftHandle<S> {
+    /// Has exactly these members vote, by way of both majorities; the others stay, without a vote.
+    pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
+        self.raft().change_membership(voters, true).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Who votes, as this member sees it.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.members().into_iter().filter(|member| member.voter).map(|member| member.id).collect()
+    }
+}

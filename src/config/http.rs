@@ -8,8 +8,8 @@ use super::reader::Reader;
 pub struct HttpLimits {
     /// Open connections.
     pub max_connections: usize,
-    /// Claims, revokes and reads that are being carried out. Renewals, releases and hand-overs do not count: who has
-    /// a lease gets in when others do not.
+    /// Claims, revokes and reads. A quarter of them is carried out at a time; the others wait for their turn, for
+    /// 250 ms at most. Renewals, releases and hand-overs do not count: who has a lease gets in when others do not.
     pub max_requests: usize,
     /// Claims that wait in a queue.
     pub max_waits: usize,

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::Place;
+use super::admission::Turn;
 use super::answer;
 use super::app::App;
 use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
@@ -24,7 +24,7 @@ use crate::types::{HolderId, LeaseName};
     ))]
 pub(super) async fn get(
     State(app): State<App>,
-    _place: Place,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -39,7 +39,7 @@ pub(super) async fn get(
     responses((status = 200, description = "Who had it, and how that ended", body = api::History)))]
 pub(super) async fn history(
     State(app): State<App>,
-    _place: Place,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -54,7 +54,7 @@ pub(super) async fn history(
     responses((status = 200, description = "The queue", body = api::Queue)))]
 pub(super) async fn queue(
     State(app): State<App>,
-    _place: Place,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -83,7 +83,7 @@ pub(super) struct ExplainParams {
     responses((status = 200, description = "The explanation", body = api::Explanation)))]
 pub(super) async fn explain(
     State(app): State<App>,
-    _place: Place,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ExplainParams>,
@@ -125,7 +125,7 @@ pub(super) struct ListParams {
     responses((status = 200, description = "One page", body = api::LeasePage)))]
 pub(super) async fn list(
     State(app): State<App>,
-    _place: Place,
+    _turn: Turn,
     hop: Hop,
     Params(params): Params<ListParams>,
 ) -> Result<Response, Refused> {

@@ -13,11 +13,14 @@ use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures::{self, percentile};
 use crate::flood::{Flood, Line, Tally, token};
 
+/// Where three nodes and a build share a processor, an election timeout below a second measures the scheduler.
+const TIMINGS: &str =
+    "[raft]\nheartbeat_interval_ms = 250\nelection_timeout_min_ms = 1000\nelection_timeout_max_ms = 1500\n";
 /// Clients of the closed loop that measures what can be served, and for how long it does.
-const MEASURING: usize = 64;
+const MEASURING: usize = 192;
 const MEASURED: Duration = Duration::from_secs(4);
 /// Clients of the flood, and how many times more claims they mean to send than can be served.
-const CLIENTS: usize = 3_000;
+const CLIENTS: usize = 6_000;
 const TIMES: usize = 10;
 /// The least that must really be offered: below that the machine was too busy to show anything.
 const LEAST_TIMES: usize = 2;
@@ -86,7 +89,7 @@ async fn start_on_one_processor() -> Cluster {
     }
     // Processes and threads are born with the processors of the thread that starts them.
     sched_setaffinity(None, &one).expect("fewer than it has");
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(TIMINGS).await;
     sched_setaffinity(None, &rest).expect("fewer than it had");
     cluster
 }

@@ -29,16 +29,42 @@ impl Connection {
     }
 
     pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
+        self.send_body(path, body).await?;
+        self.answer().await
+    }
+
+    /// Sends the head of a request, which begins with this, and does not wait.
+    pub async fn send(&mut self, request: &str) -> io::Result<()> {
+        self.stream.write_all(format!("{request} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host).as_bytes()).await
+    }
+
+    /// Posts and does not wait.
+    pub async fn send_body(&mut self, path: &str, body: &str) -> io::Result<()> {
         let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}",
-            self.host
-        );
-        self.call(request.as_bytes()).await
+        let head = format!("content-type: application/json\r\ncontent-length: {length}");
+        let host = &self.host;
+        let request = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\n{head}\r\n\r\n{body}");
+        self.stream.write_all(request.as_bytes()).await
+    }
+
+    /// Reads until these bytes have come, and forgets what came up to then.
+    pub async fn read_until(&mut self, wanted: &[u8]) -> io::Result<()> {
+        self.received.clear();
+        while !self.received.windows(wanted.len()).any(|window| window == wanted) {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
     }
 
     async fn call(&mut self, request: &[u8]) -> io::Result<Answer> {
         self.stream.write_all(request).await?;
+        self.answer().await
+    }
+
+    /// The answer to what was sent.
+    pub async fn answer(&mut self) -> io::Result<Answer> {
         self.received.clear();
         let mut head = None;
         loop {

@@ -7,6 +7,7 @@
 mod bulk;
 mod cluster;
 mod contended;
+mod crowd;
 mod failover;
 mod fsync;
 mod holder;
@@ -24,6 +25,9 @@ use cluster::Cluster;
 
 /// How long each steady workload is measured.
 const MEASURE: Duration = Duration::from_secs(5);
+
+/// Clients that watch, or wait, at once. Each is a file of this process and of a node's: see `ulimit -n`.
+const CROWD: usize = 10_000;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -59,6 +63,13 @@ async fn main() {
     }
     if wanted("idle") {
         print(idle::run(&cluster, MEASURE).await);
+    }
+    if wanted("watchers") {
+        print(crowd::watchers(&cluster, CROWD).await);
+    }
+    if wanted("waiters") {
+        print(crowd::waiters(&cluster, CROWD, CROWD).await);
+        print(crowd::waiters(&cluster, CROWD, 1).await);
     }
     if wanted("failover") {
         print(failover::handover(&mut cluster, 5).await);

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
+use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::Failure;
+use super::files;
 use super::signals::Signals;
-use crate::config::{Config, NodeEntry};
+use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeSlot, RenderMetrics, Settings};
 use crate::node::Node;
 
@@ -24,36 +26,72 @@ pub struct Host {
 }
 
 /// The public listener, which serves health before the node has started.
+///
+/// It has threads of its own. However many requests there are, what the nodes say to each other does not wait behind
+/// them: the kernel shares the processors among threads, and a runtime serves its tasks in turn.
 struct Http {
+    /// Taken out at its end.
+    runtime: Option<Runtime>,
     task: JoinHandle<()>,
     stop: CancellationToken,
 }
 
 impl Host {
-    /// Listens, then starts the node. While it starts, `/livez` and `/readyz` answer already.
-    pub async fn start(config: &Config, entry: &NodeEntry, metrics: Option<RenderMetrics>) -> Result<Host, Failure> {
+    /// Listens, then starts the node, one of so many `nodes` in this process. While it starts, `/livez` and `/readyz`
+    /// answer already.
+    pub async fn start(
+        config: &Config,
+        entry: &NodeEntry,
+        nodes: usize,
+        metrics: Option<RenderMetrics>,
+    ) -> Result<Host, Failure> {
         let http_listener = listen(&entry.http, entry.id).await?;
         let slot = NodeSlot::empty();
-        let settings = Settings { metrics, ..Settings::new(entry.id) };
-        let stop = CancellationToken::new();
-        // If the start is given up, the guard stops the listener.
-        let guard = stop.clone().drop_guard();
-        let task = tokio::spawn(http::serve(http_listener, slot.clone(), settings, stop.clone()));
+        let max_connections = files::connections(config.http.max_connections, nodes);
+        let limits = HttpLimits { max_connections, ..config.http };
+        let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
+        let http = Http::start(http_listener, slot.clone(), settings).map_err(Failure::Other)?;
         let node = Node::builder_from(config, entry.id)
             .start()
             .await
             .map_err(|error| Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))))?;
         slot.fill(&node);
-        guard.disarm();
-        Ok(Host { node, http: Http { task, stop } })
+        Ok(Host { node, http })
     }
 
     /// Hands leadership on, drains and leaves; then ends the public listener.
     pub async fn stop(self) {
         self.node.shutdown().await;
-        self.http.stop.cancel();
-        if let Err(error) = self.http.task.await {
+        self.http.stop().await;
+    }
+}
+
+impl Http {
+    fn start(listener: TcpListener, slot: NodeSlot, settings: Settings) -> anyhow::Result<Http> {
+        let runtime = runtime::Builder::new_multi_thread().thread_name("http").enable_all().build()?;
+        let stop = CancellationToken::new();
+        let listener = {
+            let _of_its_own = runtime.enter();
+            TcpListener::from_std(listener.into_std()?)?
+        };
+        let task = runtime.spawn(http::serve(listener, slot, settings, stop.clone()));
+        Ok(Http { runtime: Some(runtime), task, stop })
+    }
+
+    /// Returns when the last request is answered.
+    async fn stop(mut self) {
+        self.stop.cancel();
+        if let Err(error) = (&mut self.task).await {
             warn!(%error, "the public listener did not end well");
+        }
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | `run`, `elect` | a command that runs while a lease is held; leading, and seeing who leads |
 //! | `serve`, `dev` | running nodes |
 //! | `host` | one node with its listeners, from start to end |
+//! | `files` | how many connections the process can have |
 //! | `signals` | being asked to stop |
 //! | `output` | tables, JSON, words |
 //! | `failure` | what goes wrong, and its exit code |
@@ -21,6 +22,7 @@ mod duration;
 #[cfg(target_os = "linux")]
 mod elect;
 mod failure;
+mod files;
 mod host;
 mod lease;
 mod note;

@@ -39,7 +39,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let metrics = telemetry::Metrics::install(Some(entry.id))?;
     let host = tokio::select! {
-        host = Host::start(&config, entry, Some(metrics.render())) => host?,
+        host = Host::start(&config, entry, 1, Some(metrics.render())) => host?,
         signal = signals.next() => {
             info!(signal, "asked to stop before the node had started");
             return Ok(());

@@ -5,6 +5,7 @@
 //! address and opens no data directory.
 
 mod address;
+mod http;
 mod lease;
 mod nodes;
 mod number;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use address::is_loopback;
+pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy};
 pub use nodes::{MemberConfig, NodeEntry};
 pub use raft::RaftTimings;
@@ -40,6 +42,7 @@ pub struct Config {
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
     pub ttl: TtlPolicy,
+    pub http: HttpLimits,
     /// Addresses other than loopback are accepted although nothing on them is encrypted or authenticated.
     pub allow_insecure_network: bool,
 }
@@ -74,8 +77,11 @@ impl Config {
         let nodes = nodes::read(&mut root, folder, allow_insecure_network);
         let raft = root.section("raft", raft::read);
         let (lease, ttl) = root.section("lease", lease::read);
+        let http = root.section("http", http::read);
         match root.finish() {
-            problems if problems.is_empty() => Ok(Config { cluster, nodes, raft, lease, ttl, allow_insecure_network }),
+            problems if problems.is_empty() => {
+                Ok(Config { cluster, nodes, raft, lease, ttl, http, allow_insecure_network })
+            }
             problems => Err(Problems(problems)),
         }
     }
@@ -94,6 +100,7 @@ impl Config {
             raft: RaftTimings::lan(),
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
+            http: HttpLimits::default(),
             allow_insecure_network: false,
         }
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::NodeSlot;
+use super::admission::Admission;
 use super::refusal::Refused;
+use crate::config::HttpLimits;
 use crate::node::Node;
 use crate::types::NodeId;
 
@@ -22,10 +23,8 @@ pub struct Settings {
     pub node: NodeId,
     /// What `/metrics` says; without it there is no such path.
     pub metrics: Option<RenderMetrics>,
-    /// Most connections at once. One more is told 503 and closed.
-    pub max_connections: usize,
-    /// Most watches at once. One more is refused as `too_busy`.
-    pub max_watches: usize,
+    /// One more connection is told 503 and closed; one more of the others is refused as `too_busy`.
+    pub limits: HttpLimits,
     /// A connection is closed when the head of its next request is not complete after this long; an idle one too.
     pub head_timeout: Duration,
     /// A body must be complete after this long.
@@ -39,8 +38,7 @@ impl Settings {
         Settings {
             node,
             metrics: None,
-            max_connections: 10_000,
-            max_watches: 1_000,
+            limits: HttpLimits::default(),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(10),
             watch_keep_alive: Duration::from_secs(10),
@@ -55,8 +53,7 @@ pub(super) struct App(Arc<Shared>);
 pub(super) struct Shared {
     pub settings: Settings,
     pub node: NodeSlot,
-    /// One permit for each watch that may be open.
-    pub watches: Arc<Semaphore>,
+    pub admission: Admission,
     pub openapi: Bytes,
     /// Cancelled when the listener stops: what never ends by itself ends then.
     pub shutdown: CancellationToken,
@@ -64,9 +61,9 @@ pub(super) struct Shared {
 
 impl App {
     pub fn new(node: NodeSlot, settings: Settings, shutdown: CancellationToken) -> App {
-        let watches = Arc::new(Semaphore::new(settings.max_watches));
+        let admission = Admission::new(settings.limits);
         let openapi = Bytes::from(super::document());
-        App(Arc::new(Shared { settings, node, watches, openapi, shutdown }))
+        App(Arc::new(Shared { settings, node, admission, openapi, shutdown }))
     }
 
     /// The node, once it has started and while it is there.

@@ -5,6 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::admission::Turn;
 use super::answer;
 use super::app::App;
 use super::input::{Body, Hop, Name, Params};
@@ -26,11 +27,17 @@ use crate::node::{Request, wire};
     ))]
 pub(super) async fn acquire(
     State(app): State<App>,
+    turn: Turn,
     hop: Hop,
     Name(name): Name,
     Body(body): Body<api::Acquire>,
 ) -> Result<Response, Refused> {
     let claim = wire::claim(&app.node()?.ttl(), name, body)?;
+    // One that waits may be in hand for a day: it has a place among its own kind.
+    let (_place, _turn) = match claim.wait_ms {
+        Some(_) => (Some(app.admission.waits.take()?), None),
+        None => (None, Some(turn)),
+    };
     let response = hop.ask(&app, Request::Acquire(claim)).await?;
     answer::reply(response, wire::granted)
 }
@@ -115,6 +122,7 @@ pub(super) struct RevokeParams {
     responses((status = 200, description = "How many holders lost it", body = api::Revoked)))]
 pub(super) async fn revoke(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<RevokeParams>,

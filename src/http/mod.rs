@@ -10,6 +10,7 @@
 //! | `slot` | the node, from before it has started until after it has gone |
 //! | `mount` | the same paths in somebody else's application |
 //! | `routes`, `openapi` | which paths there are, and the document that says so |
+//! | `admission` | how much is in hand at once, and what is refused at the door |
 //! | `observe` | what every request has: the node's header, counts and durations |
 //! | `input` | parts of requests, parsed |
 //! | `answer`, `refusal` | answers and problems, as HTTP responses |
@@ -17,6 +18,7 @@
 //!
 //! This module must not know Raft, storage or the connections between nodes.
 
+mod admission;
 mod answer;
 mod app;
 mod claims;

@@ -7,6 +7,7 @@
 //! | `tenure_http_connections` | gauge | |
 //! | `tenure_http_connections_refused_total` | counter | |
 //! | `tenure_http_watches` | gauge | |
+//! | `tenure_refused_total` | counter | `reason`; the leader counts its own queue by the same name |
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -36,6 +37,7 @@ pub fn describe_metrics() {
     describe_histogram!("tenure_http_request_seconds", Unit::Seconds, "Time to the head of an answer, waits included");
     describe_gauge!("tenure_http_connections", "Connections of the public listener");
     describe_counter!("tenure_http_connections_refused_total", "Connections closed because there were too many");
+    describe_counter!("tenure_refused_total", "Requests refused as too_busy");
     describe_gauge!("tenure_http_watches", "Watches that are open");
 }
 

@@ -5,6 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::admission::Turn;
 use super::answer;
 use super::app::App;
 use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
@@ -23,6 +24,7 @@ use crate::types::{HolderId, LeaseName};
     ))]
 pub(super) async fn get(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -37,6 +39,7 @@ pub(super) async fn get(
     responses((status = 200, description = "Who had it, and how that ended", body = api::History)))]
 pub(super) async fn history(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -51,6 +54,7 @@ pub(super) async fn history(
     responses((status = 200, description = "The queue", body = api::Queue)))]
 pub(super) async fn queue(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
@@ -79,6 +83,7 @@ pub(super) struct ExplainParams {
     responses((status = 200, description = "The explanation", body = api::Explanation)))]
 pub(super) async fn explain(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ExplainParams>,
@@ -120,6 +125,7 @@ pub(super) struct ListParams {
     responses((status = 200, description = "One page", body = api::LeasePage)))]
 pub(super) async fn list(
     State(app): State<App>,
+    _turn: Turn,
     hop: Hop,
     Params(params): Params<ListParams>,
 ) -> Result<Response, Refused> {

@@ -34,7 +34,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// closes every connection at once, which is how a caller bounds the wait. Metrics go to the recorder that is
 /// installed when this is called.
 pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(settings.max_connections));
+    let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let head_timeout = settings.head_timeout;
     let router = routes::whole(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();

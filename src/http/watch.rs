@@ -19,10 +19,10 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use metrics::gauge;
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 
+use super::admission::Place;
 use super::answer;
 use super::app::App;
 use super::input::Params;
@@ -70,12 +70,11 @@ pub(super) async fn watch(
     let last_seen = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
     let after = after.map_err(|error| Refused::invalid(format!("after: {error}")))?;
-    let permit = app.watches.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| Refused::new(Code::TooBusy, "the node has as many watches as it takes"))?;
+    let place = app.admission.watches.take()?;
     let watch = node.watch(after.map(EventId::into)).map_err(wire::compacted)?;
     // A stream that begins now says where that is, so that it can be resumed before its first event.
     let after = watch.position().into();
-    let stream = Stream::new(&app, watch, params.prefix, after, permit);
+    let stream = Stream::new(&app, watch, params.prefix, after, place);
     let chunks = futures_util::stream::unfold(stream, Stream::next_chunk);
     let mut response = answer::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -97,12 +96,12 @@ struct Stream {
     keep_alive: Interval,
     is_first: bool,
     is_over: bool,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
     _open: Open,
 }
 
 impl Stream {
-    fn new(app: &App, watch: Watch, prefix: String, after: EventId, permit: OwnedSemaphorePermit) -> Stream {
+    fn new(app: &App, watch: Watch, prefix: String, after: EventId, place: Place) -> Stream {
         let mut keep_alive = tokio::time::interval(app.settings.watch_keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         keep_alive.reset();
@@ -116,7 +115,7 @@ impl Stream {
             keep_alive,
             is_first: true,
             is_over: false,
-            _permit: permit,
+            _place: place,
             _open: Open::new(gauge!("tenure_http_watches")),
         }
     }

@@ -9,6 +9,7 @@
 //! | `tenure_raft_applied_index` | log index of the last entry applied here |
 //! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; 0 while it leads |
 //! | `tenure_cluster_time_seconds` | cluster time here: what leases lapse by |
+//! | `tenure_commands_waiting` by `class` | commands of the leader that wait for an entry of the log: `urgent`, `ordinary` |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, counter, gauge};
 
 use super::Inner;
+use super::queue::Class;
 use crate::lease::{Change, Transition};
 use crate::peer::Transport;
 use crate::storage::Storage;
@@ -33,6 +35,8 @@ struct Gauges {
     applied: Gauge,
     contact: Gauge,
     cluster_time: Gauge,
+    urgent: Gauge,
+    ordinary: Gauge,
 }
 
 impl Gauges {
@@ -47,6 +51,8 @@ impl Gauges {
             applied: gauge!("tenure_raft_applied_index"),
             contact: gauge!("tenure_raft_leader_contact_seconds"),
             cluster_time: gauge!("tenure_cluster_time_seconds"),
+            urgent: gauge!("tenure_commands_waiting", "class" => "urgent"),
+            ordinary: gauge!("tenure_commands_waiting", "class" => "ordinary"),
         }
     }
 }
@@ -70,6 +76,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             gauges.applied.set(applied as f64);
             gauges.contact.set(contact.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
             gauges.cluster_time.set(now as f64 / 1e3);
+            gauges.urgent.set(self.proposer.waiting(Class::Urgent) as f64);
+            gauges.ordinary.set(self.proposer.waiting(Class::Ordinary) as f64);
             tokio::time::sleep(INTERVAL).await;
         }
     }

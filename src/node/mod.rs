@@ -18,6 +18,7 @@ mod local;
 mod meters;
 mod promise;
 mod proposer;
+mod queue;
 mod request;
 mod route;
 mod start;

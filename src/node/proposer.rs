@@ -1,23 +1,22 @@
 //! Gathers commands into log entries: what arrives while an entry is on its way goes into the next one, so that one
 //! sync of a majority of disks serves everybody who waited for it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use metrics::{Counter, counter};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lead::LeadClock;
+use super::queue::{Class, Full, Queue, Waiting};
 use super::request::RequestError;
 use crate::lease::{Batch, Command, Outcome, Refusal};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, ProposeError, RaftHandle};
 use crate::storage::{Position, Storage};
 
-/// Commands that wait for an entry; more are refused as busy.
-const QUEUE: usize = 32_768;
-/// Commands in one entry.
-const MAX_COMMANDS: usize = 1024;
 /// Entries on their way at once. Two keep the disk and the network busy; more would only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
 /// Largest command, in bytes as estimated by [`weight`].
@@ -50,84 +49,137 @@ pub(super) struct Answered {
 
 /// Where commands are handed in.
 #[derive(Clone)]
-pub(super) struct Proposer {
-    jobs: mpsc::Sender<Job>,
+pub(super) struct Proposer(Arc<Shared>);
+
+/// The task's end of it. Once it is dropped nothing is taken any more.
+pub(super) struct Jobs(Arc<Shared>);
+
+struct Shared {
+    /// `None` once the task has ended.
+    queue: Mutex<Option<Queue<Job>>>,
+    /// Something waits where nothing did.
+    filled: Notify,
+    refused: Refused,
 }
 
-/// The task's end of it.
-pub(super) struct Jobs(mpsc::Receiver<Job>);
+/// Counts refusals by what caused them.
+struct Refused {
+    too_slow: Counter,
+    too_many: Counter,
+    late: Counter,
+}
 
 impl Proposer {
     pub fn new() -> (Proposer, Jobs) {
-        let (jobs, receiver) = mpsc::channel(QUEUE);
-        (Proposer { jobs }, Jobs(receiver))
+        let counter = |reason: &'static str| counter!("tenure_refused_total", "reason" => reason);
+        let refused =
+            Refused { too_slow: counter("queue_slow"), too_many: counter("queue_full"), late: counter("queue_late") };
+        let queue = Mutex::new(Some(Queue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
+        let shared = Arc::new(Shared { queue, filled: Notify::new(), refused });
+        (Proposer(shared.clone()), Jobs(shared))
     }
 
     /// Proposes and waits until the command is applied here.
     pub async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
-        if weight(&command) > MAX_COMMAND_BYTES {
+        let weight = weight(&command);
+        if weight > MAX_COMMAND_BYTES {
             return Err(NoOutcome::Refused(RequestError::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
-        self.jobs.try_send(Job { command, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NoOutcome::Refused(RequestError::Busy),
-            mpsc::error::TrySendError::Closed(_) => NoOutcome::Refused(RequestError::ShuttingDown),
-        })?;
+        self.hand_in(weight, Job { command, answer }).map_err(NoOutcome::Refused)?;
         answered.await.unwrap_or_else(|_| Err(NoOutcome::Unknown("the node stopped".into())))
+    }
+
+    fn hand_in(&self, weight: usize, job: Job) -> Result<(), RequestError> {
+        let Shared { queue, filled, refused } = &*self.0;
+        let mut queue = queue.lock();
+        let queue = queue.as_mut().ok_or(RequestError::ShuttingDown)?;
+        let was_empty = queue.is_empty();
+        queue.push(Class::of(&job.command), weight, job, Instant::now()).map_err(|full| {
+            match full {
+                Full::TooSlow => refused.too_slow.increment(1),
+                Full::TooMany => refused.too_many.increment(1),
+            }
+            RequestError::Busy
+        })?;
+        if was_empty {
+            filled.notify_one();
+        }
+        Ok(())
+    }
+
+    /// How many commands of a class wait for an entry.
+    pub fn waiting(&self, class: Class) -> usize {
+        self.0.queue.lock().as_ref().map_or(0, |queue| queue.len(class))
+    }
+}
+
+impl Jobs {
+    /// What `look` sees of the queue or makes of it.
+    fn queue<R>(&self, look: impl FnOnce(&mut Queue<Job>) -> R) -> R {
+        look(self.0.queue.lock().as_mut().expect("only the end of this takes it away"))
+    }
+
+    /// Refuses what has waited for too long.
+    fn refuse_late(&self) {
+        let late = self.queue(|queue| queue.take_late(Instant::now()));
+        self.0.refused.late.increment(late.len() as u64);
+        answer_all(late, &NoOutcome::Refused(RequestError::Busy));
+    }
+
+    /// The jobs of the next entry; `None` if nothing waits.
+    fn next_entry(&self) -> Option<Vec<Waiting<Job>>> {
+        // A claim whose caller has gone is not made: nobody would know of it.
+        let entry = self.queue(|queue| queue.take_entry(|job| !job.answer.is_closed()));
+        (!entry.is_empty()).then_some(entry)
+    }
+
+    /// The entry that was sent then has ended, and these jobs have to go into another one.
+    fn entry_done(&self, sent: Instant, postponed: Vec<Waiting<Job>>) {
+        self.queue(|queue| {
+            queue.entry_done(sent, Instant::now());
+            queue.push_again(postponed);
+        });
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        let left = self.0.queue.lock().take();
+        answer_all(
+            left.map_or(Vec::new(), |mut queue| queue.take_all()),
+            &NoOutcome::Refused(RequestError::ShuttingDown),
+        );
     }
 }
 
 /// Runs until `stop`; whatever is still waiting then is answered as certainly not done.
-pub(super) async fn run<S: Storage>(
-    mut jobs: Jobs,
-    raft: Arc<RaftHandle<S>>,
-    clock: LeadClock,
-    proposer: Proposer,
-    stop: CancellationToken,
-) {
-    let mut again: VecDeque<Job> = VecDeque::new();
+pub(super) async fn run<S: Storage>(jobs: Jobs, raft: Arc<RaftHandle<S>>, clock: LeadClock, stop: CancellationToken) {
     let mut in_flight = FuturesUnordered::new();
-    let mut gathered = Vec::with_capacity(MAX_COMMANDS);
-    // A clone of the sender that keeps the queue open: the task ends by `stop`, not by its callers.
-    let _proposer = proposer;
     loop {
         let room = in_flight.len() < MAX_IN_FLIGHT;
+        let next_late = jobs.queue(|queue| queue.next_late());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Some(postponed) = in_flight.next(), if !in_flight.is_empty() => {
-                again.extend::<Vec<Job>>(postponed);
-                if again.is_empty() {
-                    continue;
-                }
-            }
-            received = jobs.0.recv_many(&mut gathered, MAX_COMMANDS), if room => {
-                debug_assert!(received > 0, "the queue is held open");
-                again.extend(gathered.drain(..));
-            }
+            Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
+            () = jobs.0.filled.notified(), if room => {}
+            // Only what cannot go on its way gets late: with room it is taken in this round.
+            () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}
         }
-        while in_flight.len() < MAX_IN_FLIGHT && !again.is_empty() {
-            let batch = take_batch(&mut again);
-            match clock.lead() {
-                Some(lead) => {
-                    let stamp = clock.stamp(&lead);
-                    in_flight.push(propose(raft.clone(), lead.term, stamp, batch));
-                }
-                None => answer_all(batch, &NoOutcome::NotLeader),
-            }
+        jobs.refuse_late();
+        while in_flight.len() < MAX_IN_FLIGHT
+            && let Some(batch) = jobs.next_entry()
+        {
+            let Some(lead) = clock.lead() else {
+                answer_all(batch.into_iter().map(|waiting| waiting.job), &NoOutcome::NotLeader);
+                continue;
+            };
+            let (raft, stamp, sent) = (raft.clone(), clock.stamp(&lead), Instant::now());
+            jobs.queue(|queue| queue.entry_sent(sent));
+            in_flight.push(async move { (sent, propose(raft, lead.term, stamp, batch).await) });
         }
     }
-    answer_all(again.into(), &NoOutcome::Refused(RequestError::ShuttingDown));
-}
-
-fn take_batch(waiting: &mut VecDeque<Job>) -> Vec<Job> {
-    let mut bytes = 0;
-    let fits = waiting.iter().take(MAX_COMMANDS).take_while(|job| {
-        bytes += weight(&job.command);
-        bytes <= MAX_COMMAND_BYTES
-    });
-    let count = fits.count().max(1);
-    waiting.drain(..count).collect()
 }
 
 /// Proposes one entry and answers its jobs. Returns those that have to go into another entry.
@@ -135,40 +187,39 @@ async fn propose<S: Storage>(
     raft: Arc<RaftHandle<S>>,
     term: u64,
     stamp: crate::lease::Stamp,
-    jobs: Vec<Job>,
-) -> Vec<Job> {
-    let (commands, answers): (Vec<Command>, Vec<_>) = jobs.into_iter().map(|job| (job.command, job.answer)).unzip();
+    jobs: Vec<Waiting<Job>>,
+) -> Vec<Waiting<Job>> {
+    let part = |Waiting { class, since, weight, job }: Waiting<Job>| (job.command, (class, since, weight, job.answer));
+    let (commands, rest): (Vec<Command>, Vec<_>) = jobs.into_iter().map(part).unzip();
     let batch = Batch { stamp, commands };
     let proposed = raft.propose(term, Proposal::leases(&batch)).await;
-    let jobs = batch.commands.into_iter().zip(answers).map(|(command, answer)| Job { command, answer });
-    match proposed {
-        Ok((position, Applied(outcomes))) => answer_each(jobs.collect(), position, outcomes),
-        Err(ProposeError::NotLeader) => {
-            answer_all(jobs.collect(), &NoOutcome::NotLeader);
-            Vec::new()
-        }
-        Err(ProposeError::Unknown(reason)) => {
-            answer_all(jobs.collect(), &NoOutcome::Unknown(reason));
-            Vec::new()
-        }
-    }
+    let join =
+        |(command, (class, since, weight, answer))| Waiting { class, since, weight, job: Job { command, answer } };
+    let jobs = batch.commands.into_iter().zip(rest).map(join);
+    let no_outcome = match proposed {
+        Ok((position, Applied(outcomes))) => return answer_each(jobs.collect(), position, outcomes),
+        Err(ProposeError::NotLeader) => NoOutcome::NotLeader,
+        Err(ProposeError::Unknown(reason)) => NoOutcome::Unknown(reason),
+    };
+    answer_all(jobs.map(|waiting| waiting.job), &no_outcome);
+    Vec::new()
 }
 
-fn answer_each(jobs: Vec<Job>, position: Position, outcomes: Vec<Outcome>) -> Vec<Job> {
+fn answer_each(jobs: Vec<Waiting<Job>>, position: Position, outcomes: Vec<Outcome>) -> Vec<Waiting<Job>> {
     assert_eq!(jobs.len(), outcomes.len(), "one outcome a command");
     let mut again = Vec::new();
-    for (job, outcome) in jobs.into_iter().zip(outcomes) {
+    for (waiting, outcome) in jobs.into_iter().zip(outcomes) {
         if outcome == Outcome::Refused(Refusal::GrantedInThisEntry) {
-            again.push(job);
+            again.push(waiting);
         } else {
             // The caller may have gone; the command is done all the same.
-            let _ = job.answer.send(Ok(Answered { outcome, position }));
+            let _ = waiting.job.answer.send(Ok(Answered { outcome, position }));
         }
     }
     again
 }
 
-fn answer_all(jobs: Vec<Job>, how: &NoOutcome) {
+fn answer_all(jobs: impl IntoIterator<Item = Job>, how: &NoOutcome) {
     for job in jobs {
         let _ = job.answer.send(Err(how.clone()));
     }

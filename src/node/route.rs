@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Inner;
 use super::proposer::NoOutcome;
+use super::queue::Class;
 use super::request::{Answer, Consistency, Request, RequestError, Response};
 use crate::lease::{Command, Outcome};
 use crate::peer::{CallError, Lane, Transport};
@@ -110,7 +111,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let timeout = self.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
         let called = tokio::select! {
-            called = self.transport.call(leader, &info.peer, Lane::Request, call, timeout) => called,
+            called = self.transport.call(leader, &info.peer, request.lane(), call, timeout) => called,
             // It may be frozen, or cut off: then it never answers.
             () = async {
                 while leadership.now().leader.is_none_or(|now| now == leader) {
@@ -197,6 +198,13 @@ impl Request {
         match self {
             Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
             Request::Change(command) => matches!(command, Command::Renew { .. }),
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Request::Change(command) if Class::of(command) == Class::Urgent => Lane::Urgent,
+            _ => Lane::Request,
         }
     }
 

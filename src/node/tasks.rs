@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
 use super::Inner;
@@ -25,6 +26,8 @@ use crate::token::FencingToken;
 
 /// Bytes of waiters in one command that keeps them waiting.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
+/// Waiters that leave queues side by side.
+const LEAVE_AT_ONCE: usize = 1_024;
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     pub(super) fn begin(
@@ -35,7 +38,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         known: Arc<Acquaintances>,
     ) {
         let stop = self.stop.clone();
-        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), self.proposer.clone(), stop.clone());
+        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), stop.clone());
         self.tasks.spawn(kept(run));
         let timekeeper = Timekeeper {
             node: self.id,
@@ -82,9 +85,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// Gives up the places of requests that went away.
     async fn leave_queues(self: Arc<Self>, mut left: mpsc::UnboundedReceiver<WaiterId>) {
-        while let Some(waiter) = left.recv().await {
+        let mut gone = Vec::new();
+        // Together, because thousands may go at once.
+        while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
+            let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
             // What fails is forgotten when the patience ends.
-            let _ = self.proposer.propose(Command::LeaveQueue { waiter }).await;
+            join_all(gone.drain(..).map(leave)).await;
         }
     }
 }

@@ -19,7 +19,7 @@ use super::handshake::{self, Identity, Incarnations, Refusal};
 use super::{Lane, Service};
 use crate::types::NodeId;
 
-/// Most connections at once: four lanes from each of the other nodes, and room for those that have just broken.
+/// Most connections at once: five lanes from each of the other nodes, and room for those that have just broken.
 const MAX_CONNECTIONS: usize = 256;
 /// Longest time a caller may take to say who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -33,17 +33,19 @@ pub enum Lane {
     Snapshot,
     /// Client requests on their way to the leader.
     Request,
+    /// Those that keep or free a lease: they do not wait behind the others.
+    Urgent,
 }
 
 impl Lane {
-    pub const ALL: [Lane; 4] = [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request];
+    pub const ALL: [Lane; 5] = [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent];
 
     /// Largest body of a frame, in bytes.
     pub fn max_body(self) -> usize {
         match self {
             Lane::Control => 1 << 20,
             Lane::Log | Lane::Snapshot => 4 << 20,
-            Lane::Request => 16 << 20,
+            Lane::Request | Lane::Urgent => 16 << 20,
         }
     }
 

@@ -103,7 +103,7 @@ impl Transport for TcpTransport {
             Ok(Err(Broken::AfterSending(reason))) => Err(CallError::Lost { target, reason }),
             Err(_) => {
                 // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
-                if lane != Lane::Request {
+                if !matches!(lane, Lane::Request | Lane::Urgent) {
                     connection.close();
                 }
                 Err(timed_out())

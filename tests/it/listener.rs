@@ -147,7 +147,7 @@ async fn a_client_that_dawdles_loses_its_connection() {
 
 #[tokio::test]
 async fn a_connection_too_many_is_told_so_and_the_others_stay() {
-    let listener = Listener::start(|settings| settings.max_connections = 1).await;
+    let listener = Listener::start(|settings| settings.limits.max_connections = 1).await;
     let mut first = listener.connect().await;
     let ask = "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n";
     let mut answer = [0; 12];

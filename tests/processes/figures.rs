@@ -16,6 +16,14 @@ pub fn print(what: &str, samples: &mut [Duration]) {
     println!("{what}: {} samples, min {min} ms, median {} ms, p95 {} ms, max {max} ms", samples.len(), at(50), at(95));
 }
 
+/// Resident memory of a process, in bytes.
+pub fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
 #[test]
 fn a_percentile_is_one_of_the_samples() {
     let samples: Vec<Duration> = (1..=20).map(Duration::from_millis).collect();

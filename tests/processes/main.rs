@@ -1,12 +1,14 @@
 //! Real processes, killed, paused, stopped and starved of their disks, and seen from outside only.
 //!
 //! Everything is on loopback, on ports and in folders of each test's own. Every test ends by itself and leaves no
-//! process and no mount behind. `TENURE_KILLS`, `TENURE_READS` and `TENURE_PAUSES` make three of them longer.
+//! process and no mount behind. `TENURE_KILLS`, `TENURE_READS`, `TENURE_PAUSES` and `TENURE_OVERLOAD` make four of
+//! them longer.
 
 mod client;
 mod cluster;
 mod example;
 mod figures;
+mod flood;
 mod mount;
 mod port;
 #[path = "../support/postgres.rs"]
@@ -22,6 +24,7 @@ mod disks;
 mod examples;
 mod fenced;
 mod formation;
+mod overload;
 mod pauses;
 mod returning;
 mod shutdown;

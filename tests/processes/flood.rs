@@ -1,0 +1,202 @@
+//! More requests than a cluster can serve: many clients with a connection each, who claim names of their own and give
+//! back what they get. They do as little as HTTP/1.1 allows, because they share the machine with what they ask.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// A request without an answer after this long counts as unanswered, and its client stops.
+const UNANSWERED: Duration = Duration::from_secs(10);
+/// Names that a client claims in turn.
+const NAMES: usize = 50;
+
+/// What is asked, by how many, for how long.
+#[derive(Clone)]
+pub struct Flood {
+    /// `host:port` of the nodes; clients are spread over them.
+    pub nodes: Vec<String>,
+    pub clients: usize,
+    /// Claims that all clients together mean to send. A client whose answer is late is late with its next claim.
+    /// `None`: each claims again as soon as it has released.
+    pub per_second: Option<usize>,
+    pub time: Duration,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub struct Tally {
+    /// Times of claims that were granted, and that were refused as too busy.
+    pub served: Vec<Duration>,
+    pub refused: Vec<Duration>,
+    /// Times of the releases of what was granted.
+    pub released: Vec<Duration>,
+    /// Refusals that did not say when to come back.
+    pub without_retry_after: usize,
+    /// Answers that are none of these, by status, with one of them.
+    pub other: BTreeMap<u16, (usize, String)>,
+    /// Requests without an answer: the connection broke, or it took too long.
+    pub unanswered: usize,
+}
+
+impl Flood {
+    /// Runs on a thread of its own, so that it does not take turns with whoever measures beside it.
+    pub async fn run(self) -> Tally {
+        let (done, tally) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            // Whoever waits may have gone, by a failure.
+            let _ = done.send(runtime.block_on(self.all()));
+        });
+        tally.await.expect("the clients do not panic")
+    }
+
+    async fn all(self) -> Tally {
+        let until = Instant::now() + self.time;
+        let mut clients = JoinSet::new();
+        for number in 0..self.clients {
+            clients.spawn(self.clone().client(number, until));
+        }
+        let mut all = Tally::default();
+        while let Some(one) = clients.join_next().await {
+            all.add(one.expect("the clients do not panic"));
+        }
+        all
+    }
+
+    async fn client(self, number: usize, until: Instant) -> Tally {
+        let mut tally = Tally::default();
+        let node = &self.nodes[number % self.nodes.len()];
+        let pause = self.per_second.map(|rate| Duration::from_secs_f64(self.clients as f64 / rate as f64));
+        let mut due = Instant::now() + pause.unwrap_or_default().mul_f64(number as f64 / self.clients as f64);
+        let Ok(mut line) = Line::open(node).await else {
+            tally.unanswered += 1;
+            return tally;
+        };
+        for turn in 0.. {
+            tokio::time::sleep_until(due.into()).await;
+            if Instant::now() >= until {
+                break;
+            }
+            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &mut tally).await.is_err() {
+                tally.unanswered += 1;
+                break;
+            }
+            due = (due + pause.unwrap_or_default()).max(Instant::now() - Duration::from_millis(1));
+        }
+        tally
+    }
+}
+
+impl Tally {
+    /// Claims that were sent.
+    pub fn offered(&self) -> usize {
+        let other: usize = self.other.values().map(|(count, _)| count).sum();
+        self.served.len() + self.refused.len() + other + self.unanswered
+    }
+
+    fn add(&mut self, one: Tally) {
+        self.served.extend(one.served);
+        self.refused.extend(one.refused);
+        self.released.extend(one.released);
+        self.without_retry_after += one.without_retry_after;
+        for (status, (count, text)) in one.other {
+            self.other.entry(status).or_insert((0, text)).0 += count;
+        }
+        self.unanswered += one.unanswered;
+    }
+
+    fn count(&mut self, answer: &Answer, took: Duration) {
+        match answer.status {
+            200 => self.served.push(took),
+            429 => {
+                self.refused.push(took);
+                self.without_retry_after += usize::from(!answer.retry_after);
+            }
+            status => self.other.entry(status).or_insert((0, answer.body.clone())).0 += 1,
+        }
+    }
+}
+
+/// One connection, with one request at a time.
+pub struct Line {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub retry_after: bool,
+    pub body: String,
+}
+
+impl Line {
+    pub async fn open(node: &str) -> io::Result<Line> {
+        let stream = tokio::time::timeout(UNANSWERED, TcpStream::connect(node)).await??;
+        stream.set_nodelay(true)?;
+        Ok(Line { stream, received: Vec::new() })
+    }
+
+    async fn claim(&mut self, name: &str, tally: &mut Tally) -> io::Result<()> {
+        let sent = Instant::now();
+        let answer = self.post(&format!("leases/{name}/acquire"), r#"{"holder":"flood","ttl_ms":10000}"#).await?;
+        tally.count(&answer, sent.elapsed());
+        if answer.status != 200 {
+            return Ok(());
+        }
+        let body = format!(r#"{{"holder":"flood","token":"{}"}}"#, token(&answer));
+        let sent = Instant::now();
+        let answer = self.post(&format!("leases/{name}/release"), &body).await?;
+        match answer.status {
+            200 => tally.released.push(sent.elapsed()),
+            _ => tally.count(&answer, sent.elapsed()),
+        }
+        Ok(())
+    }
+
+    /// Sends a request below `/v1` and waits for its answer.
+    pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
+        let length = body.len();
+        let request = format!(
+            "POST /v1/{path} HTTP/1.1\r\nhost: n\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        tokio::time::timeout(UNANSWERED, self.answer()).await?
+    }
+
+    /// The next answer.
+    pub async fn answer(&mut self) -> io::Result<Answer> {
+        self.received.clear();
+        loop {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(answer) = read(&self.received) {
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+/// The token of a lease in an answer.
+pub fn token(answer: &Answer) -> &str {
+    let (_, behind) = answer.body.split_once(r#""token":""#).unwrap_or_else(|| panic!("no token in {}", answer.body));
+    behind.split_once('"').expect("a text ends").0
+}
+
+/// An answer, once it is complete.
+fn read(bytes: &[u8]) -> Option<Answer> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let length = head.split_once("content-length: ").expect("answers say their length").1;
+    let length: usize = length.split("\r\n").next().and_then(|length| length.parse().ok()).expect("a number");
+    let complete = body.len() >= length;
+    complete.then(|| Answer {
+        status: head[9..12].parse().expect("a status has three digits"),
+        retry_after: head.contains("\r\nretry-after: "),
+        body: body.to_owned(),
+    })
+}

@@ -17,13 +17,13 @@
 mod cluster;
 mod config;
 mod dev;
-mod duration;
+pub(crate) mod duration;
 #[cfg(target_os = "linux")]
 mod elect;
 mod failure;
 mod host;
 mod lease;
-mod note;
+pub(crate) mod note;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;

@@ -19,7 +19,7 @@ mod meters;
 mod promise;
 mod proposer;
 mod request;
-mod route;
+pub(crate) mod route;
 mod start;
 mod status;
 mod tasks;

@@ -6,17 +6,17 @@
 mod handle;
 mod log;
 mod network;
-mod payload;
+pub(crate) mod payload;
 mod replica;
 mod runtime;
 mod service;
-mod snapshot;
+pub(crate) mod snapshot;
 mod state_machine;
 #[cfg(test)]
 mod tests;
 mod timings;
-mod types;
-mod wire;
+pub(crate) mod types;
+pub(crate) mod wire;
 
 pub use handle::{HandOnError, Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
 pub use payload::{Joined, MAX_ENTRY_BYTES};

@@ -62,25 +62,30 @@ impl Meta {
 
 /// Writes a view of the state. Blocks on the disk: not for async code.
 pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result<(), StorageError> {
+    encode(view, |bytes| writer.push(bytes))
+}
+
+/// Hands out the bytes of a view of the state, piece by piece.
+pub(crate) fn encode<E>(view: &State, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
     let header =
         Header { format: FORMAT, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
-    push(writer, &header, &mut bytes)?;
+    push(&header, &mut bytes, &mut take)?;
     for record in view.machine.records() {
-        push(writer, &record, &mut bytes)?;
+        push(&record, &mut bytes, &mut take)?;
     }
     Ok(())
 }
 
-fn push<S: Storage, T: Serialize>(
-    writer: &mut SnapshotWriter<S>,
+fn push<T: Serialize, E>(
     record: &T,
     bytes: &mut Vec<u8>,
-) -> Result<(), StorageError> {
+    take: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     bytes.clear();
     codec::encode_into(record, bytes);
-    writer.push(&(bytes.len() as u32).to_be_bytes())?;
-    writer.push(bytes)
+    take(&(bytes.len() as u32).to_be_bytes())?;
+    take(bytes)
 }
 
 /// Reads a snapshot's bytes as they come, in pieces of any size.

@@ -1,5 +1,7 @@
 //! Tests over real sockets, one file for each subject.
 
 mod api;
+mod cluster;
+mod document;
 mod listener;
 mod remote;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use openraft::StoredMembership;
 use serde::{Deserialize, Serialize};
 
-use super::payload::MembershipRecord;
+use super::payload::{MembershipRecord, PayloadError};
 use super::replica::State;
 use super::types::{SnapshotMeta, log_id, position};
 use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, StoredRecord};
@@ -52,11 +52,12 @@ impl Meta {
         }
     }
 
-    pub fn snapshot_meta(self) -> SnapshotMeta {
-        SnapshotMeta {
+    pub fn snapshot_meta(self) -> Result<SnapshotMeta, PayloadError> {
+        let membership = self.membership.membership()?;
+        Ok(SnapshotMeta {
             last_log_id: self.last.map(log_id),
-            last_membership: StoredMembership::new(self.membership_at.map(log_id), self.membership.membership()),
-        }
+            last_membership: StoredMembership::new(self.membership_at.map(log_id), membership),
+        })
     }
 }
 
@@ -121,7 +122,7 @@ impl Reader {
         if !self.pending.is_empty() {
             return Err(SnapshotError::Cut);
         }
-        let meta = meta.snapshot_meta();
+        let meta = meta.snapshot_meta()?;
         let machine = machine.finish()?;
         Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined })
     }
@@ -170,6 +171,8 @@ pub enum SnapshotError {
     Contents(#[from] BadSnapshot),
     #[error("the snapshot cannot be read: {0}")]
     Undecodable(#[from] DecodeError),
+    #[error("the snapshot has a membership that cannot be: {0}")]
+    Membership(#[from] PayloadError),
     #[error(transparent)]
     Storage(#[from] StorageError),
 }

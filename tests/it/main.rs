@@ -3,5 +3,6 @@
 mod api;
 mod cluster;
 mod document;
+mod hostile;
 mod listener;
 mod remote;

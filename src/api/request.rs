@@ -12,23 +12,27 @@ use crate::types::{HolderId, LeaseName, Metadata};
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
     /// Who claims the lease: 1 to 200 bytes of the caller's own text. The same holder acquiring again keeps its token.
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
     /// How long the grant lasts without a renewal. Absent: the cluster's default.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
     /// Wait in the queue for at most this long when the lease is held. Absent: do not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 86_400_000)]
     pub wait_ms: Option<u64>,
     /// After a lapse or a revoke of this grant nobody gets the lease for this long. Absent: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 86_400_000)]
     pub lock_delay_ms: Option<u64>,
     /// How many may hold the lease at once. Absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10_000)]
     pub limit: Option<u32>,
     /// The holder's own notes: at most 32 entries and 4096 bytes, keys and values together.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
-    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
     pub metadata: Metadata,
 }
 
@@ -43,14 +47,15 @@ impl Acquire {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
     /// The token of the grant.
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
     /// A new ttl. Absent: that of the grant stays.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
 }
 
@@ -58,7 +63,7 @@ pub struct Renew {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewBatch {
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
     #[schema(max_items = 10000)]
     pub leases: Vec<RenewItem>,
@@ -68,13 +73,14 @@ pub struct RenewBatch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewItem {
-    #[schema(value_type = String)]
+    #[schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
     pub name: LeaseName,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
     /// A new ttl. Absent: that of the grant stays.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
 }
 
@@ -82,10 +88,10 @@ pub struct RenewItem {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
 }
 
@@ -93,14 +99,14 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
     /// The waiter to give it to. Absent: the first in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 200)]
     pub to: Option<HolderId>,
 }
 

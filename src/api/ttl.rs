@@ -7,6 +7,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::types::{MAX_TTL_MS, MIN_TTL_MS};
+
 /// What an infinite ttl is called.
 const INFINITE: &str = "infinite";
 
@@ -64,7 +66,9 @@ impl<'de> Deserialize<'de> for TtlMs {
 
 impl PartialSchema for TtlMs {
     fn schema() -> RefOr<Schema> {
-        let millis = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer)).minimum(Some(1));
+        let millis = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer));
+        // A cluster can be configured to narrower bounds, not to wider ones.
+        let millis = millis.minimum(Some(MIN_TTL_MS as f64)).maximum(Some(MAX_TTL_MS as f64));
         let infinite = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).enum_values(Some([INFINITE]));
         OneOfBuilder::new().item(millis).item(infinite).into()
     }

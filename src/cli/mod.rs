@@ -18,14 +18,14 @@
 mod cluster;
 mod config;
 mod dev;
-mod duration;
+pub(crate) mod duration;
 #[cfg(target_os = "linux")]
 mod elect;
 mod failure;
 mod files;
 mod host;
 mod lease;
-mod note;
+pub(crate) mod note;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;

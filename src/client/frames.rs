@@ -5,7 +5,7 @@ const MAX_LINE_BYTES: usize = 1024 * 1024;
 
 /// One block of the stream. `data` is empty for a block that only says its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     pub id: Option<String>,
     pub event: String,
     pub data: String,
@@ -13,7 +13,7 @@ pub(super) struct Frame {
 
 /// What has come of the stream so far and is not a whole frame.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     rest: Vec<u8>,
     open: Frame,
 }
@@ -21,7 +21,7 @@ pub(super) struct Frames {
 /// The stream holds something that is none of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream has a line of more than {MAX_LINE_BYTES} bytes, or one that is not UTF-8")]
-pub(super) struct Garbled;
+pub(crate) struct Garbled;
 
 impl Frames {
     /// Takes the next piece, and returns the frames that it completes.

@@ -26,7 +26,7 @@ mod call;
 mod coordinator;
 mod endpoints;
 mod error;
-mod frames;
+pub(crate) mod frames;
 mod grant;
 mod guard;
 mod hold;

@@ -61,7 +61,7 @@ impl Drop for Lock {
     }
 }
 
-type Kept = BTreeMap<String, HighWater>;
+pub(crate) type Kept = BTreeMap<String, HighWater>;
 
 impl Journal {
     /// Reads the marks, or begins a new file if there is none. The directory must be there.
@@ -126,10 +126,7 @@ fn claim(path: &Path) -> Result<Lock, OpenError> {
 
 /// Writes the marks to a new file and puts it in the place of the old one. The old one is whole until then.
 fn replace(path: &Path, kept: &Kept) -> io::Result<(File, u64)> {
-    let mut bytes = HEADER.to_vec();
-    for (resource, mark) in kept {
-        bytes.extend(record(resource, *mark));
-    }
+    let bytes = whole(kept);
     let new = beside(path, ".new");
     let mut file = File::create(&new)?;
     file.write_all(&bytes)?;
@@ -137,6 +134,15 @@ fn replace(path: &Path, kept: &Kept) -> io::Result<(File, u64)> {
     fs::rename(&new, path)?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
     Ok((file, bytes.len() as u64))
+}
+
+/// A file that holds these marks and nothing else.
+pub(crate) fn whole(kept: &Kept) -> Vec<u8> {
+    let mut bytes = HEADER.to_vec();
+    for (resource, mark) in kept {
+        bytes.extend(record(resource, *mark));
+    }
+    bytes
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -157,7 +163,7 @@ fn record(resource: &str, mark: HighWater) -> Vec<u8> {
 }
 
 /// The highest mark of each resource, or what is wrong.
-fn parse(bytes: &[u8]) -> Result<Kept, String> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Kept, String> {
     let Some(mut rest) = bytes.strip_prefix(HEADER) else {
         let start = String::from_utf8_lossy(&bytes[..bytes.len().min(HEADER.len())]).into_owned();
         return Err(format!("it starts with {start:?}, and not with {:?}", String::from_utf8_lossy(HEADER)));

@@ -45,7 +45,7 @@ mod gate;
 mod high_water;
 #[cfg(feature = "fence-http")]
 pub mod http;
-mod journal;
+pub(crate) mod journal;
 mod marks;
 pub mod postgres;
 mod rooms;

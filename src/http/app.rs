@@ -29,6 +29,8 @@ pub struct Settings {
     pub head_timeout: Duration,
     /// A body must be complete after this long.
     pub body_timeout: Duration,
+    /// A connection is closed when its client takes nothing of an answer, or of a watch, for this long.
+    pub write_timeout: Duration,
     /// A quiet watch says at least this often that it is alive.
     pub watch_keep_alive: Duration,
 }
@@ -41,6 +43,7 @@ impl Settings {
             limits: HttpLimits::default(),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
             watch_keep_alive: Duration::from_secs(10),
         }
     }

@@ -26,8 +26,8 @@ mod input;
 mod mount;
 mod observe;
 mod openapi;
-mod reads;
-mod refusal;
+pub(crate) mod reads;
+pub(crate) mod refusal;
 mod routes;
 mod serve;
 mod slot;
@@ -39,3 +39,9 @@ pub use observe::describe_metrics;
 pub use openapi::document;
 pub use serve::serve;
 pub use slot::NodeSlot;
+
+/// All paths, of a node that never starts: what can be refused without one is, and the rest is not ready.
+#[cfg(feature = "testing")]
+pub(crate) fn router_without_a_node() -> axum::Router {
+    routes::whole(app::App::new(NodeSlot::empty(), Settings::new(1), tokio_util::sync::CancellationToken::new()))
+}

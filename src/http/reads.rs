@@ -69,7 +69,7 @@ pub(super) async fn queue(
 #[into_params(parameter_in = Query)]
 pub(super) struct ExplainParams {
     /// Say also how this holder stands with the lease.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 200)]
     holder: Option<HolderId>,
     /// How current the answer must be.
     #[serde(default)]
@@ -103,12 +103,13 @@ pub(super) struct ListParams {
     #[param(required = false)]
     prefix: String,
     /// Only leases of this holder.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 200)]
     holder: Option<HolderId>,
     /// Only leases in one of these states, with commas between them: `active`, `renewed` (active, and renewed at
     /// least once), `expired`, `released`, `revoked`, `handed_over`.
     state: Option<String>,
     /// Most leases on the page, 1 to 1000; 100 if absent.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// From the page before.
     cursor: Option<String>,
@@ -157,11 +158,11 @@ fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {
 }
 
 /// Opaque to clients: the name and the token behind which the next page begins. No name has a tilde.
-fn write_cursor(cursor: &ListCursor) -> String {
+pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
     format!("{}~{}", cursor.name, cursor.token)
 }
 
-fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
+pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
     let parts = text
         .split_once('~')
         .and_then(|(name, token)| Some(ListCursor { name: LeaseName::new(name).ok()?, token: token.parse().ok()? }));

@@ -11,7 +11,7 @@ use crate::node::{RequestError, Served};
 
 /// A request that ends in a problem.
 #[derive(Debug)]
-pub(super) struct Refused(Box<Parts>);
+pub(crate) struct Refused(Box<Parts>);
 
 #[derive(Debug)]
 struct Parts {
@@ -76,7 +76,7 @@ impl IntoResponse for Refused {
         if let Some(served) = served {
             answer::stamp(headers, &served);
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE || problem.code == Code::TooBusy {
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             // The header counts in seconds: 1 is the soonest it can say.
             let seconds = problem.retry_after_ms.unwrap_or(RETRY_MS).div_ceil(1000);
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

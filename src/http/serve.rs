@@ -11,6 +11,7 @@ use metrics::{counter, gauge};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -35,7 +36,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// installed when this is called.
 pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
-    let head_timeout = settings.head_timeout;
+    let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
     let router = routes::whole(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
@@ -50,7 +51,7 @@ pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, sh
         match accepted {
             Ok((stream, _)) => match permits.clone().try_acquire_owned() {
                 Ok(permit) => {
-                    connections.spawn(connection(stream, router.clone(), head_timeout, shutdown.clone(), permit));
+                    connections.spawn(connection(stream, router.clone(), timeouts, shutdown.clone(), permit));
                 }
                 Err(_) => refuse(&stream),
             },
@@ -66,10 +67,17 @@ pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, sh
     }
 }
 
+/// How long a client may take.
+#[derive(Clone, Copy)]
+struct Timeouts {
+    head: Duration,
+    write: Duration,
+}
+
 async fn connection(
     stream: TcpStream,
     router: Router,
-    head_timeout: Duration,
+    timeouts: Timeouts,
     shutdown: CancellationToken,
     _permit: OwnedSemaphorePermit,
 ) {
@@ -78,10 +86,14 @@ async fn connection(
         debug!(%error, "cannot set TCP_NODELAY");
     }
     let open = observe::Open::new(gauge!("tenure_http_connections"));
+    // Counted only while the client takes nothing: one that reads slowly is served.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(timeouts.write));
+    let stream = Box::pin(stream);
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(head_timeout)
+            .header_read_timeout(timeouts.head)
             .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
     );

@@ -28,6 +28,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 /// Longest wait for a peer that is asked whether it knows this node.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Most nodes whose first disk is remembered in memory: far more than a cluster has. Whoever can speak the protocol can make
+/// up a new one with every connection.
+const MAX_MET: usize = 1024;
+
 /// What this node knows of its peers' disks.
 #[derive(Default)]
 pub(crate) struct Acquaintances {
@@ -77,7 +81,11 @@ impl Incarnations for Acquaintances {
     }
 
     fn met(&self, node: NodeId, incarnation: u64) {
-        if let Entry::Vacant(first) = self.met.lock().entry(node) {
+        let mut met = self.met.lock();
+        let has_room = met.len() < MAX_MET;
+        if let Entry::Vacant(first) = met.entry(node)
+            && has_room
+        {
             first.insert(incarnation);
             self.news.notify_one();
         }

@@ -20,7 +20,7 @@ mod promise;
 mod proposer;
 mod queue;
 mod request;
-mod route;
+pub(crate) mod route;
 mod start;
 mod status;
 mod tasks;

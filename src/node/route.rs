@@ -23,9 +23,9 @@ use crate::types::NodeId;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 /// Largest request that is passed on, in bytes.
-const MAX_REQUEST_BYTES: usize = 4 << 20;
+pub(crate) const MAX_REQUEST_BYTES: usize = 4 << 20;
 /// Largest answer, in bytes.
-const MAX_RESPONSE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 /// Whether a node that does not lead passes a request on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Forward {
 
 /// What the leader says to a request that was passed on.
 #[derive(Debug, Serialize, Deserialize)]
-enum Passed {
+pub(crate) enum Passed {
     Done(Box<Result<Response, RequestError>>),
     /// Certainly not done: look for the leader again.
     NotLeader,

@@ -158,7 +158,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(refusal.map_or(Ok((hello.from, lane)), Err))
 }
 
-async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io::Result<()> {
+pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io::Result<()> {
     let body = codec::encode(hello);
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
@@ -166,7 +166,7 @@ async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io
     writer.write_all(&bytes).await
 }
 
-async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Hello> {
+pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Hello> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut magic = [0; 8];
     reader.read_exact(&mut magic).await?;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, Kind};
-use super::handshake::{self, Identity, Incarnations, Refusal};
+use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, Service};
 use crate::types::NodeId;
 
@@ -48,8 +48,8 @@ pub async fn serve<S: Service>(
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot take a peer connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -57,15 +57,19 @@ pub async fn serve<S: Service>(
             }
         };
         let Ok(place) = room.clone().try_acquire_owned() else {
-            tracing::warn!("refusing a peer connection: {MAX_CONNECTIONS} are open");
+            refused.say(format!("{MAX_CONNECTIONS} are open"));
             continue;
         };
         let (identity, incarnations, service) = (identity.clone(), incarnations.clone(), service.clone());
         let (refused, tracker, stop) = (refused.clone(), tasks.clone(), stop.clone());
         tasks.spawn(async move {
-            if let Err(error) = answer_caller(stream, &identity, &*incarnations, service, &refused, tracker, stop).await
-            {
-                tracing::debug!(%error, "peer connection ended");
+            match answer_caller(stream, &identity, &*incarnations, service, &refused, tracker, stop).await {
+                // No node of a cluster says such things, so whoever runs it should know.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    refused.say(format!("from {}: {error}", address.ip()));
+                }
+                Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
+                Ok(()) => {}
             }
             drop(place);
         });
@@ -92,7 +96,7 @@ async fn answer_caller<S: Service>(
     let (from, lane) = match met.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         Ok(caller) => caller,
         Err(reason) => {
-            refused.say(&reason);
+            refused.say(reason.to_string());
             return Ok(());
         }
     };
@@ -118,15 +122,15 @@ async fn answer_caller<S: Service>(
 
 /// Refusals that were logged lately: a caller that does not belong tries again many times a second.
 #[derive(Default)]
-struct Refused(Mutex<Vec<(Refusal, Instant)>>);
+struct Refused(Mutex<Vec<(String, Instant)>>);
 
 impl Refused {
-    fn say(&self, reason: &Refusal) {
+    fn say(&self, reason: String) {
         let mut said = self.0.lock();
         said.retain(|(_, at)| at.elapsed() < REFUSAL_SILENCE);
-        if said.len() < MAX_REFUSALS && said.iter().all(|(earlier, _)| earlier != reason) {
+        if said.len() < MAX_REFUSALS && said.iter().all(|(earlier, _)| *earlier != reason) {
             tracing::warn!(%reason, "refused a peer connection");
-            said.push((reason.clone(), Instant::now()));
+            said.push((reason, Instant::now()));
         }
     }
 }

@@ -4,8 +4,8 @@
 //! see; [`TcpTransport`] is the real one, and [`memory::Switchboard`] its twin for tests.
 
 mod connection;
-mod frame;
-mod handshake;
+pub(crate) mod frame;
+pub(crate) mod handshake;
 mod listener;
 pub mod memory;
 mod pool;

@@ -8,19 +8,19 @@ mod log;
 mod network;
 #[cfg(feature = "testing")]
 mod paced;
-mod payload;
+pub(crate) mod payload;
 mod replica;
 mod runtime;
 mod service;
-mod snapshot;
+pub(crate) mod snapshot;
 mod state_machine;
 #[cfg(test)]
 mod tests;
 mod timings;
-mod types;
+pub(crate) mod types;
 #[cfg(feature = "testing")]
 mod voters;
-mod wire;
+pub(crate) mod wire;
 
 pub use handle::{HandOnError, Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
 pub use payload::{Joined, MAX_ENTRY_BYTES};

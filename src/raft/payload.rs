@@ -74,10 +74,13 @@ impl From<&Membership> for MembershipRecord {
 }
 
 impl MembershipRecord {
-    pub fn membership(self) -> Membership {
+    /// # Errors
+    ///
+    /// No cluster can have it: nobody votes, or a voter has no address.
+    pub fn membership(self) -> Result<Membership, PayloadError> {
         let nodes: BTreeMap<NodeId, PeerInfo> =
             self.nodes.into_iter().map(|(id, (http, peer))| (id, PeerInfo { http, peer })).collect();
-        Membership::new(self.configs, nodes).expect("only memberships that are in force are written")
+        Membership::new(self.configs, nodes).map_err(|error| PayloadError::Undecodable(error.to_string()))
     }
 }
 
@@ -97,7 +100,7 @@ pub fn entry(record: LogRecord) -> Result<Entry, PayloadError> {
         Some([FORMAT, BATCH | JOINED]) => EntryPayload::Normal(Proposal(record.payload)),
         Some([FORMAT, MEMBERSHIP]) => {
             let stored: MembershipRecord = codec::decode(&record.payload[2..], MAX_ENTRY_BYTES)?;
-            EntryPayload::Membership(stored.membership())
+            EntryPayload::Membership(stored.membership()?)
         }
         other => return Err(PayloadError::unknown(other)),
     };

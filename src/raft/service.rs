@@ -132,7 +132,10 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Ok(state) => Box::new(state),
             Err(error) => return Reply::Failed(error.to_string()),
         };
-        let meta = Meta::of(&state).snapshot_meta();
+        let meta = match Meta::of(&state).snapshot_meta() {
+            Ok(meta) => meta,
+            Err(error) => return Reply::Failed(error.to_string()),
+        };
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received { writer, state } };
         let installed: Result<_, Fatal<TypeConfig>> = open.raft.install_full_snapshot(vote(by, from), snapshot).await;
         match installed {

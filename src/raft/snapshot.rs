@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use openraft::StoredMembership;
 use serde::{Deserialize, Serialize};
 
-use super::payload::MembershipRecord;
+use super::payload::{MembershipRecord, PayloadError};
 use super::replica::State;
 use super::types::{SnapshotMeta, log_id, position};
 use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, StoredRecord};
@@ -52,35 +52,41 @@ impl Meta {
         }
     }
 
-    pub fn snapshot_meta(self) -> SnapshotMeta {
-        SnapshotMeta {
+    pub fn snapshot_meta(self) -> Result<SnapshotMeta, PayloadError> {
+        let membership = self.membership.membership()?;
+        Ok(SnapshotMeta {
             last_log_id: self.last.map(log_id),
-            last_membership: StoredMembership::new(self.membership_at.map(log_id), self.membership.membership()),
-        }
+            last_membership: StoredMembership::new(self.membership_at.map(log_id), membership),
+        })
     }
 }
 
 /// Writes a view of the state. Blocks on the disk: not for async code.
 pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result<(), StorageError> {
+    encode(view, |bytes| writer.push(bytes))
+}
+
+/// Hands out the bytes of a view of the state, piece by piece.
+pub(crate) fn encode<E>(view: &State, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
     let header =
         Header { format: FORMAT, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
-    push(writer, &header, &mut bytes)?;
+    push(&header, &mut bytes, &mut take)?;
     for record in view.machine.records() {
-        push(writer, &record, &mut bytes)?;
+        push(&record, &mut bytes, &mut take)?;
     }
     Ok(())
 }
 
-fn push<S: Storage, T: Serialize>(
-    writer: &mut SnapshotWriter<S>,
+fn push<T: Serialize, E>(
     record: &T,
     bytes: &mut Vec<u8>,
-) -> Result<(), StorageError> {
+    take: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     bytes.clear();
     codec::encode_into(record, bytes);
-    writer.push(&(bytes.len() as u32).to_be_bytes())?;
-    writer.push(bytes)
+    take(&(bytes.len() as u32).to_be_bytes())?;
+    take(bytes)
 }
 
 /// Reads a snapshot's bytes as they come, in pieces of any size.
@@ -116,7 +122,7 @@ impl Reader {
         if !self.pending.is_empty() {
             return Err(SnapshotError::Cut);
         }
-        let meta = meta.snapshot_meta();
+        let meta = meta.snapshot_meta()?;
         let machine = machine.finish()?;
         Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined })
     }
@@ -165,6 +171,8 @@ pub enum SnapshotError {
     Contents(#[from] BadSnapshot),
     #[error("the snapshot cannot be read: {0}")]
     Undecodable(#[from] DecodeError),
+    #[error("the snapshot has a membership that cannot be: {0}")]
+    Membership(#[from] PayloadError),
     #[error(transparent)]
     Storage(#[from] StorageError),
 }

@@ -114,7 +114,7 @@ async fn write_durably<S: Storage>(view: &State, storage: &S) -> io::Result<Snap
 
 fn stored<S: Storage>(storage: &S, manifest: SnapshotManifest) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
     let meta: Meta = codec::decode(&manifest.meta, MAX_META_BYTES).map_err(io::Error::other)?;
-    Ok(Snapshot { meta: meta.snapshot_meta(), snapshot: SnapshotData::Stored { store: storage.clone(), manifest } })
+    Ok(Snapshot { meta: meta.snapshot_meta()?, snapshot: SnapshotData::Stored { store: storage.clone(), manifest } })
 }
 
 /// Runs what can wait for the disk where it holds nobody up.

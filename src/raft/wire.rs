@@ -16,7 +16,7 @@ pub const MAX_APPEND_BYTES: usize = 1 << 20;
 /// Bytes of a snapshot in one message.
 pub const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
 /// Largest message, in bytes, that is decoded.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Call {

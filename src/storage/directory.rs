@@ -23,7 +23,7 @@ const MARKER_TEMPORARY: &str = "TENURE.new";
 const LOCK: &str = "LOCK";
 const STORE: &str = "store";
 /// The newest format this program reads and writes.
-pub(super) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// A data directory that this process, and no other, uses.
 #[derive(Debug)]
@@ -227,7 +227,7 @@ fn sync(path: &Path) -> Result<(), StorageError> {
     synced.map_err(|error| StorageError::io("sync", path, &error))
 }
 
-fn marker_text(identity: &Identity) -> String {
+pub(crate) fn marker_text(identity: &Identity) -> String {
     let cluster = serde_json::to_string(&identity.cluster).expect("text has a JSON form");
     format!(
         "# A tenure node keeps its data here. Do not change or remove this file:\n\
@@ -237,7 +237,7 @@ fn marker_text(identity: &Identity) -> String {
     )
 }
 
-fn parse_marker(text: &str) -> Option<(u32, Identity)> {
+pub(crate) fn parse_marker(text: &str) -> Option<(u32, Identity)> {
     let value = |name: &str| {
         text.lines().filter_map(|line| line.split_once(" = ")).find(|(found, _)| *found == name).map(|(_, value)| value)
     };

@@ -7,7 +7,7 @@
 //! This module does not know Raft: payloads are bytes whose meaning is the caller's.
 
 pub mod codec;
-mod directory;
+pub(crate) mod directory;
 mod disk;
 mod entries;
 mod group;
@@ -15,7 +15,7 @@ mod memory;
 mod meters;
 mod probe;
 mod reading;
-mod record;
+pub(crate) mod record;
 mod recovery;
 mod snapshot;
 mod state;

@@ -9,16 +9,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::codec;
 
 /// The newest record version this program writes and reads.
-pub(super) const RECORD_VERSION: u8 = 1;
+pub(crate) const RECORD_VERSION: u8 = 1;
 /// Version, kind and crc32.
-pub(super) const HEADER_BYTES: usize = 6;
+pub(crate) const HEADER_BYTES: usize = 6;
 /// No payload is longer: a manifest with 16 KiB from the caller, or less.
 const MAX_RECORD_BYTES: usize = 20 << 10;
 
 /// What a record holds. Append-only: a number is never given to another meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Identity = 1,
     Vote = 2,
     Floor = 3,
@@ -30,33 +30,33 @@ pub(super) enum Kind {
 
 /// Whose directory this is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct IdentityV1 {
+pub(crate) struct IdentityV1 {
     pub cluster: String,
     pub node: u64,
     pub incarnation: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct VoteV1 {
+pub(crate) struct VoteV1 {
     pub term: u64,
     pub candidate: Option<u64>,
     pub committed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PositionV1 {
+pub(crate) struct PositionV1 {
     pub term: u64,
     pub index: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CommittedV1 {
+pub(crate) struct CommittedV1 {
     pub position: Option<PositionV1>,
 }
 
 /// One part of a log entry. Every part says how many there are, so that a missing one is seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LogPartV1<'a> {
+pub(crate) struct LogPartV1<'a> {
     pub term: u64,
     pub parts: u32,
     #[serde(borrow)]
@@ -64,7 +64,7 @@ pub(super) struct LogPartV1<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ManifestV1<'a> {
+pub(crate) struct ManifestV1<'a> {
     pub id: u64,
     #[serde(borrow)]
     pub meta: Raw<'a>,
@@ -74,17 +74,17 @@ pub(super) struct ManifestV1<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ChunkV1<'a> {
+pub(crate) struct ChunkV1<'a> {
     #[serde(borrow)]
     pub payload: Raw<'a>,
 }
 
 /// Bytes that are written and read as one piece instead of one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Raw<'a>(pub &'a [u8]);
+pub(crate) struct Raw<'a>(pub &'a [u8]);
 
 /// The stored form of `payload` under `key`.
-pub(super) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {
+pub(crate) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER_BYTES + 32 + payload_hint);
     record.extend_from_slice(&[RECORD_VERSION, kind as u8, 0, 0, 0, 0]);
     codec::encode_into(payload, &mut record);
@@ -94,7 +94,7 @@ pub(super) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hi
 }
 
 /// The payload of the record of this kind that is stored under `key`.
-pub(super) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
+pub(crate) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
     let Some((header, payload)) = record.split_first_chunk::<HEADER_BYTES>() else {
         return Err(RecordError::Torn { bytes: record.len() });
     };
@@ -116,7 +116,7 @@ pub(super) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a
     codec::decode(payload, MAX_RECORD_BYTES).map_err(RecordError::Payload)
 }
 
-fn checksum(key: &[u8], record: &[u8]) -> u32 {
+pub(crate) fn checksum(key: &[u8], record: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&record[..2]);
     crc.update(key);
@@ -148,7 +148,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
 
 /// Why a stored record was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RecordError {
+pub(crate) enum RecordError {
     #[error("a torn record of {bytes} bytes")]
     Torn { bytes: usize },
     #[error("a record of version {version}; this program knows up to {RECORD_VERSION}")]

@@ -8,6 +8,7 @@
 mod clock;
 mod cluster;
 mod fake;
+pub mod inputs;
 mod switch;
 
 pub use clock::{ManualClock, TokioClock};

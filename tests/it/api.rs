@@ -1,93 +1,8 @@
 //! The API of a real node, over a real socket: one node is a whole cluster here.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tenure::http::{self, NodeSlot, Settings};
-use tenure::node::Node;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-/// Long enough that only a hang exceeds it.
-const SOON: Duration = Duration::from_secs(10);
-
-struct Cluster {
-    node: Node,
-    address: SocketAddr,
-    stop: CancellationToken,
-    client: reqwest::Client,
-    _data: TempDir,
-}
-
-impl Cluster {
-    async fn start() -> Cluster {
-        let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = http_listener.local_addr().expect("it is bound");
-        let peer = peer_listener.local_addr().expect("it is bound").to_string();
-        let data = TempDir::new().expect("a folder");
-        let node = Node::builder("test")
-            .id(1)
-            .member(1, address.to_string(), peer)
-            .data(data.path().join("1"))
-            .peer_listener(peer_listener)
-            .start()
-            .await
-            .expect("it starts");
-        let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), Settings::new(1), stop.clone()));
-        let cluster = Cluster { node, address, stop, client: reqwest::Client::new(), _data: data };
-        let ready = async { while cluster.get("/readyz").await.0 != 200 {} };
-        tokio::time::timeout(SOON, ready).await.expect("it is ready soon");
-        cluster
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
-    }
-
-    async fn get(&self, path: &str) -> (u16, Value) {
-        read(self.client.get(self.url(path))).await
-    }
-
-    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
-        read(self.client.post(self.url(path)).json(&body)).await
-    }
-
-    async fn acquire(&self, name: &str, holder: &str) -> String {
-        let (status, lease) = self.post(&format!("/v1/leases/{name}/acquire"), json!({"holder": holder})).await;
-        assert_eq!(status, 200, "{lease}");
-        lease["token"].as_str().expect("a token is a string").to_owned()
-    }
-
-    /// What a watch says up to and with the event `last`.
-    async fn watch(&self, query: &str, last: &str) -> Vec<String> {
-        let mut response = self.client.get(self.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        let mut text = String::new();
-        let read = async {
-            while !text.contains(&format!("id: {last}\n")) {
-                let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
-                text.push_str(std::str::from_utf8(&chunk).expect("text"));
-            }
-        };
-        tokio::time::timeout(SOON, read).await.expect("the event comes");
-        text.split("\n\n").filter(|frame| frame.contains("data: ")).map(str::to_owned).collect()
-    }
-
-    async fn end(self) {
-        self.node.shutdown().await;
-        self.stop.cancel();
-    }
-}
-
-async fn read(request: reqwest::RequestBuilder) -> (u16, Value) {
-    let response = request.send().await.expect("an answer");
-    assert_eq!(response.headers()["x-tenure-node"], "1");
-    (response.status().as_u16(), response.json().await.expect("JSON"))
-}
+use crate::cluster::{Cluster, SOON, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_from_claim_to_release() {
@@ -137,16 +52,31 @@ async fn every_transition_is_watched_once_wherever_the_stream_is_resumed() {
     let token: u64 = cluster.acquire("last", "a").await.parse().expect("a token is an integer");
     let last = (token & ((1 << 48) - 1)).to_string();
 
-    let all = cluster.watch("after=0", &last).await;
+    let all = watch(&cluster, "after=0", &last).await;
     let kinds: Vec<&str> = all.iter().map(|frame| kind(frame)).collect();
     assert_eq!(kinds, ["granted", "granted", "granted", "revoked", "revoked", "revoked", "granted"]);
     for (seen, frame) in all.iter().enumerate().take(all.len() - 1) {
-        let rest = cluster.watch(&format!("after={}", id(frame)), &last).await;
+        let rest = watch(&cluster, &format!("after={}", id(frame)), &last).await;
         assert_eq!(rest, all[seen + 1..], "resumed after {}", id(frame));
     }
-    let filtered = cluster.watch("after=0&prefix=las", &last).await;
+    let filtered = watch(&cluster, "after=0&prefix=las", &last).await;
     assert_eq!(filtered, all[all.len() - 1..]);
     cluster.end().await;
+}
+
+/// What a watch says up to and with the event `last`.
+async fn watch(cluster: &Cluster, query: &str, last: &str) -> Vec<String> {
+    let mut response = cluster.client.get(cluster.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    let read = async {
+        while !text.contains(&format!("id: {last}\n")) {
+            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+            text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    };
+    tokio::time::timeout(SOON, read).await.expect("the event comes");
+    text.split("\n\n").filter(|frame| frame.contains("data: ")).map(str::to_owned).collect()
 }
 
 fn id(frame: &str) -> &str {

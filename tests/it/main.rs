@@ -1,5 +1,8 @@
 //! Tests over real sockets, one file for each subject.
 
 mod api;
+mod cluster;
+mod document;
+mod hostile;
 mod listener;
 mod remote;

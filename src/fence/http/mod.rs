@@ -150,7 +150,7 @@ where
 }
 
 /// The request's one token.
-fn token(headers: &HeaderMap) -> Result<FencingToken, Problem> {
+pub(crate) fn token(headers: &HeaderMap) -> Result<FencingToken, Problem> {
     let mut values = headers.get_all(HEADER).iter();
     let value = values.next().ok_or_else(Problem::missing)?;
     if values.next().is_some() {

@@ -25,7 +25,7 @@ pub const FAILED: &str = "fence_failed";
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     code: &'static str,
     title: &'static str,

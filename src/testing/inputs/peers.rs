@@ -1,0 +1,266 @@
+//! What other nodes send.
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+
+use super::{Input, encoded, input};
+use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
+use crate::node::route::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Passed};
+use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
+use crate::peer::Lane;
+use crate::peer::frame::{self, Frame, Kind};
+use crate::peer::handshake::{self, Hello, Refusal};
+use crate::raft::payload::{self, Content, Joined, MembershipRecord};
+use crate::raft::wire::{self, Append, Ballot};
+use crate::raft::{Call, Proposal, Reply};
+use crate::storage::{LogRecord, Position, VoteRecord, codec};
+use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+pub(super) fn inputs() -> Vec<Input> {
+    vec![
+        input("peer_frames", 4096, frames, some_frames),
+        input("peer_hello", 1024, hello, hellos),
+        input("peer_call", 4096, call, calls),
+        input("peer_reply", 4096, reply, replies),
+        input("peer_request", 4096, request, requests),
+        input("peer_outcome", 4096, outcome, outcomes),
+        input("log_entry", 4096, log_entry, log_entries),
+    ]
+}
+
+/// Frames, one behind the other. Accepted if they end where a frame does.
+fn frames(mut bytes: &[u8]) -> bool {
+    let most = Lane::Control.max_body();
+    loop {
+        let before = bytes;
+        let read = frame::read(&mut bytes, most).now_or_never().expect("memory does not keep anybody waiting");
+        match read {
+            Err(_) => return false,
+            // Fewer bytes than a length has are taken for the end.
+            Ok(None) => return before.is_empty(),
+            Ok(Some(frame)) => {
+                assert!(frame.body.len() <= most, "{} bytes", frame.body.len());
+                let mut written = Vec::new();
+                frame::write(&mut written, &frame).now_or_never().expect("nor this").expect("a vector takes all");
+                assert_eq!(written, before[..before.len() - bytes.len()]);
+            }
+        }
+    }
+}
+
+fn some_frames() -> Vec<Vec<u8>> {
+    let written = |kind, id, body: &'static [u8]| {
+        let mut bytes = Vec::new();
+        let frame = Frame { kind, id, body: Bytes::from_static(body) };
+        frame::write(&mut bytes, &frame).now_or_never().expect("memory is quick").expect("a vector takes all");
+        bytes
+    };
+    let request = written(Kind::Request, 7, b"body");
+    let response = written(Kind::Response, u64::MAX, b"");
+    let withdrawal = written(Kind::Withdraw, 7, b"");
+    vec![[request.clone(), withdrawal].concat(), [response, request].concat(), Vec::new()]
+}
+
+fn hello(mut bytes: &[u8]) -> bool {
+    let read = handshake::read_hello(&mut bytes).now_or_never().expect("memory does not keep anybody waiting");
+    let Ok(hello) = read else { return false };
+    let written = written_hello(&hello);
+    let again = handshake::read_hello(&mut &written[..]).now_or_never().expect("nor this").expect("it reads back");
+    assert_eq!(again, hello);
+    true
+}
+
+fn written_hello(hello: &Hello) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let written = handshake::write_hello(&mut bytes, hello).now_or_never().expect("memory is quick");
+    written.expect("a vector takes all");
+    bytes
+}
+
+fn hellos() -> Vec<Vec<u8>> {
+    let plain = Hello {
+        cluster: "local".to_owned(),
+        from: 1,
+        incarnation: 7,
+        promise_ms: 325,
+        to: 2,
+        lane: 0,
+        refused: None,
+    };
+    let refusals = [
+        Refusal::OtherCluster { node: 1, theirs: "a".to_owned(), ours: "b".to_owned() },
+        Refusal::OtherNode { caller: 1, meant: 2, answers: 3 },
+        Refusal::SharedId { node: 1 },
+        Refusal::OtherDisk { node: 1, joined: 7, now: 8 },
+        Refusal::OtherTimings { node: 1, theirs_ms: 325, ours_ms: 4000 },
+    ];
+    let refused = refusals.into_iter().map(|refusal| Hello { refused: Some(refusal), ..plain.clone() });
+    std::iter::once(plain.clone()).chain(refused).map(|hello| written_hello(&hello)).collect()
+}
+
+/// A call of Raft's, read as far as it is before Raft sees it.
+fn call(bytes: &[u8]) -> bool {
+    match encoded::<Call>(bytes, wire::MAX_MESSAGE_BYTES) {
+        None => false,
+        Some(Call::Append(append)) => append.request(1).is_ok(),
+        Some(Call::Vote(ballot) | Call::PreVote(ballot)) => {
+            ballot.request(1);
+            true
+        }
+        Some(Call::Transfer(transfer)) => {
+            transfer.request(1);
+            true
+        }
+        Some(_) => true,
+    }
+}
+
+const VOTE: VoteRecord = VoteRecord { term: 3, candidate: Some(1), committed: true };
+
+fn calls() -> Vec<Vec<u8>> {
+    let at = |index| Position { term: 3, index };
+    let entries = [blank(), batch(), membership()];
+    let entries = (8..).zip(entries).map(|(index, payload)| (at(index), payload.into())).collect();
+    let append = Append { vote: VOTE, previous: Some(at(7)), commit: Some(at(6)), entries };
+    let ballot = || Ballot { vote: VOTE, last: Some(at(7)), transfer: false };
+    let transfer = wire::Transfer { from: VOTE, to: 2, last: None };
+    let calls = [
+        Call::Append(append),
+        Call::Append(Append { vote: VOTE, previous: None, commit: None, entries: Vec::new() }),
+        Call::Vote(ballot()),
+        Call::PreVote(ballot()),
+        Call::Transfer(transfer),
+        Call::SnapshotBegin,
+        Call::SnapshotBytes(Bytes::from_static(b"bytes")),
+        Call::SnapshotEnd { vote: VOTE, crc: 7 },
+        Call::Forward(codec::encode(&Request::Members).into()),
+    ];
+    calls.iter().map(codec::encode).collect()
+}
+
+fn reply(bytes: &[u8]) -> bool {
+    match encoded::<Reply>(bytes, wire::MAX_MESSAGE_BYTES) {
+        None => false,
+        Some(Reply::Append(appended)) => {
+            appended.response(1);
+            true
+        }
+        Some(Reply::Vote(poll)) => {
+            poll.response(1);
+            true
+        }
+        Some(_) => true,
+    }
+}
+
+fn replies() -> Vec<Vec<u8>> {
+    let at = Some(Position { term: 3, index: 7 });
+    let replies = [
+        Reply::Append(wire::Appended::Success),
+        Reply::Append(wire::Appended::PartialSuccess(at)),
+        Reply::Append(wire::Appended::HigherVote(VOTE)),
+        Reply::Vote(wire::Poll { vote: VOTE, granted: true, last: at }),
+        Reply::Transfer(Err("no".to_owned())),
+        Reply::SnapshotGoOn,
+        Reply::SnapshotEnd { vote: VOTE },
+        Reply::Forward(Bytes::from_static(b"passed")),
+        Reply::NotNow("it has just started".to_owned()),
+        Reply::Failed("why".to_owned()),
+    ];
+    replies.iter().map(codec::encode).collect()
+}
+
+/// A client's request that another node passes on.
+fn request(bytes: &[u8]) -> bool {
+    encoded::<Request>(bytes, MAX_REQUEST_BYTES).is_some()
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let filter = ListFilter { prefix: "jo".to_owned(), holder: Some(holder()), states: Vec::new() };
+    let read = |query| Request::Read { query, consistency: Consistency::Linearizable };
+    let requests = [
+        Request::Acquire(acquire()),
+        Request::Change(Command::Release { name: name(), holder: holder(), token: TOKEN }),
+        Request::Change(Command::Revoke { name: name(), reason: "stuck".to_owned() }),
+        read(Query::Lease(name())),
+        read(Query::Explain { name: name(), holder: None }),
+        read(Query::List { filter, after: None, limit: 100 }),
+        Request::Members,
+    ];
+    requests.iter().map(codec::encode).collect()
+}
+
+/// What the leader says to a request that was passed on.
+fn outcome(bytes: &[u8]) -> bool {
+    encoded::<Passed>(bytes, MAX_RESPONSE_BYTES).is_some()
+}
+
+fn outcomes() -> Vec<Vec<u8>> {
+    let served = Served { node: 1, term: 3, applied: 9, now: 700, stale_ms: None };
+    let done = |answer| Passed::Done(Box::new(Ok(Response { answer, served })));
+    let outcomes = [
+        done(Answer::Outcome(Outcome::Released(true))),
+        done(Answer::WaitTimeout),
+        done(Answer::Lease(Vec::new())),
+        Passed::Done(Box::new(Err(RequestError::Unknown("the connection broke".to_owned())))),
+        Passed::NotLeader,
+        Passed::StillWaits,
+    ];
+    outcomes.iter().map(codec::encode).collect()
+}
+
+/// What stands in a log entry, whether it came from a peer or from the disk.
+fn log_entry(bytes: &[u8]) -> bool {
+    let read = LogRecord { position: Position { term: 3, index: 9 }, payload: Bytes::copy_from_slice(bytes) };
+    let Ok(entry) = payload::entry(read) else { return false };
+    let record = payload::record(&entry);
+    assert_eq!(payload::entry(record.clone()).expect("it reads back"), entry);
+    match Proposal(record.payload).content() {
+        Ok(Content::Leases(batch)) => {
+            let again = Proposal::leases(&batch).content();
+            assert_eq!(again.expect("it reads back"), Content::Leases(batch));
+        }
+        Ok(Content::Joined(joined)) => {
+            let again = Proposal::joined(joined).content();
+            assert_eq!(again.expect("it reads back"), Content::Joined(joined));
+        }
+        // An entry of Raft's own, or one that a newer build wrote.
+        Err(_) => {}
+    }
+    true
+}
+
+fn log_entries() -> Vec<Vec<u8>> {
+    vec![blank(), batch(), membership(), Proposal::joined(Joined { node: 2, incarnation: 5 }).0.to_vec()]
+}
+
+const TOKEN: crate::FencingToken = crate::FencingToken { term: 1, index: 5 };
+
+fn name() -> LeaseName {
+    LeaseName::new("jobs").expect("it is valid")
+}
+
+fn holder() -> HolderId {
+    HolderId::new("worker-1").expect("it is valid")
+}
+
+fn acquire() -> Acquire {
+    let metadata = Metadata::new([("pid".to_owned(), "7".to_owned())].into()).expect("it is small");
+    let (ttl, wait_ms) = (Ttl::Finite(30_000), Some(5_000));
+    Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms: 100, limit: 3, metadata }
+}
+
+fn blank() -> Vec<u8> {
+    vec![1, 0]
+}
+
+fn batch() -> Vec<u8> {
+    let commands = vec![Command::Acquire(acquire()), Command::Tick];
+    Proposal::leases(&Batch { stamp: Stamp { now: 7, wall_ms: 300 }, commands }).0.to_vec()
+}
+
+fn membership() -> Vec<u8> {
+    let node = |id: u64| (id, (format!("10.0.0.{id}:7101"), format!("10.0.0.{id}:7201")));
+    let record = MembershipRecord { configs: vec![[1, 2, 3].into()], nodes: [node(1), node(2), node(3)].into() };
+    [&[1, 2][..], &codec::encode(&record)].concat()
+}

@@ -1,0 +1,199 @@
+//! What this node finds on its own disk, or a client of the fence on its.
+
+use std::collections::BTreeMap;
+
+use super::{Input, input, texts};
+use crate::fence::journal::{self, Kept};
+use crate::lease::{Acquire, Batch, Command, Limits, Machine, Stamp};
+use crate::raft::snapshot::{self, Reader};
+use crate::raft::State;
+use crate::raft::types::Stored;
+use crate::storage::record::{
+    self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
+    RecordError, VoteV1,
+};
+use crate::storage::{Identity, directory};
+use crate::token::FencingToken;
+use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+pub(super) fn inputs() -> Vec<Input> {
+    vec![
+        input("stored_record", 1024, stored_record, stored_records),
+        input("stored_marker", 512, marker, markers),
+        input("snapshot", 4096, snapshot, snapshots),
+        input("fence_journal", 1024, fence_journal, fence_journals),
+    ]
+}
+
+const KEY: &[u8] = b"key";
+
+/// A record as it is stored, and again with a checksum that is right: chance does not find one.
+fn stored_record(bytes: &[u8]) -> bool {
+    let as_it_is = unseal_any(bytes);
+    let Some((kind, payload)) = bytes.split_first() else { return as_it_is };
+    let sealed = sealed(*kind, payload);
+    let found = unseal_any(&sealed);
+    // A checksum that does not fit is noticed whatever else is wrong.
+    let mut broken = sealed;
+    broken[2] ^= 1;
+    assert!(!unseal_any(&broken));
+    as_it_is || found
+}
+
+fn sealed(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![RECORD_VERSION, kind, 0, 0, 0, 0];
+    bytes.extend_from_slice(payload);
+    let crc = record::checksum(KEY, &bytes);
+    bytes[2..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The record is of at most one kind, and is written again as the same.
+fn unseal_any(bytes: &[u8]) -> bool {
+    macro_rules! reads_back {
+        ($kind:ident, $type:ty) => {
+            match record::unseal::<$type>(Kind::$kind, KEY, bytes) {
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    assert_eq!(matches!(error, RecordError::Torn { .. }), bytes.len() < HEADER_BYTES);
+                    0
+                }
+                Ok(value) => {
+                    let written = record::seal(Kind::$kind, KEY, &value, 0);
+                    assert_eq!(record::unseal::<$type>(Kind::$kind, KEY, &written).expect("it reads back"), value);
+                    1
+                }
+            }
+        };
+    }
+    let kinds = reads_back!(Identity, IdentityV1)
+        + reads_back!(Vote, VoteV1)
+        + reads_back!(Floor, PositionV1)
+        + reads_back!(Committed, CommittedV1)
+        + reads_back!(LogPart, LogPartV1)
+        + reads_back!(Manifest, ManifestV1)
+        + reads_back!(Chunk, ChunkV1);
+    assert!(kinds <= 1, "it is read as {kinds} kinds");
+    kinds == 1
+}
+
+/// Kind and payload: the check makes records of them.
+fn stored_records() -> Vec<Vec<u8>> {
+    let position = PositionV1 { term: 3, index: 70_000 };
+    let identity = IdentityV1 { cluster: "local".to_owned(), node: 2, incarnation: 7 };
+    let vote = VoteV1 { term: 9, candidate: Some(2), committed: true };
+    let part = LogPartV1 { term: 3, parts: 1, payload: Raw(b"entry") };
+    let manifest = ManifestV1 { id: 4, meta: Raw(b"m"), chunks: 2, bytes: 20_000, crc: 0xdead_beef };
+    let records = [
+        record::seal(Kind::Identity, KEY, &identity, 0),
+        record::seal(Kind::Vote, KEY, &vote, 0),
+        record::seal(Kind::Floor, KEY, &position, 0),
+        record::seal(Kind::Committed, KEY, &CommittedV1 { position: Some(position) }, 0),
+        record::seal(Kind::LogPart, KEY, &part, 0),
+        record::seal(Kind::Manifest, KEY, &manifest, 0),
+        record::seal(Kind::Chunk, KEY, &ChunkV1 { payload: Raw(b"chunk") }, 0),
+    ];
+    let bare = |record: &Vec<u8>| [&[record[1]], &record[HEADER_BYTES..]].concat();
+    records.iter().map(bare).chain([records[1].clone()]).collect()
+}
+
+/// The file that says whose a data directory is.
+fn marker(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Some((_, identity)) = directory::parse_marker(text) else { return false };
+    let (format, again) = directory::parse_marker(&directory::marker_text(&identity)).expect("it reads back");
+    assert_eq!((format, again), (directory::FORMAT, identity));
+    true
+}
+
+fn markers() -> Vec<Vec<u8>> {
+    let own = directory::marker_text(&Identity { cluster: "a \"b\"\nc = d".to_owned(), node: 7 });
+    vec![own.into_bytes(), b"node = 1\ncluster = \"c\"\nformat = 4294967295".to_vec()]
+}
+
+/// A snapshot of the state. One that is accepted makes the same bytes, and goes on.
+fn snapshot(bytes: &[u8]) -> bool {
+    let Some(state) = read_snapshot(bytes, bytes.len().max(1)) else { return false };
+    let written = written_snapshot(&state);
+    let again = read_snapshot(&written, 7).expect("it reads back");
+    assert_eq!(written_snapshot(&again), written);
+    go_on(state.machine);
+    true
+}
+
+fn read_snapshot(bytes: &[u8], piece: usize) -> Option<State> {
+    let mut reader = Reader::default();
+    bytes.chunks(piece).try_for_each(|piece| reader.push(piece)).ok()?;
+    reader.finish().ok()
+}
+
+fn written_snapshot(state: &State) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let Ok(()) = snapshot::encode(state, |piece| -> Result<(), std::convert::Infallible> {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    });
+    bytes
+}
+
+/// Time passes until nothing is due, or there is no next entry any more.
+fn go_on(mut machine: Machine) {
+    for _ in 0..4 {
+        let Some(due) = machine.next_due() else { return };
+        let last = machine.applied().unwrap_or(FencingToken { term: 0, index: 0 });
+        let Ok(next) = FencingToken::try_from(last.as_u64().saturating_add(1)) else { return };
+        if next.index <= last.index || next.term < last.term {
+            return;
+        }
+        let stamp = Stamp { now: due.max(machine.now()), wall_ms: 0 };
+        machine.apply(next, &Batch { stamp, commands: vec![Command::Tick] });
+    }
+}
+
+fn snapshots() -> Vec<Vec<u8>> {
+    let machine = Machine::new(Limits::default());
+    let mut state = State { machine, applied: None, membership: Stored::default(), joined: BTreeMap::new() };
+    let empty = written_snapshot(&state);
+    for (index, commands) in (10..).zip(entries()) {
+        let batch = Batch { stamp: Stamp { now: index * 100, wall_ms: 1_700_000_000_000 + index }, commands };
+        state.machine.apply(FencingToken { term: 3, index }, &batch);
+    }
+    state.joined.insert(2, 7);
+    vec![empty, written_snapshot(&state)]
+}
+
+/// Leads to one of everything: held, waiting, delayed, ended, and each kind of transition.
+fn entries() -> [Vec<Command>; 6] {
+    let name = |text: &str| LeaseName::new(text).expect("a valid name");
+    let holder = |text: &str| HolderId::new(text).expect("a valid holder");
+    let acquire = |lease: &str, who: &str, limit, wait_ms| {
+        let metadata = Metadata::new([("k".to_string(), "v".to_string())].into()).expect("small metadata");
+        let (name, holder, ttl) = (name(lease), holder(who), Ttl::Finite(500));
+        Command::Acquire(Acquire { name, holder, ttl, wait_ms, lock_delay_ms: 300, limit, metadata })
+    };
+    let token = |index| FencingToken { term: 3, index };
+    let to = Some(holder("r"));
+    [
+        vec![acquire("a", "p", 1, None), acquire("b", "p", 1, None), acquire("c", "p", 1, None)],
+        vec![acquire("a", "q", 1, Some(5000)), acquire("a", "r", 1, Some(5000)), acquire("b", "q", 1, Some(5000))],
+        vec![Command::HandOver { name: name("a"), holder: holder("p"), token: token(10), to }],
+        vec![Command::Release { name: name("a"), holder: holder("r"), token: token(12) }, acquire("e", "p", 2, None)],
+        vec![Command::Revoke { name: name("b"), reason: "why".to_string() }, acquire("e", "q", 2, None)],
+        vec![acquire("d", "p", 1, None), acquire("e", "r", 2, Some(400))],
+    ]
+}
+
+/// The file of marks of a fence.
+fn fence_journal(bytes: &[u8]) -> bool {
+    let Ok(kept) = journal::parse(bytes) else { return false };
+    assert_eq!(journal::parse(&journal::whole(&kept)).as_ref(), Ok(&kept));
+    true
+}
+
+fn fence_journals() -> Vec<Vec<u8>> {
+    let mark = |value: u64| value.try_into().expect("63 bits");
+    let kept: Kept = [("a".to_owned(), mark(1)), ("printer/2".to_owned(), mark(i64::MAX as u64))].into();
+    let whole = journal::whole(&kept);
+    let torn = whole[..whole.len() - 3].to_vec();
+    [texts(["tenure fences 1\n"]), vec![whole, torn]].concat()
+}

@@ -90,6 +90,7 @@ fn a_log_that_is_right_breaks_nothing() {
     let ledger = right();
     assert!(ledger.broken.is_empty(), "{:?}", ledger.broken.first().map(ToString::to_string));
     let grants = ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Granted(_))).count();
+    assert!(broken(&ledger).is_empty(), "also in hindsight: {:?}", broken(&ledger));
     assert_eq!((grants, ledger.transitions().count()), (3, 5), "all of it happened");
 }
 

@@ -97,7 +97,7 @@ async fn converge(world: &Arc<World>) {
         let ledger = lock(&world.ledger);
         let last = ledger.last_index();
         let behind = |id: &NodeId| ledger.applied.get(id).is_none_or(|applied| *applied < last);
-        world.ids().filter(behind).collect::<Vec<_>>()
+        world.living().into_iter().filter(behind).collect::<Vec<_>>()
     };
     let converged = async {
         while !behind().is_empty() {
@@ -107,7 +107,7 @@ async fn converge(world: &Arc<World>) {
     if tokio::time::timeout(CONVERGENCE, converged).await.is_err() {
         world.break_promise("converges", format!("{:?} are behind", behind()));
     }
-    for id in world.ids() {
+    for id in world.living() {
         match world.node(id).map(|node| node.health().failed) {
             Some(None) => {}
             failed => world.break_promise("converges", format!("node {id} is not well: {failed:?}")),

@@ -30,7 +30,7 @@ pub async fn change(world: &Arc<World>, long: Duration, dice: &mut StdRng) {
     set(world, &node, leader, voters.into_iter().collect(), long).await;
     tokio::time::sleep(long).await;
     if let Some((leader, node)) = self::leader(world) {
-        set(world, &node, leader, world.ids().collect(), long).await;
+        set(world, &node, leader, world.living(), long).await;
     }
 }
 
@@ -48,9 +48,9 @@ fn leader(world: &World) -> Option<(NodeId, TestNode)> {
     Some((leader, world.node(leader)?))
 }
 
-/// Has everybody vote again.
+/// Has everybody vote again who is still there, and nobody else.
 pub async fn all_vote_again(world: &World, within: Duration) -> bool {
-    let everybody: BTreeSet<NodeId> = world.ids().collect();
+    let everybody = world.living();
     let changed = async {
         loop {
             if let Some((leader, node)) = leader(world)

@@ -50,6 +50,9 @@ mod variable {
     use parking_lot::Mutex;
     use tokio::time::Instant;
 
+    /// More than what the conversions between two clocks lose.
+    const ROUNDING: Duration = Duration::from_nanos(4);
+
     thread_local! {
         /// That of the task which this thread runs now.
         static CURRENT: RefCell<Pace> = const { RefCell::new(Pace(None)) };
@@ -130,9 +133,10 @@ mod variable {
             self.began + (moment - self.began).mul_f64(self.factor)
         }
 
-        /// The moment at which the node's clock shows this.
+        /// A moment at which the node's clock shows this or, by the rounding, a little more: a timer that fires before
+        /// its clock shows the time is set again for the same time, for ever.
         pub fn moment_of(self, shown: Instant) -> Instant {
-            self.began + self.in_true_time(shown - self.began)
+            self.began + self.in_true_time(shown - self.began) + ROUNDING
         }
 
         pub fn in_true_time(self, time: Duration) -> Duration {
@@ -177,6 +181,21 @@ mod variable {
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        #[test]
+        fn no_timer_fires_before_its_clock_shows_the_time() {
+            let began = Instant::now();
+            for (factor, step) in
+                [(0.5, 7_001), (0.9955, 104_729), (1.0, 1_000_003), (1.0045, 86_243), (2.0, 15_485_863)]
+            {
+                let rate = Rate { began, factor };
+                for number in 0..10_000 {
+                    let shown = began + Duration::from_nanos(number * step);
+                    let late = rate.shown_at(rate.moment_of(shown)).checked_duration_since(shown);
+                    assert!(late.is_some_and(|late| late < Duration::from_nanos(20)), "{factor}, {number}: {late:?}");
+                }
+            }
+        }
 
         #[tokio::test(start_paused = true)]
         async fn a_task_sleeps_by_its_own_clock_and_so_does_what_it_starts() {

@@ -17,6 +17,8 @@ mod probe;
 mod reading;
 pub(crate) mod record;
 mod recovery;
+#[cfg(feature = "testing")]
+mod rot;
 mod snapshot;
 mod state;
 mod tail;
@@ -37,6 +39,8 @@ use crate::types::NodeId;
 pub use disk::{Opened, SledStorage};
 pub use memory::{Cut, MemoryStorage, SyncMode};
 pub use probe::measure_fsync;
+#[cfg(feature = "testing")]
+pub use rot::Flip;
 pub use snapshot::SnapshotWriter;
 
 /// Most bytes in one chunk of a snapshot. Small, because sled writes and moves pages of sixteen values as a whole.

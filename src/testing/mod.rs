@@ -20,4 +20,4 @@ pub use crate::chance::{Seeded, seed};
 pub use crate::pace::Pace;
 pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};
-pub use crate::storage::{Cut, MemoryStorage, SyncMode};
+pub use crate::storage::{Cut, Flip, MemoryStorage, SyncMode};

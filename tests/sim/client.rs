@@ -111,6 +111,8 @@ impl Program {
         let wait = if dice.random_bool(0.5) { Wait::UpTo(Duration::from_millis(wait)) } else { Wait::No };
         let acquired = lease.acquire(wait).await;
         self.world.count_work(word(&acquired, ["granted", "refused", "acquire unknown"]));
+        self.write(lease, dice);
+        self.write(lease, dice);
     }
 
     async fn release(&self, lease: &Lease) {

@@ -1,13 +1,17 @@
 //! Every promise about the log can fail: a short log that is right, and one small lie about it for each.
 
+use std::time::Duration;
+
 use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Renewal, Stamp};
 use tenure::node::WatchPosition;
+use tenure::storage::{LogRecord, Position};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::time::Instant;
 
 use super::ledger::{Asked, Entry, Ledger};
-use super::promises::{self, watch_completeness};
+use super::promises::one_leader::Leaders;
+use super::promises::{self, lapse_happens, log_matching, watch_completeness};
 
 fn name() -> LeaseName {
     LeaseName::new("a").expect("valid")
@@ -90,6 +94,7 @@ fn a_log_that_is_right_breaks_nothing() {
     let ledger = right();
     assert!(ledger.broken.is_empty(), "{:?}", ledger.broken.first().map(ToString::to_string));
     let grants = ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Granted(_))).count();
+    assert!(broken(&ledger).is_empty(), "also in hindsight: {:?}", broken(&ledger));
     assert_eq!((grants, ledger.transitions().count()), (3, 5), "all of it happened");
 }
 
@@ -168,4 +173,33 @@ fn a_watch_that_misses_or_repeats_is_found() {
     watch_completeness::check(&ledger, behind(1, None), (6, 1)).expect_err("a part is missed");
     watch_completeness::check(&ledger, behind(1, None), (8, 0)).expect_err("an entry is missed");
     watch_completeness::check(&ledger, behind(6, Some(0)), (6, 0)).expect_err("it came twice");
+}
+
+#[test]
+fn a_second_leader_of_a_term_is_found() {
+    let mut leaders = Leaders::default();
+    assert_eq!(leaders.see(3, 1), Ok(true));
+    assert_eq!(leaders.see(3, 1), Ok(false));
+    assert_eq!(leaders.see(4, 2), Ok(true));
+    assert!(leaders.see(3, 2).is_err());
+}
+
+#[test]
+fn logs_that_differ_where_they_are_committed_are_found() {
+    let record = |term, index| LogRecord { position: Position { term, index }, payload: "x".into() };
+    let log = || vec![record(1, 1), record(1, 2), record(2, 3)];
+    let purged = || vec![record(2, 3), record(2, 4)];
+    assert_eq!(log_matching::compare([(1, log()), (2, purged())].into_iter()), Ok(()));
+    let other_term = vec![record(1, 2), record(3, 3)];
+    assert!(log_matching::compare([(1, log()), (2, other_term)].into_iter()).is_err());
+    let other_bytes = vec![LogRecord { payload: "y".into(), ..record(1, 2) }];
+    assert!(log_matching::compare([(1, log()), (2, other_bytes)].into_iter()).is_err());
+}
+
+#[test]
+fn a_lease_that_outlives_its_holder_is_found() {
+    let (ledger, bound) = (right(), Duration::from_secs(4));
+    let granted = ledger.entry(8).expect("c was granted it").at;
+    lapse_happens::check(&ledger, granted + bound, bound).expect("its time is not over");
+    lapse_happens::check(&ledger, granted + bound * 2, bound).expect_err("nobody ended it");
 }

@@ -1,18 +1,29 @@
-//! A whole cluster in one thread and virtual time, chosen by one seed: see `scripts/simulate`.
+//! Whole clusters in virtual time, each in one thread and chosen by one seed: see `scripts/simulate`.
+//!
+//! Nodes, Raft, their time-keepers and the lease managers are the product's; the network and the disks are twins in memory.
+//! A run has three parts: faults and clients (safety), everything works again (liveness), all clients die at once (every
+//! lease lapses, and all replicas end up alike).
 //!
 //! | file | noun |
 //! |---|---|
-//! | `plan`, `world`, `run` | what the seed decides, what a run is made of, and its phases: faults, healing, the end of all leases |
-//! | `nemesis`, `promise` | the faults |
-//! | `client`, `door`, `watcher` | the workload, and its way to whichever node is there |
+//! | `plan`, `world`, `run` | what the seed decides, what a run is made of, and its parts |
+//! | `nemesis`, `voters`, `promise` | the faults: of processes, network and disks; of the membership; those that stale reads come from |
+//! | `client`, `door`, `watcher`, `register` | the workload, its way to whichever node is there, and a resource that knows tokens only |
 //! | `ledger`, `history` | what replicas applied, and what clients asked, were told and believed |
 //! | `linear` | the search for an order of calls that one lease could have had |
-//! | `promises` | what must hold, one promise a file |
-//! | `seeds`, `planted` | many seeds, and bugs that must be caught |
+//! | `promises` | what must hold, one promise a file: of the log at every entry, of histories when the run is over |
+//! | `seeds`, `many`, `tally` | many seeds, on every core, and what they came to |
+//! | `planted`, `bug`, `meddler`, `doctored` | bugs that must be caught, how they get into a node, and promises that must fail |
 //!
-//! It does not cover: sockets and files, which have tests of their own; timers that run at another rate than true time
-//! (nodes and clients *read* clocks of their own rates, tokio's timers and openraft's are true); the inside of a process
-//! that is stopped (nothing reaches or leaves it and its disk finishes nothing, but its timers run); membership change.
+//! Time: each node has a clock and timers of its own rate, openraft's included, inside the configured drift in most runs
+//! and from half to double in the others. There the promises about time are not checked, and nobody reads by a leadership
+//! lease; all others hold, and fenced registers take no stale write. A node that is stopped runs nothing at all, and finds
+//! its timers late when it goes on.
+//!
+//! It does not cover: sockets, files and sled, which have tests of their own; timeouts inside a node that are tokio's and
+//! guard no promise (they run at true rate); a wiped or an old disk; members that were never there before (voters lose and
+//! regain their vote, and nodes are lost for good); a log whose end is cut behind what was synced, which no store can tell
+//! from a shorter log.
 //!
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
 #![cfg(tokio_unstable)]

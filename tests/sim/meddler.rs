@@ -33,7 +33,7 @@ impl Meddler {
             MachineBug::TokensFromClock => self.move_to(machine, token, batch.stamp.wall_ms),
             MachineBug::ReleaseIgnoresToken => batch.commands.iter_mut().for_each(|command| aim(machine, command)),
             MachineBug::DeadWaiterGranted => {
-                if !machine.counts().waiting.eq(&0) {
+                if machine.counts().waiting > 0 {
                     rebuild(machine, |_, record| {
                         for place in record["waiting"].as_array_mut().expect("waiters") {
                             place["until"] = json!(u64::MAX);

@@ -6,14 +6,14 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
-use tenure::testing::{Cut, Weather};
+use tenure::testing::{Cut, Flip, Weather};
 use tenure::types::NodeId;
 use tokio::task::JoinSet;
 
 use super::world::{World, lock};
 
 /// Every kind of fault, and how often it is chosen beside the others.
-pub const KINDS: [(&str, u32); 18] = [
+pub const KINDS: [(&str, u32); 20] = [
     ("crash_one", 4),
     ("crash_minority", 2),
     ("crash_all", 1),
@@ -32,6 +32,8 @@ pub const KINDS: [(&str, u32); 18] = [
     ("transfer", 3),
     ("snapshot", 2),
     ("voters", 2),
+    ("read_at_old_leader", 3),
+    ("spoiled_disk", 1),
 ];
 
 /// Makes faults until it is dropped, several at once now and then.
@@ -130,6 +132,8 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
             world.count_fault(kind);
             world.inside(one, node.take_snapshot()).await;
         }
+        "read_at_old_leader" => super::promise::read_at_old_leader(&world, &mut dice).await,
+        "spoiled_disk" => spoil(&world, kind, one, &mut dice),
         "voters" => {
             world.count_fault(kind);
             super::voters::change(&world, long, &mut dice).await;
@@ -154,6 +158,26 @@ async fn crash(world: &Arc<World>, kind: &'static str, who: &[NodeId], dice: &mu
     tokio::time::sleep(Duration::from_millis(dice.random_range(1..2_000))).await;
     for &id in who {
         world.restart(id);
+    }
+}
+
+/// Flips a bit of a node's log while it is down, which its next start has to find. One node of a run, and none of those
+/// that its last majority needs.
+fn spoil(world: &World, kind: &'static str, id: NodeId, dice: &mut StdRng) {
+    let is_first = world.living().len() as u64 == world.plan.nodes;
+    if !is_first || world.plan.nodes < 5 {
+        return;
+    }
+    world.crash(id, any_cut(dice));
+    let flip = Flip { entry: dice.random_range(0..10_000), bit: dice.random_range(0..10_000) };
+    match lock(&world.cluster).disk(id).flipped(flip) {
+        None => {}
+        Some(Err(refused)) => {
+            world.count_fault(kind);
+            world.lose(id);
+            world.note(|| format!("node {id} refuses to start: {refused}"));
+        }
+        Some(Ok(record)) => world.break_promise("spoiled_disk", format!("node {id} takes {record:?}")),
     }
 }
 
@@ -182,9 +206,10 @@ fn chosen(ids: &[NodeId], count: usize, dice: &mut StdRng) -> Vec<NodeId> {
 pub async fn settled(world: &World, within: Duration) -> bool {
     let agreed = async {
         loop {
+            let living = world.living();
             let seen: Vec<_> = {
                 let cluster = lock(&world.cluster);
-                world.ids().map(|id| cluster.running(id).map(|node| node.leadership())).collect()
+                living.iter().map(|id| cluster.running(*id).map(|node| node.leadership())).collect()
             };
             let first = seen[0].as_ref().and_then(|seen| seen.leader);
             if first.is_some() && seen.iter().all(|other| *other == seen[0]) {

@@ -89,13 +89,13 @@ fn a_release_that_was_never_sent_is_caught() {
 #[test]
 fn reads_without_a_leadership_lease_are_caught() {
     let planted = without(Safeguards { lease_on_read: false, ..Safeguards::default() });
-    is_caught(planted, &["reads_are_current"], 20);
+    is_caught(planted, &["reads_are_current"], 100);
 }
 
 #[test]
 fn reads_without_a_leadership_lease_are_caught_without_the_servers_indexes() {
     let planted = without(Safeguards { lease_on_read: false, ..Safeguards::default() });
-    is_caught(planted, &["linearizable"], 20);
+    is_caught(planted, &["linearizable"], 100);
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! The fault that the quarantine is for: a follower restarts inside the leadership lease that it granted while its leader
+//! Faults that stale reads come from, each with clients that would see them.
+//!
+//! The one that the quarantine is for: a follower restarts inside the leadership lease that it granted while its leader
 //! is cut off, and clients go on changing and reading at every node.
 
 use std::sync::Arc;
@@ -32,6 +34,19 @@ pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
     world.restart(restarted);
     probe(world, leader, [restarted, lost]).await;
     world.board.heal();
+}
+
+/// Cuts the leader off, and reads there while the others elect another and change what is read.
+pub async fn read_at_old_leader(world: &Arc<World>, dice: &mut StdRng) {
+    let Some(leader) = world.leader() else { return };
+    let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
+    let Some((&one, &two)) = others.first().zip(others.last()) else { return };
+    world.count_fault("read_at_old_leader");
+    world.board.isolate(leader, world.ids());
+    tokio::time::sleep(Duration::from_millis(dice.random_range(200..600))).await;
+    probe(world, leader, [one, two]).await;
+    world.ids().for_each(|id| world.board.join(leader, id));
+    world.ids().for_each(|id| world.board.join(id, leader));
 }
 
 /// Changes a lease at whoever takes it, and reads it at the old leader.

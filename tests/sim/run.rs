@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::token::FencingToken;
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
 
-use super::client::{self, LEASES, LONGEST_TTL};
+use super::client::{self, LONGEST_TTL};
 use super::history::{Ended, History, Operation, What};
 use super::ledger::Ledger;
 use super::plan::Plan;
@@ -71,24 +70,13 @@ async fn simulate(plan: Plan) -> Verdict {
     // The bound with a leader that lives: the ttl, and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
     tokio::time::sleep(bound).await;
-    check_lapsed(&world, bound);
+    let lapsed = promises::lapse_happens::check(&lock(&world.ledger), world.now(), bound);
+    if let Err(how) = lapsed {
+        world.break_promise("lapse_happens", how);
+    }
     converge(&world).await;
     watching.shutdown().await;
     judge(&world)
-}
-
-/// `lapse_happens`.
-fn check_lapsed(world: &World, bound: Duration) {
-    let ledger = lock(&world.ledger);
-    for (name, _) in LEASES {
-        let held = ledger.held_at(ledger.last_index(), &tenure::types::LeaseName::new(name).expect("valid"));
-        // A waiter that died on its way into the queue is granted what lapses within its patience, and lapses too.
-        let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
-        let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < world.now()).collect();
-        if !late.is_empty() {
-            world.break_promise("lapse_happens", format!("{name} is still held by {late:?}"));
-        }
-    }
 }
 
 /// Everybody applies what anybody ever applied, and nobody has failed.
@@ -97,7 +85,7 @@ async fn converge(world: &Arc<World>) {
         let ledger = lock(&world.ledger);
         let last = ledger.last_index();
         let behind = |id: &NodeId| ledger.applied.get(id).is_none_or(|applied| *applied < last);
-        world.ids().filter(behind).collect::<Vec<_>>()
+        world.living().into_iter().filter(behind).collect::<Vec<_>>()
     };
     let converged = async {
         while !behind().is_empty() {
@@ -107,7 +95,7 @@ async fn converge(world: &Arc<World>) {
     if tokio::time::timeout(CONVERGENCE, converged).await.is_err() {
         world.break_promise("converges", format!("{:?} are behind", behind()));
     }
-    for id in world.ids() {
+    for id in world.living() {
         match world.node(id).map(|node| node.health().failed) {
             Some(None) => {}
             failed => world.break_promise("converges", format!("node {id} is not well: {failed:?}")),

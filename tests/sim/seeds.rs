@@ -1,7 +1,7 @@
 //! Many seeds.
 
 use super::bug::Planted;
-use super::many::{Go, number, runs};
+use super::many::{number, runs};
 use super::nemesis::KINDS;
 use super::plan::Plan;
 use super::run::run;
@@ -52,7 +52,6 @@ fn the_same_seed_makes_the_same_run() {
             }
             assert_eq!(once.trace.len(), other.trace.len(), "seed {seed}");
             assert!(once.trace.len() > 100, "seed {seed} has a trace");
-            Go::On
         },
     );
 }
@@ -69,7 +68,6 @@ fn every_promise_is_kept_on_every_seed() {
         |seed, verdict| {
             tell(seed, &verdict);
             tally.add(seed, verdict);
-            Go::On
         },
     );
     let said = tally.to_string();

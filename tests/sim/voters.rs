@@ -15,7 +15,8 @@ use super::world::World;
 /// Between two tries to give everybody the vote back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes the vote of some, now and then of the leader itself, and gives it back a while later. Two keep it.
+/// Takes the vote of some, now and then of the leader itself, and gives it back a while later. As many keep it as make
+/// a majority of all: then a node that is lost for good takes no majority of the voters with it.
 pub async fn change(world: &Arc<World>, long: Duration, dice: &mut StdRng) {
     let Some((leader, node)) = leader(world) else { return };
     let mut voters: Vec<NodeId> = node.voters().into_iter().collect();
@@ -23,14 +24,14 @@ pub async fn change(world: &Arc<World>, long: Duration, dice: &mut StdRng) {
     for _ in 0..count {
         let others: Vec<NodeId> = voters.iter().copied().filter(|id| *id != leader).collect();
         let lost = if dice.random_bool(0.25) { leader } else { *others.choose(dice).unwrap_or(&leader) };
-        if voters.len() > 2 {
+        if voters.len() as u64 > world.plan.nodes / 2 + 1 {
             voters.retain(|id| *id != lost);
         }
     }
     set(world, &node, leader, voters.into_iter().collect(), long).await;
     tokio::time::sleep(long).await;
     if let Some((leader, node)) = self::leader(world) {
-        set(world, &node, leader, world.ids().collect(), long).await;
+        set(world, &node, leader, world.living(), long).await;
     }
 }
 
@@ -48,9 +49,9 @@ fn leader(world: &World) -> Option<(NodeId, TestNode)> {
     Some((leader, world.node(leader)?))
 }
 
-/// Has everybody vote again.
+/// Has everybody vote again who is still there, and nobody else.
 pub async fn all_vote_again(world: &World, within: Duration) -> bool {
-    let everybody: BTreeSet<NodeId> = world.ids().collect();
+    let everybody = world.living();
     let changed = async {
         loop {
             if let Some((leader, node)) = leader(world)

@@ -41,6 +41,8 @@ pub struct World {
     /// How fast each node's tasks run, and whether they do.
     paces: BTreeMap<NodeId, Pace>,
     slow: Mutex<BTreeSet<NodeId>>,
+    /// Nodes whose disk is spoiled: they refuse to start.
+    lost: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
     /// Every client's way in.
     pub doors: Mutex<Vec<Door>>,
@@ -81,6 +83,7 @@ impl World {
             work: Mutex::default(),
             trace: Mutex::default(),
             slow: Mutex::default(),
+            lost: Mutex::default(),
             tasks: Mutex::default(),
             doors: Mutex::default(),
         });
@@ -92,6 +95,17 @@ impl World {
 
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         1..=self.plan.nodes
+    }
+
+    /// Those that can run.
+    pub fn living(&self) -> BTreeSet<NodeId> {
+        let lost = lock(&self.lost);
+        self.ids().filter(|id| !lost.contains(id)).collect()
+    }
+
+    /// The node never starts again.
+    pub fn lose(&self, id: NodeId) {
+        lock(&self.lost).insert(id);
     }
 
     /// True time.
@@ -165,7 +179,7 @@ impl World {
 
     /// Starts a node that is down, on its disk.
     pub fn restart(self: &Arc<World>, id: NodeId) {
-        if lock(&self.tasks).contains_key(&id) {
+        if lock(&self.tasks).contains_key(&id) || lock(&self.lost).contains(&id) {
             return;
         }
         self.play_disk(id);

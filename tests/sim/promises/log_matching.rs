@@ -1,24 +1,33 @@
-//! Where two logs have an entry of the same index and term, they are the same up to it.
+//! What is committed is the same in every log that has it.
 
 use std::collections::BTreeMap;
 
 use tenure::storage::{LogRecord, Storage};
+use tenure::types::NodeId;
 
 use crate::world::{World, lock};
 
 pub fn check(world: &World) {
     let applied = lock(&world.ledger).last_index();
-    let mut known: BTreeMap<u64, (u64, LogRecord)> = BTreeMap::new();
-    for id in world.ids() {
+    let logs = world.ids().map(|id| {
         let disk = lock(&world.cluster).disk(id);
         let from = disk.log_bounds().0.map_or(0, |floor| floor.index + 1);
-        let records = disk.read_log(from, applied + 1, usize::MAX).unwrap_or_default();
-        for record in records {
-            let (first, same) = known.entry(record.position.index).or_insert_with(|| (id, record.clone()));
-            if *same != record {
-                let how = format!("nodes {first} and {id} have {:?} and {:?}", same.position, record.position);
-                return world.break_promise("log_matching", how);
-            }
+        (id, disk.read_log(from, applied + 1, usize::MAX).unwrap_or_default())
+    });
+    let living = world.living();
+    if let Err(how) = compare(logs.filter(|(id, _)| living.contains(id))) {
+        world.break_promise("log_matching", how);
+    }
+}
+
+/// Compares the committed parts of logs.
+pub fn compare(logs: impl Iterator<Item = (NodeId, Vec<LogRecord>)>) -> Result<(), String> {
+    let mut known: BTreeMap<u64, (NodeId, LogRecord)> = BTreeMap::new();
+    for (id, record) in logs.flat_map(|(id, log)| log.into_iter().map(move |record| (id, record))) {
+        let (first, same) = known.entry(record.position.index).or_insert_with(|| (id, record.clone()));
+        if *same != record {
+            return Err(format!("nodes {first} and {id} have {:?} and {:?}", same.position, record.position));
         }
     }
+    Ok(())
 }

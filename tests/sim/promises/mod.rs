@@ -5,6 +5,7 @@ pub mod deadlines_stay;
 pub mod fenced_register;
 pub mod grants_survive;
 pub mod holder_stops_first;
+pub mod lapse_happens;
 pub mod linear;
 pub mod log_matching;
 pub mod no_early_lapse;

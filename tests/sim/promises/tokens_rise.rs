@@ -6,7 +6,8 @@ use crate::ledger::{Entry, Ledger};
 
 pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
     let grants = ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Granted(_)));
-    let (own, earlier): (Vec<_>, Vec<_>) = grants.partition(|(at, _)| at.index == entry.index);
+    let upto = grants.take_while(|(at, _)| at.index <= entry.index);
+    let (own, earlier): (Vec<_>, Vec<_>) = upto.partition(|(at, _)| at.index == entry.index);
     for (_, grant) in own {
         let before = earlier.iter().filter(|(_, before)| before.name == grant.name).map(|(_, before)| before.token);
         if let Some(before) = before.max().filter(|before| before.as_u64() >= grant.token.as_u64()) {

@@ -34,16 +34,20 @@ fn held_before(ledger: &Ledger, entry: &Entry, grant: &Transition) -> i64 {
     held + earlier.map(|seen| if matches!(seen.change, Change::Granted(_)) { 1 } else { -1 }).sum::<i64>()
 }
 
-/// When the wait ends that the holder asked for last.
+/// When the wait ends that the holder asked for last. What it asks for in this very entry can have come behind the grant,
+/// which time made, and is not over yet in any case.
 fn wait_ends(ledger: &Ledger, entry: &Entry, grant: &Transition) -> Option<u64> {
-    let upto = ledger.entries.iter().rev().skip_while(|seen| seen.index > entry.index);
-    upto.filter_map(|seen| {
+    let wait = |seen: &Entry| {
         let commands = seen.asked.iter().flat_map(|asked| asked.batch.commands.iter().rev());
         let mut waits = commands.filter_map(|command| match command {
             Command::Acquire(asked) if asked.name == grant.name && asked.holder == grant.holder => asked.wait_ms,
             _ => None,
         });
-        waits.next().map(|wait| seen.machine.now().saturating_add(wait))
-    })
-    .next()
+        waits.next()
+    };
+    if wait(entry).is_some() {
+        return Some(u64::MAX);
+    }
+    let before = ledger.entries.iter().rev().skip_while(|seen| seen.index >= entry.index);
+    before.filter_map(|seen| Some(seen.machine.now().saturating_add(wait(seen)?))).next()
 }

@@ -1,5 +1,6 @@
 //! The figures of a run, and the table that they make.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct Figures {
     longest: Silence,
     /// The faults that were on in the longest silence.
     meanwhile: String,
+    /// The longest silence with each kind of fault on, be it alone or with others.
+    silences: BTreeMap<Kind, Duration>,
 }
 
 impl Figures {
@@ -57,6 +60,7 @@ impl Figures {
             lasted: Duration::ZERO,
             longest: Silence::default(),
             meanwhile: String::new(),
+            silences: BTreeMap::new(),
         })
     }
 
@@ -72,6 +76,10 @@ impl Figures {
         if silence.lasted() > self.longest.lasted() {
             self.longest = silence;
             self.meanwhile = shade::during(shades, silence.from, silence.until);
+        }
+        for shade in shades.iter().filter(|shade| shade.meets(silence.from, silence.until)) {
+            let longest = self.silences.entry(shade.kind).or_default();
+            *longest = silence.lasted().max(*longest);
         }
     }
 
@@ -129,10 +137,11 @@ impl Figures {
         for (name, value) in rows {
             let _ = writeln!(table, "{name:<30} {value}");
         }
-        table.push_str("\nfault                          happened  planned\n");
+        table.push_str("\nfault                          happened  planned  longest without an answer meanwhile\n");
         for (kind, planned) in &self.tally.planned {
             let happened = self.tally.happened.get(kind).unwrap_or(&0);
-            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}");
+            let silence = self.silences.get(kind).copied().unwrap_or_default();
+            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {silence:.1?}");
         }
         table.push_str("\noperation          outcome                   count\n");
         for ((what, outcome), count) in &self.counts {

@@ -4,7 +4,7 @@
 //! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must lapse, all watchers must
 //! have heard of it, and then each of them is judged.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::cluster::Cluster;
 use super::figures::Figures;
 use super::holders::{self, Holders};
 use super::judge::Judge;
-use super::leftovers;
+use super::leftovers::Folder;
 use super::names::{self, Names};
 use super::nemesis::{Field, Nemesis};
 use super::plan::{Fault, Plan};
@@ -64,28 +64,16 @@ pub struct Run {
     _folder: Folder,
 }
 
-/// The folder with the disks of a run. Gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = leftovers::remove(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
-        }
-    }
-}
-
 impl Run {
     pub async fn start(arguments: &Arguments, keep: &Path) -> Result<Run> {
         let nodes = arguments.nodes;
-        let folder = Folder(leftovers::folder(std::process::id()));
-        std::fs::create_dir_all(&folder.0)?;
-        let cluster = Cluster::new(nodes, &arguments.binary, &folder.0, keep)?;
+        let folder = Folder::new()?;
+        let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep)?;
         let figures = Figures::new(arguments, &cluster)?;
         let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (world, register) = (Arc::new(World::new(nodes)), Arc::<Mutex<Register>>::default());
         let mut tasks = JoinSet::new();
-        let socket = folder.0.join("register");
+        let socket = folder.path().join("register");
         {
             let _inside = clients.enter();
             register::serve(&world, &register, &socket, &mut tasks)?;

@@ -120,6 +120,9 @@ impl Run {
             self.close(episode).await?;
             self.figures.note(&self.world, &self.judge, began.elapsed());
             if !self.world.broken().is_empty() || began.elapsed() >= time {
+                for how in self.field.cluster.panics()? {
+                    self.world.break_promise(Broken::of_cluster("nodes_live", how));
+                }
                 return Ok(());
             }
         }
@@ -293,13 +296,18 @@ impl Run {
             };
             told.push((id, answer));
         }
-        for pair in told.windows(2).filter(|pair| pair[0].1 != pair[1].1) {
-            let ((one, first), (other, second)) = (&pair[0], &pair[1]);
-            let how = format!("node {one}: {first}\nnode {other}: {second}");
+        if let Some(how) = disagreement(&told) {
             self.world.break_promise(Broken::of_cluster("replicas_agree", how));
         }
         Ok(())
     }
+}
+
+/// Two nodes that do not tell the same.
+fn disagreement(told: &[(u64, Value)]) -> Option<String> {
+    let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
+    let ((one, first), (other, second)) = (&pair[0], &pair[1]);
+    Some(format!("node {one}: {first}\nnode {other}: {second}"))
 }
 
 impl Drop for Run {
@@ -308,5 +316,18 @@ impl Drop for Run {
         if let Some(clients) = self.clients.take() {
             clients.shutdown_background();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_tell_different_things_are_noticed() {
+        let mut told: Vec<_> = (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
+        assert_eq!(disagreement(&told), None);
+        told[2].1["leases"][0]["renewals"] = json!(1);
+        assert!(disagreement(&told).expect("a renewal is missing").starts_with("node 2"));
     }
 }

@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn a_run_that_proves_less_than_it_should_is_rejected() {
         good().check().expect("everything happened");
-        let worse: [(&str, fn(&mut Figures)); 6] = [
+        type Worsen = fn(&mut Figures);
+        let worse: [(&str, Worsen); 6] = [
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
             ("nothing done", |figures| figures.counts.clear()),
             ("nothing watched", |figures| figures.watched = 0),

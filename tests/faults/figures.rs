@@ -140,8 +140,8 @@ impl Figures {
         table.push_str("\nfault                          happened  planned  longest without an answer meanwhile\n");
         for (kind, planned) in &self.tally.planned {
             let happened = self.tally.happened.get(kind).unwrap_or(&0);
-            let silence = self.silences.get(kind).copied().unwrap_or_default();
-            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {silence:.1?}");
+            let silence = self.silences.get(kind).copied().unwrap_or_default().as_secs_f64();
+            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {silence:.2} s");
         }
         table.push_str("\noperation          outcome                   count\n");
         for ((what, outcome), count) in &self.counts {
@@ -203,6 +203,6 @@ mod tests {
         figures.silence(Silence { from: seconds(20), until: seconds(21) }, &shades);
         let table = figures.table(0);
         assert!(table.contains("longest without an answer      2.00s (kill)"), "{table}");
-        assert!(table.contains("kill                                  1        1  2.0s"), "{table}");
+        assert!(table.contains("kill                                  1        1  2.00 s"), "{table}");
     }
 }

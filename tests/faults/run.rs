@@ -240,8 +240,9 @@ impl Run {
         self.agree(episode).await?;
         self.judge.episode(episode, &self.shades);
         holders::names().for_each(|name| self.judge.lock(&name));
-        let silence = self.world.book.lock().take_silence();
-        self.figures.silence(silence, &self.shades);
+        for silence in self.world.book.lock().take_silences() {
+            self.figures.silence(silence, &self.shades);
+        }
         self.shades.clear();
         Ok(())
     }

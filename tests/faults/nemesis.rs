@@ -118,7 +118,10 @@ impl Active {
             Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
             Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
             Kind::OneWay => {
-                let (deaf, one) = (self.either(true, false), order[0]);
+                // Half of the time the leader, if there is one: the others hear it and it hears nobody, or the reverse.
+                let of_leader = self.dice.random_bool(0.5);
+                let leader = if of_leader { leader(cluster).await } else { None };
+                let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
                 let all = network::apart(&[one], nodes).into_iter();
                 self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
             }

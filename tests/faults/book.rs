@@ -11,6 +11,9 @@ use tenure::types::{HolderId, LeaseName};
 use super::history::{Ended, History, What};
 use super::promises::Queued;
 
+/// Between two answers of many clients there is always a little time.
+const NOTED_SILENCE: Duration = Duration::from_millis(50);
+
 /// Time since the machine started.
 pub fn now() -> Duration {
     SystemClock.elapsed()
@@ -53,7 +56,7 @@ pub struct Book {
     /// Operations by kind and outcome.
     pub counts: BTreeMap<(&'static str, String), u64>,
     last_done: Option<Duration>,
-    longest: Silence,
+    silences: Vec<Silence>,
 }
 
 impl Book {
@@ -90,8 +93,8 @@ impl Book {
     fn answered(&mut self, now: Duration) {
         if let Some(from) = self.last_done.replace(now) {
             let silence = Silence { from, until: now };
-            if silence.lasted() > self.longest.lasted() {
-                self.longest = silence;
+            if silence.lasted() >= NOTED_SILENCE {
+                self.silences.push(silence);
             }
         }
     }
@@ -111,9 +114,9 @@ impl Book {
         self.pages.extract_if(|name, _| name.as_str().starts_with(prefix)).collect()
     }
 
-    /// The longest silence since the last call.
-    pub fn take_silence(&mut self) -> Silence {
-        std::mem::take(&mut self.longest)
+    /// The silences since the last call.
+    pub fn take_silences(&mut self) -> Vec<Silence> {
+        std::mem::take(&mut self.silences)
     }
 
     pub fn operations(&self) -> u64 {

@@ -35,6 +35,19 @@ pub enum Excuse {
     Stopped,
 }
 
+impl Excuse {
+    /// Whether an end with this code and these words is the one that was to be expected.
+    fn covers(self, code: Option<i32>, said: &str) -> bool {
+        match self {
+            Excuse::Stopped => code == Some(0),
+            Excuse::DiskFull => {
+                code == Some(1) && said.contains("free some space on that disk and start the node again")
+            }
+            Excuse::DiskBroken => code == Some(1) && said.contains("cannot go on"),
+        }
+    }
+}
+
 pub struct Node {
     /// Ends before its disk goes.
     pub process: Option<Process>,
@@ -71,6 +84,7 @@ impl Cluster {
             let data = disk.path().join("data");
             writeln!(text, "[[node]]\nid = {id}\nhttp = \"{address}:{HTTP_PORT}\"\npeer = \"{address}:{PEER_PORT}\"")?;
             writeln!(text, "data = {data:?}")?;
+            std::fs::write(log(logs, id), "")?;
             let weather = Station::new(network.namespace(id))?;
             let node = Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather };
             members.insert(id, node);
@@ -111,7 +125,7 @@ impl Cluster {
 
     /// Starts a node that does not run.
     pub fn launch(&mut self, id: u64) -> Result<()> {
-        let (namespace, log) = (self.network.namespace(id), self.logs.join(format!("node{id}.log")));
+        let (namespace, log) = (self.network.namespace(id), log(&self.logs, id));
         let (binary, config) = (self.binary.clone(), self.folder.join("cluster.toml"));
         let node = self.node(id);
         if node.process.is_some() {
@@ -220,20 +234,24 @@ impl Cluster {
             let Some(process) = &mut node.process else { continue };
             let Some(status) = process.ended()? else { continue };
             let said = process.said();
-            let expected = match node.excuse {
-                Some(Excuse::Stopped) => status.success(),
-                Some(Excuse::DiskFull) => {
-                    status.code() == Some(1) && said.contains("free some space on that disk and start the node again")
-                }
-                Some(Excuse::DiskBroken) => status.code() == Some(1) && said.contains("cannot go on"),
-                None => false,
-            };
-            if !expected {
+            if !node.excuse.is_some_and(|excuse| excuse.covers(status.code(), &said)) {
                 wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.excuse));
             }
             node.process = None;
         }
         Ok(wrong)
+    }
+
+    /// Panics that nodes told of, whether they ended them or not.
+    pub fn panics(&self) -> Result<Vec<String>> {
+        let mut panics = Vec::new();
+        for id in self.nodes.keys() {
+            let log = std::fs::read_to_string(log(&self.logs, *id))?;
+            panics.extend(
+                log.lines().filter(|line| line.contains("panicked at")).map(|line| format!("node {id}: {line}")),
+            );
+        }
+        Ok(panics)
     }
 
     /// Whether the weather is still made.
@@ -258,7 +276,26 @@ impl Cluster {
     }
 }
 
+/// What a node says in all its lives.
+fn log(folder: &Path, id: u64) -> PathBuf {
+    folder.join(format!("node{id}.log"))
+}
+
 /// Where clients find a node.
 pub fn url(id: u64) -> String {
     format!("http://{}:{HTTP_PORT}", network::node_address(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excuse_covers_one_way_to_end() {
+        let full = "node 1 cannot go on: ...; free some space on that disk and start the node again";
+        assert!(Excuse::DiskFull.covers(Some(1), full) && Excuse::DiskBroken.covers(Some(1), full));
+        assert!(!Excuse::DiskFull.covers(Some(1), "thread panicked"), "without a word about the disk");
+        assert!(!Excuse::DiskFull.covers(Some(101), full) && !Excuse::DiskBroken.covers(None, full));
+        assert!(Excuse::Stopped.covers(Some(0), "") && !Excuse::Stopped.covers(Some(1), full));
+    }
 }

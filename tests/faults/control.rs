@@ -1,10 +1,15 @@
-//! The instrument itself: that a power cut, as it is made here, loses what was not synced and nothing else. Without root
-//! there is no file system to cut, and the tests say so.
+//! The instruments themselves: that a power cut, as it is made here, loses what was not synced and nothing else (only root can
+//! try it), and what a faked clock reaches.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
 
+use tenure::clock::{Clock, SystemClock};
+
+use super::clocks;
 use super::disk::Disk;
 
 const RECORDS: usize = 200;
@@ -41,4 +46,46 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_else() {
     disk.mount().expect("what is left is whole");
     assert_eq!(survivors(&synced), RECORDS);
     assert_eq!(survivors(&unsynced), 0, "this must be lost, or the cut is none");
+}
+
+/// Set for a process that only tells how far its clocks go.
+const TELL: &str = "TENURE_FAULTS_TELL_CLOCKS";
+
+/// By `Instant`, by the clock that leases count by, and by the wall clock.
+fn tell_clocks() -> [f64; 3] {
+    let (instant, own, wall) = (Instant::now(), SystemClock.elapsed(), SystemTime::now());
+    while SystemClock.elapsed() - own < Duration::from_millis(400) {
+        std::thread::yield_now();
+    }
+    let wall = SystemTime::now().duration_since(wall).expect("it was not set back");
+    [instant.elapsed(), SystemClock.elapsed() - own, wall].map(|elapsed| elapsed.as_secs_f64())
+}
+
+/// What `clocks` says of libfaketime: timers and the wall clock follow it, cluster time and local reads do not.
+#[test]
+fn a_faked_rate_reaches_timers_and_not_the_clock_of_leases() {
+    if std::env::var_os(TELL).is_some() {
+        let told = tell_clocks();
+        assert!(told.iter().all(|elapsed| *elapsed > 0.0));
+        println!("clocks: {told:?}");
+        return;
+    }
+    let rate = |environment: Vec<(String, String)>| {
+        let name = "control::a_faked_rate_reaches_timers_and_not_the_clock_of_leases";
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        let output = command.args(["--exact", name, "--nocapture"]).env(TELL, "1").envs(environment).output();
+        let output = String::from_utf8(output.expect("it runs").stdout).expect("text");
+        let told = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&output).1;
+        let [instant, own, wall]: [f64; 3] = serde_json::from_str(told).expect("three numbers");
+        (instant / own, wall / own)
+    };
+    let is_about = |seen: f64, expected: f64| (seen / expected - 1.0).abs() < 0.25;
+    let (timers, wall) = rate(Vec::new());
+    assert!(is_about(timers, 1.0) && is_about(wall, 1.0), "as they are: {timers}, {wall}");
+    if clocks::library().is_none() {
+        // Then no such fault can be planned either: `Run::kinds`.
+        return;
+    }
+    let (timers, wall) = rate(clocks::at_rate(2.0));
+    assert!(is_about(timers, 2.0) && is_about(wall, 2.0), "twice as fast: {timers}, {wall}");
 }

@@ -1,5 +1,6 @@
 //! The figures of a run, and the table that they make.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -20,13 +21,20 @@ const SYNCS: usize = 200;
 /// Of all leases, so many may stay unjudged because nobody could tell what the log says, or an order was too hard to find.
 const MAX_UNJUDGED_PERCENT: u64 = 5;
 
-pub struct Figures {
+/// What is told of a run beside its figures.
+#[derive(Debug, Default)]
+pub struct Title {
     seed: u64,
     nodes: u64,
     version: String,
     command: String,
     /// The middle one of the raw syncs of a node's disk.
     sync: Duration,
+}
+
+#[derive(Debug, Default)]
+pub struct Figures {
+    title: Title,
     tally: Tally,
     counts: Vec<((&'static str, String), u64)>,
     watched: u64,
@@ -36,6 +44,8 @@ pub struct Figures {
     longest: Silence,
     /// The faults that were on in the longest silence.
     meanwhile: String,
+    /// The longest silence with each kind of fault on, be it alone or with others.
+    silences: BTreeMap<Kind, Duration>,
 }
 
 impl Figures {
@@ -43,21 +53,14 @@ impl Figures {
         let disk = &cluster.nodes.values().next().expect("a cluster has nodes").disk;
         let mut syncs = tenure::storage::measure_fsync(disk.path(), SYNCS)?;
         syncs.sort();
-        Ok(Figures {
+        let title = Title {
             seed: arguments.seed,
             nodes: arguments.nodes,
             version: cluster.version()?,
             command: arguments.command(),
             sync: syncs[syncs.len() / 2],
-            tally: Tally::default(),
-            counts: Vec::new(),
-            watched: 0,
-            judged: Judged::default(),
-            register: register::Figures::default(),
-            lasted: Duration::ZERO,
-            longest: Silence::default(),
-            meanwhile: String::new(),
-        })
+        };
+        Ok(Figures { title, ..Figures::default() })
     }
 
     pub fn planned(&mut self, kind: Kind) {
@@ -72,6 +75,10 @@ impl Figures {
         if silence.lasted() > self.longest.lasted() {
             self.longest = silence;
             self.meanwhile = shade::during(shades, silence.from, silence.until);
+        }
+        for shade in shades.iter().filter(|shade| shade.meets(silence.from, silence.until)) {
+            let longest = self.silences.entry(shade.kind).or_default();
+            *longest = silence.lasted().max(*longest);
         }
     }
 
@@ -108,10 +115,11 @@ impl Figures {
         let seconds = self.lasted.as_secs_f64();
         let rate = operations as f64 / seconds.max(1.0);
         let (silence, meanwhile) = (self.longest.lasted(), &self.meanwhile);
+        let Title { seed, nodes, version, command, sync } = &self.title;
         let rows = [
-            ("command", self.command.clone()),
-            ("seed, nodes, program", format!("{}, {}, {}", self.seed, self.nodes, self.version)),
-            ("raw fdatasync, p50", format!("{:.2?}", self.sync)),
+            ("command", command.clone()),
+            ("seed, nodes, program", format!("{seed}, {nodes}, {version}")),
+            ("raw fdatasync, p50", format!("{sync:.2?}")),
             ("lasted", format!("{seconds:.0} s")),
             ("operations", format!("{operations}, {rate:.0}/s")),
             ("of unknown outcome", format!("{unknown}")),
@@ -129,10 +137,11 @@ impl Figures {
         for (name, value) in rows {
             let _ = writeln!(table, "{name:<30} {value}");
         }
-        table.push_str("\nfault                          happened  planned\n");
+        table.push_str("\nfault                          happened  planned  longest without an answer meanwhile\n");
         for (kind, planned) in &self.tally.planned {
             let happened = self.tally.happened.get(kind).unwrap_or(&0);
-            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}");
+            let silence = self.silences.get(kind).copied().unwrap_or_default().as_secs_f64();
+            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {silence:.2} s");
         }
         table.push_str("\noperation          outcome                   count\n");
         for ((what, outcome), count) in &self.counts {
@@ -150,5 +159,50 @@ impl Figures {
     /// Stale writes that the register accepted.
     pub fn stale(&self) -> u64 {
         self.register.stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Figures {
+        let mut figures = Figures { watched: 9, counts: vec![(("read", "done".to_owned()), 5)], ..Figures::default() };
+        figures.judged.leases = 40;
+        figures.register.accepted = 3;
+        figures.planned(Kind::Kill);
+        figures.happened(Kind::Kill);
+        figures
+    }
+
+    #[test]
+    fn a_run_that_proves_less_than_it_should_is_rejected() {
+        good().check().expect("everything happened");
+        type Worsen = fn(&mut Figures);
+        let worse: [(&str, Worsen); 6] = [
+            ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
+            ("nothing done", |figures| figures.counts.clear()),
+            ("nothing watched", |figures| figures.watched = 0),
+            ("nothing written", |figures| figures.register.accepted = 0),
+            ("too much too hard", |figures| figures.judged.too_hard = 3),
+            ("too much unknown", |figures| figures.judged.unjudged = 3),
+        ];
+        for (what, worsen) in worse {
+            let mut figures = good();
+            worsen(&mut figures);
+            assert!(figures.check().is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_table_names_the_longest_silence_and_what_was_on() {
+        let mut figures = good();
+        let seconds = Duration::from_secs;
+        let shades = [Shade { kind: Kind::Kill, from: seconds(10), until: Some(seconds(14)) }];
+        figures.silence(Silence { from: seconds(11), until: seconds(13) }, &shades);
+        figures.silence(Silence { from: seconds(20), until: seconds(21) }, &shades);
+        let table = figures.table(0);
+        assert!(table.contains("longest without an answer      2.00s (kill)"), "{table}");
+        assert!(table.contains("kill                                  1        1  2.00 s"), "{table}");
     }
 }

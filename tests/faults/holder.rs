@@ -16,7 +16,9 @@ use super::register::Write;
 
 /// Short, so that a pause of seconds outlives it.
 const TTL: Duration = Duration::from_millis(1_500);
-const BETWEEN_WRITES: Duration = Duration::from_millis(20);
+/// From when it looks whether it holds the lease until it writes: whoever is stopped in between writes late.
+const WORK: Duration = Duration::from_millis(15);
+const PAUSE: Duration = Duration::from_millis(5);
 /// How long it holds before it lets others have it.
 const HOLDS: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(4_000));
 const WAIT: Duration = Duration::from_secs(5);
@@ -43,13 +45,14 @@ pub async fn run(arguments: Arguments) -> Result<()> {
     let mut answers = BufReader::new(read).lines();
     loop {
         if lease.acquire(Wait::UpTo(WAIT)).await.is_err() {
-            tokio::time::sleep(BETWEEN_WRITES).await;
+            tokio::time::sleep(PAUSE).await;
             continue;
         }
         let until = now() + rand::rng().random_range(HOLDS.0..HOLDS.1);
         while now() < until {
             let looked_at = now();
             let Some(token) = lease.token() else { break };
+            tokio::time::sleep(WORK).await;
             let (name, holder) = (arguments.name.clone(), arguments.holder.clone());
             let mut line = serde_json::to_string(&Write { name, holder, token: token.as_u64(), looked_at })?;
             line.push('\n');
@@ -57,10 +60,10 @@ pub async fn run(arguments: Arguments) -> Result<()> {
             if answers.next_line().await?.is_none_or(|answer| answer != "written") {
                 break;
             }
-            tokio::time::sleep(BETWEEN_WRITES).await;
+            tokio::time::sleep(PAUSE).await;
         }
         // Whatever came of it, it is not held here any more.
         let _ = lease.release().await;
-        tokio::time::sleep(BETWEEN_WRITES).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -182,7 +182,34 @@ fn overdue(evidence: &Evidence) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promises::evidence::{acquired, evidence, expired, granted};
+    use crate::promises::evidence::{acquire, acquired, did, evidence, expired, granted};
+
+    fn judge_of(seen: Vec<Seen>) -> Judge {
+        let world = Arc::new(World::new(1));
+        for Seen { event, at } in seen {
+            world.log.lock().saw(0, event, at).expect("in order");
+        }
+        Judge::new(world, Arc::default(), Path::new("/nowhere"))
+    }
+
+    #[test]
+    fn a_lease_that_does_not_lapse_is_noticed() {
+        assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), ["job"]);
+        assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
+    }
+
+    #[test]
+    fn what_happens_to_a_judged_lease_must_have_been_unknown() {
+        let late = |unknown: Vec<Operation>| {
+            let mut judge = judge_of(Vec::new());
+            judge.remembered.push_back((7, Unknown::from([("e7.0.0".to_owned(), unknown)])));
+            judge.late(&BTreeMap::from([("e7.0.0".to_owned(), vec![granted(900, "a", 5)])]));
+            judge.world.broken().len()
+        };
+        assert_eq!(late(vec![did("a", acquire(), (0, 10), Ended::Unknown)]), 0);
+        assert_eq!(late(vec![did("b", acquire(), (0, 10), Ended::Unknown)]), 1);
+        assert_eq!(late(Vec::new()), 1);
+    }
 
     #[test]
     fn a_lapse_is_overdue_by_what_it_came_behind_the_last_ttl() {

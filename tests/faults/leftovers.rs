@@ -1,20 +1,48 @@
-//! What a run that was killed left behind. Everything is named after the process that made it.
+//! The folder of a run, and what a run that was killed left behind. Everything is named after the process that made it, and a
+//! run that lives holds a lock in its folder.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::network;
 
-/// The folder for the disks of a process's run.
-pub fn folder(process: u32) -> PathBuf {
+/// The folder of this process's run, with everything below it. Gone when dropped.
+pub struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    pub fn new() -> Result<Folder> {
+        let path = folder(std::process::id());
+        fs::create_dir_all(&path)?;
+        let lock = File::create(path.join("lock"))?;
+        lock.try_lock().context("the lock of this process's own folder")?;
+        Ok(Folder { path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.path) {
+            eprintln!("{}: {error}", self.path.display());
+        }
+    }
+}
+
+fn folder(process: u32) -> PathBuf {
     std::env::temp_dir().join(format!("{}{process}", network::PREFIX))
 }
 
-/// Removes namespaces, mounts and folders of runs whose process is gone. Their nodes ended with it.
+/// Removes namespaces, mounts and folders of runs that are gone. Their nodes ended with them.
 pub fn sweep() -> Result<()> {
     for name in names(&network::file(""))?.iter().filter(|name| is_orphan(name)) {
         let _ = Command::new("ip").args(["netns", "del", name]).output()?;
@@ -26,7 +54,7 @@ pub fn sweep() -> Result<()> {
 }
 
 /// Unmounts what is mounted below a run's folder, and removes the folder.
-pub fn remove(folder: &Path) -> Result<()> {
+fn remove(folder: &Path) -> Result<()> {
     for line in fs::read_to_string("/proc/self/mounts")?.lines() {
         let at = Path::new(line.split(' ').nth(1).unwrap_or_default());
         if at.starts_with(folder) {
@@ -42,22 +70,13 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     names.collect()
 }
 
-/// Whether the name is that of a run, and its process is no run any more.
+/// Whether the name is that of a run, and nobody holds that run's lock.
 fn is_orphan(name: &str) -> bool {
-    let process = name.strip_prefix(network::PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-    let own = fs::read_link("/proc/self/exe").ok();
-    process.is_some_and(|process| {
-        let program = fs::read_link(format!("/proc/{process}/exe")).ok();
-        // Another program has the number by now. A run of a program that was built anew in between still counts as one.
-        program.is_none_or(|program| {
-            program.file_name().is_none() || file_stem(&program) != own.as_deref().map_or("", file_stem)
-        })
+    let process = name.strip_prefix(network::PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
+    process.is_some_and(|process: u32| match File::open(folder(process).join("lock")) {
+        Ok(lock) => !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)),
+        Err(_) => true,
     })
-}
-
-/// A program's file name without what says that it was replaced.
-fn file_stem(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).map_or("", |name| name.trim_end_matches(" (deleted)"))
 }
 
 #[cfg(test)]
@@ -66,10 +85,12 @@ mod tests {
 
     #[test]
     fn only_what_dead_runs_left_is_theirs() {
-        let (own, nobody) = (std::process::id(), u32::MAX);
-        assert!(!is_orphan(&format!("{}{own}-1", network::PREFIX)), "this process may still use it");
-        assert!(is_orphan(&format!("{}{nobody}-hub", network::PREFIX)));
-        assert!(is_orphan(&format!("{}1-3", network::PREFIX)), "process 1 is no run");
+        let name = format!("{}{}-1", network::PREFIX, std::process::id());
+        let folder = Folder::new().expect("nobody else has this process's number");
+        assert!(!is_orphan(&name), "the run lives");
+        let path = folder.path().to_owned();
+        drop(folder);
+        assert!(is_orphan(&name) && !path.exists());
         assert!(!is_orphan("somebody-elses-4294967295"));
     }
 }

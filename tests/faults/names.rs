@@ -4,7 +4,7 @@
 use tenure::types::LeaseName;
 
 /// Leases that are worked on at once.
-pub const SLOTS: usize = 10;
+pub const SLOTS: usize = 24;
 /// Operations on one name.
 const MAX_OPERATIONS: usize = 150;
 

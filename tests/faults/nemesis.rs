@@ -118,7 +118,10 @@ impl Active {
             Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
             Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
             Kind::OneWay => {
-                let (deaf, one) = (self.fault.draw % 2 == 0, order[0]);
+                // Half of the time the leader, if there is one: the others hear it and it hears nobody, or the reverse.
+                let of_leader = self.dice.random_bool(0.5);
+                let leader = if of_leader { leader(cluster).await } else { None };
+                let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
                 let all = network::apart(&[one], nodes).into_iter();
                 self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
             }
@@ -156,8 +159,8 @@ impl Active {
                 let folder = cluster.folder().to_owned();
                 cluster.node(one).clocks = match self.fault.kind {
                     Kind::WallJump => clocks::jumping(&folder, one)?,
-                    Kind::TimersInsideDrift => clocks::at_rate(if self.fault.draw % 2 == 0 { 1.005 } else { 0.995 }),
-                    _ => clocks::at_rate(if self.fault.draw % 2 == 0 { 2.0 } else { 0.5 }),
+                    Kind::TimersInsideDrift => clocks::at_rate(self.either(1.005, 0.995)),
+                    _ => clocks::at_rate(self.either(2.0, 0.5)),
                 };
                 cluster.launch(one)?;
                 // The node has to start first.
@@ -251,6 +254,11 @@ impl Active {
         Ok(())
     }
 
+    /// One of two variants, as the schedule says.
+    fn either<T>(&self, one: T, other: T) -> T {
+        if self.fault.draw.is_multiple_of(2) { one } else { other }
+    }
+
     fn cut(&mut self, cluster: &mut Cluster, hit: Vec<u64>, cut: Cut) -> Result<()> {
         self.hit = hit;
         cluster.cut(self.number, Some(cut))
@@ -284,9 +292,9 @@ impl Active {
     }
 
     fn bad_weather(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
-        let everywhere = self.fault.draw % 2 == 0;
+        let everywhere = self.either(true, false);
         self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
-        let ms = |range| Duration::from_millis(range);
+        let ms = Duration::from_millis;
         let weather = match self.fault.kind {
             Kind::Loss => Weather { loss: self.dice.random_range(0.03..0.3), ..Weather::default() },
             _ => {

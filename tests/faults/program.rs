@@ -85,18 +85,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether this machine and user can do what a run needs.
+/// Whether this machine and user can do what a run needs: tried once, on a small scale.
 fn possible(arguments: &Run) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces and mounts need root");
     }
     let tools = [("ip", "iproute2"), ("iptables-restore", "iptables"), ("mkfs.ext4", "e2fsprogs"), ("mount", "mount")];
     for (tool, package) in tools {
-        let found = std::process::Command::new(tool).arg("--version").output();
+        let found = std::process::Command::new(tool).arg("-V").output();
         found.with_context(|| format!("{tool} (Debian: {package})"))?;
     }
     arguments.kinds()?;
-    Ok(())
+    leftovers::sweep()?;
+    let folder = leftovers::Folder::new()?;
+    let queued = network::Network::new(1).and_then(|mut network| network.set(&Default::default(), &[1].into()));
+    queued.context("namespaces, or rules with NFQUEUE")?;
+    disk::Disk::new(folder.path(), "disk").and_then(|disk| disk.cut()).context("an ext4 image that can be cut off")
 }
 
 async fn until_interrupted(arguments: &Run) -> ExitCode {
@@ -137,7 +141,6 @@ async fn judged(arguments: &Run) -> ExitCode {
 
 /// One run. Returns how many promises were broken.
 async fn play(arguments: &Run) -> Result<usize> {
-    leftovers::sweep()?;
     std::fs::create_dir_all(&arguments.keep).with_context(|| arguments.keep.display().to_string())?;
     let mut run = run::Run::start(arguments, &arguments.keep).await?;
     let played = run.play(arguments.time).await;

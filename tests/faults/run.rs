@@ -4,7 +4,7 @@
 //! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must lapse, all watchers must
 //! have heard of it, and then each of them is judged.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::cluster::Cluster;
 use super::figures::Figures;
 use super::holders::{self, Holders};
 use super::judge::Judge;
-use super::leftovers;
+use super::leftovers::Folder;
 use super::names::{self, Names};
 use super::nemesis::{Field, Nemesis};
 use super::plan::{Fault, Plan};
@@ -64,28 +64,16 @@ pub struct Run {
     _folder: Folder,
 }
 
-/// The folder with the disks of a run. Gone when dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = leftovers::remove(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
-        }
-    }
-}
-
 impl Run {
     pub async fn start(arguments: &Arguments, keep: &Path) -> Result<Run> {
         let nodes = arguments.nodes;
-        let folder = Folder(leftovers::folder(std::process::id()));
-        std::fs::create_dir_all(&folder.0)?;
-        let cluster = Cluster::new(nodes, &arguments.binary, &folder.0, keep)?;
+        let folder = Folder::new()?;
+        let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep)?;
         let figures = Figures::new(arguments, &cluster)?;
         let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (world, register) = (Arc::new(World::new(nodes)), Arc::<Mutex<Register>>::default());
         let mut tasks = JoinSet::new();
-        let socket = folder.0.join("register");
+        let socket = folder.path().join("register");
         {
             let _inside = clients.enter();
             register::serve(&world, &register, &socket, &mut tasks)?;
@@ -132,6 +120,9 @@ impl Run {
             self.close(episode).await?;
             self.figures.note(&self.world, &self.judge, began.elapsed());
             if !self.world.broken().is_empty() || began.elapsed() >= time {
+                for how in self.field.cluster.panics()? {
+                    self.world.break_promise(Broken::of_cluster("nodes_live", how));
+                }
                 return Ok(());
             }
         }
@@ -249,8 +240,9 @@ impl Run {
         self.agree(episode).await?;
         self.judge.episode(episode, &self.shades);
         holders::names().for_each(|name| self.judge.lock(&name));
-        let silence = self.world.book.lock().take_silence();
-        self.figures.silence(silence, &self.shades);
+        for silence in self.world.book.lock().take_silences() {
+            self.figures.silence(silence, &self.shades);
+        }
         self.shades.clear();
         Ok(())
     }
@@ -305,13 +297,18 @@ impl Run {
             };
             told.push((id, answer));
         }
-        for pair in told.windows(2).filter(|pair| pair[0].1 != pair[1].1) {
-            let ((one, first), (other, second)) = (&pair[0], &pair[1]);
-            let how = format!("node {one}: {first}\nnode {other}: {second}");
+        if let Some(how) = disagreement(&told) {
             self.world.break_promise(Broken::of_cluster("replicas_agree", how));
         }
         Ok(())
     }
+}
+
+/// Two nodes that do not tell the same.
+fn disagreement(told: &[(u64, Value)]) -> Option<String> {
+    let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
+    let ((one, first), (other, second)) = (&pair[0], &pair[1]);
+    Some(format!("node {one}: {first}\nnode {other}: {second}"))
 }
 
 impl Drop for Run {
@@ -320,5 +317,18 @@ impl Drop for Run {
         if let Some(clients) = self.clients.take() {
             clients.shutdown_background();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_tell_different_things_are_noticed() {
+        let mut told: Vec<_> = (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
+        assert_eq!(disagreement(&told), None);
+        told[2].1["leases"][0]["renewals"] = json!(1);
+        assert!(disagreement(&told).expect("a renewal is missing").starts_with("node 2"));
     }
 }

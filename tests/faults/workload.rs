@@ -22,7 +22,7 @@ use super::verdict::Broken;
 use super::world::World;
 
 /// Clients at once.
-const CLIENTS: u64 = 32;
+const CLIENTS: u64 = 64;
 /// The longest ttl that anybody asks for.
 pub const LONGEST_TTL: Duration = Duration::from_millis(3_000);
 const SHORTEST_TTL: Duration = Duration::from_millis(400);
@@ -65,20 +65,29 @@ impl Worker {
         let stop = self.world.stop.clone();
         while !stop.is_cancelled() {
             tokio::time::sleep(self.dice.random_range(Duration::ZERO..pause)).await;
-            let slot = self.dice.random_range(0..SLOTS);
+            let slot = self.slot();
             let (name, episode) = self.world.names.lock().next(slot);
             let has = self.has.get(&slot).filter(|has| has.name == name).cloned();
+            if has.is_none() {
+                self.has.remove(&slot);
+            }
             match (has, self.dice.random_range(0..100)) {
-                (Some(has), 0..35) => self.renew(episode, slot, &has).await,
-                (Some(has), 35..60) => self.release(episode, slot, &has).await,
-                (Some(has), 60..68) => self.hand_over(episode, slot, &has).await,
-                (Some(_), 68..70) | (None, 0..2) => self.revoke(episode, &name).await,
-                (None, 2..40) => self.acquire(episode, slot, &name).await,
-                (None, 40..58) => self.wait(episode, slot, &name).await,
-                (_, 58..66) => self.queue(&name).await,
+                (Some(has), 0..25) => self.renew(episode, slot, &has).await,
+                (Some(has), 25..40) => self.release(episode, slot, &has).await,
+                (Some(has), 53..64) => self.hand_over(episode, slot, &has).await,
+                (Some(_), 64..65) | (None, 0..1) => self.revoke(episode, &name).await,
+                (None, 1..30) => self.acquire(episode, slot, &name).await,
+                (None, 30..45) => self.wait(episode, slot, &name).await,
+                (_, 45..53) => self.queue(&name).await,
                 _ => self.read(episode, &name).await,
             }
         }
+    }
+
+    /// Mostly one where it believes to hold something.
+    fn slot(&mut self) -> usize {
+        let own = self.has.keys().min().copied().filter(|_| self.dice.random_bool(0.6));
+        own.unwrap_or_else(|| self.dice.random_range(0..SLOTS))
     }
 
     fn new_holder(&mut self) -> HolderId {

@@ -26,7 +26,9 @@ fn explains(operation: &Operation, event: &Event, at: Duration) -> bool {
     match (event.event, &operation.what) {
         (EventKind::Expired, _) => true,
         (EventKind::Granted, What::Acquire { .. }) => {
-            own && may_be_done && !matches!(operation.ended, Ended::Held(token, _) if token != event.token)
+            // A claim that waits may be granted, lose that to a revoke before it is told, and be granted again: it is
+            // told of the last grant, and nothing comes behind that.
+            own && may_be_done && !matches!(operation.ended, Ended::Held(token, _) if token < event.token)
         }
         (EventKind::Released, What::Release { token }) | (EventKind::HandedOver, What::HandOver { token }) => {
             own && *token == event.token && may_be_done
@@ -48,7 +50,8 @@ mod tests {
         check(&evidence(&[acquired("a", (0, 10), 5)], &log)).expect("it was told");
         check(&evidence(&ended(Ended::Unknown), &log)).expect("it may have been done");
         check(&evidence(&ended(Ended::Refused("held".into())), &log)).expect_err("it was refused");
-        check(&evidence(&[acquired("a", (0, 10), 4)], &log)).expect_err("another grant was told");
+        check(&evidence(&[acquired("a", (0, 10), 6)], &log)).expect("a later grant was told");
+        check(&evidence(&[acquired("a", (0, 10), 4)], &log)).expect_err("an earlier grant was told");
         check(&evidence(&[acquired("a", (6, 10), 5)], &log)).expect_err("seen before it was asked for");
         check(&evidence(&[], &log)).expect_err("nobody asked");
         let release = did("a", What::Release { token: token(5) }, (6, 7), Ended::Changed(false));

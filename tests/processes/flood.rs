@@ -23,6 +23,8 @@ pub struct Flood {
     /// Claims that all clients together mean to send. A client whose answer is late is late with its next claim.
     /// `None`: each claims again as soon as it has released.
     pub per_second: Option<usize>,
+    /// Bytes of metadata in each claim.
+    pub metadata: usize,
     pub time: Duration,
 }
 
@@ -76,12 +78,14 @@ impl Flood {
             tally.unanswered += 1;
             return tally;
         };
+        let metadata = "m".repeat(self.metadata);
+        let body = format!(r#"{{"holder":"flood","ttl_ms":10000,"metadata":{{"m":"{metadata}"}}}}"#);
         for turn in 0.. {
             tokio::time::sleep_until(due.into()).await;
             if Instant::now() >= until {
                 break;
             }
-            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &mut tally).await.is_err() {
+            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut tally).await.is_err() {
                 tally.unanswered += 1;
                 break;
             }
@@ -96,6 +100,11 @@ impl Tally {
     pub fn offered(&self) -> usize {
         let other: usize = self.other.values().map(|(count, _)| count).sum();
         self.served.len() + self.refused.len() + other + self.unanswered
+    }
+
+    /// Times in order, the shortest first.
+    pub fn sort(&mut self) {
+        [&mut self.served, &mut self.refused, &mut self.released].into_iter().for_each(|times| times.sort());
     }
 
     fn add(&mut self, one: Tally) {
@@ -140,9 +149,9 @@ impl Line {
         Ok(Line { stream, received: Vec::new() })
     }
 
-    async fn claim(&mut self, name: &str, tally: &mut Tally) -> io::Result<()> {
+    async fn claim(&mut self, name: &str, body: &str, tally: &mut Tally) -> io::Result<()> {
         let sent = Instant::now();
-        let answer = self.post(&format!("leases/{name}/acquire"), r#"{"holder":"flood","ttl_ms":10000}"#).await?;
+        let answer = self.post(&format!("leases/{name}/acquire"), body).await?;
         tally.count(&answer, sent.elapsed());
         if answer.status != 200 {
             return Ok(());

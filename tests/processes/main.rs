@@ -15,6 +15,7 @@ mod port;
 mod postgres;
 mod prober;
 mod process;
+mod slow;
 
 mod commands;
 mod crashes;

@@ -168,12 +168,30 @@ impl Line {
 
     /// Sends a request below `/v1` and waits for its answer.
     pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
-        let length = body.len();
-        let request = format!(
-            "POST /v1/{path} HTTP/1.1\r\nhost: n\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        self.stream.write_all(request.as_bytes()).await?;
+        self.send_post(path, body).await?;
         tokio::time::timeout(UNANSWERED, self.answer()).await?
+    }
+
+    /// Sends it and does not wait.
+    pub async fn send_post(&mut self, path: &str, body: &str) -> io::Result<()> {
+        let length = body.len();
+        let head = format!("content-type: application/json\r\ncontent-length: {length}");
+        self.send(&format!("POST /v1/{path} HTTP/1.1\r\nhost: n\r\n{head}\r\n\r\n{body}")).await
+    }
+
+    pub async fn send(&mut self, request: &str) -> io::Result<()> {
+        self.stream.write_all(request.as_bytes()).await
+    }
+
+    /// Reads until this has come, and forgets what came up to then.
+    pub async fn read_until(&mut self, wanted: &str) -> io::Result<()> {
+        self.received.clear();
+        while !self.received.windows(wanted.len()).any(|window| window == wanted.as_bytes()) {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
     }
 
     /// The next answer.

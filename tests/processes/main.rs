@@ -19,6 +19,7 @@ mod slow;
 
 mod commands;
 mod crashes;
+mod crowd;
 mod dev;
 mod directories;
 mod disks;

@@ -113,7 +113,7 @@ fn refused(reason: &'static str) -> Counter {
     counter!("tenure_refused_total", "reason" => reason)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
 

@@ -33,10 +33,12 @@ pub(super) async fn acquire(
     Body(body): Body<api::Acquire>,
 ) -> Result<Response, Refused> {
     let claim = wire::claim(&app.node()?.ttl(), name, body)?;
-    // One that waits may be in hand for a day: it has a place among its own kind.
-    let (_place, _turn) = match claim.wait_ms {
-        Some(_) => (Some(app.admission.waits.take()?), None),
-        None => (None, Some(turn)),
+    // One that waits may be in hand for a day: it has a place among its own kind instead.
+    let (_turn, _place) = if claim.wait_ms.is_some() {
+        drop(turn);
+        (None, Some(app.admission.waits.take()?))
+    } else {
+        (Some(turn), None)
     };
     let response = hop.ask(&app, Request::Acquire(claim)).await?;
     answer::reply(response, wire::granted)

@@ -23,6 +23,8 @@ pub struct Flood {
     /// Claims that all clients together mean to send. A client whose answer is late is late with its next claim.
     /// `None`: each claims again as soon as it has released.
     pub per_second: Option<usize>,
+    /// Bytes of metadata in each claim.
+    pub metadata: usize,
     pub time: Duration,
 }
 
@@ -76,12 +78,14 @@ impl Flood {
             tally.unanswered += 1;
             return tally;
         };
+        let metadata = "m".repeat(self.metadata);
+        let body = format!(r#"{{"holder":"flood","ttl_ms":10000,"metadata":{{"m":"{metadata}"}}}}"#);
         for turn in 0.. {
             tokio::time::sleep_until(due.into()).await;
             if Instant::now() >= until {
                 break;
             }
-            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &mut tally).await.is_err() {
+            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut tally).await.is_err() {
                 tally.unanswered += 1;
                 break;
             }
@@ -96,6 +100,11 @@ impl Tally {
     pub fn offered(&self) -> usize {
         let other: usize = self.other.values().map(|(count, _)| count).sum();
         self.served.len() + self.refused.len() + other + self.unanswered
+    }
+
+    /// Times in order, the shortest first.
+    pub fn sort(&mut self) {
+        [&mut self.served, &mut self.refused, &mut self.released].into_iter().for_each(|times| times.sort());
     }
 
     fn add(&mut self, one: Tally) {
@@ -140,9 +149,9 @@ impl Line {
         Ok(Line { stream, received: Vec::new() })
     }
 
-    async fn claim(&mut self, name: &str, tally: &mut Tally) -> io::Result<()> {
+    async fn claim(&mut self, name: &str, body: &str, tally: &mut Tally) -> io::Result<()> {
         let sent = Instant::now();
-        let answer = self.post(&format!("leases/{name}/acquire"), r#"{"holder":"flood","ttl_ms":10000}"#).await?;
+        let answer = self.post(&format!("leases/{name}/acquire"), body).await?;
         tally.count(&answer, sent.elapsed());
         if answer.status != 200 {
             return Ok(());
@@ -159,12 +168,30 @@ impl Line {
 
     /// Sends a request below `/v1` and waits for its answer.
     pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
-        let length = body.len();
-        let request = format!(
-            "POST /v1/{path} HTTP/1.1\r\nhost: n\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        self.stream.write_all(request.as_bytes()).await?;
+        self.send_post(path, body).await?;
         tokio::time::timeout(UNANSWERED, self.answer()).await?
+    }
+
+    /// Sends it and does not wait.
+    pub async fn send_post(&mut self, path: &str, body: &str) -> io::Result<()> {
+        let length = body.len();
+        let head = format!("content-type: application/json\r\ncontent-length: {length}");
+        self.send(&format!("POST /v1/{path} HTTP/1.1\r\nhost: n\r\n{head}\r\n\r\n{body}")).await
+    }
+
+    pub async fn send(&mut self, request: &str) -> io::Result<()> {
+        self.stream.write_all(request.as_bytes()).await
+    }
+
+    /// Reads until this has come, and forgets what came up to then.
+    pub async fn read_until(&mut self, wanted: &str) -> io::Result<()> {
+        self.received.clear();
+        while !self.received.windows(wanted.len()).any(|window| window == wanted.as_bytes()) {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
     }
 
     /// The next answer.

@@ -15,9 +15,11 @@ mod port;
 mod postgres;
 mod prober;
 mod process;
+mod slow;
 
 mod commands;
 mod crashes;
+mod crowd;
 mod dev;
 mod directories;
 mod disks;

@@ -1,0 +1,152 @@
+//! Many who watch and many who wait, as many as a node takes: they cost little, each hears in time, one more is refused,
+//! and whoever holds a lease gets in all the same. The figures for 10,000 are in `cargo bench -- watchers waiters`.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::cluster::{Cluster, SOON, place};
+use crate::figures::{self, percentile};
+use crate::flood::{Line, token};
+
+/// Of each kind, which is as many as the node takes.
+const CROWD: usize = 1_000;
+const SETTINGS: &str = "[http]\nmax_watches = 1000\nmax_waits = 1000\n";
+/// Connections that are opened side by side.
+const AT_ONCE: usize = 32;
+/// Memory that one of them costs the node that it is connected to, at most.
+const MEMORY_EACH: u64 = 64 << 10;
+/// An event has reached all who watch, a release its waiter, and a claim of somebody else its end within this.
+const HEARD: Duration = Duration::from_secs(2);
+const RELEASES: usize = 50;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
+    let cluster = Cluster::start(SETTINGS).await;
+    let leader = cluster.leader().await;
+    let node =
+        cluster.client.endpoints().split(',').nth(place(leader)).expect("it is one of them").replace("http://", "");
+    let mut line = Line::open(&node).await.expect("the node takes connections");
+    let tokens: Vec<String> =
+        futures_util::stream::iter(0..CROWD).map(|number| hold(&node, number)).buffered(AT_ONCE).collect().await;
+    let memory = || figures::memory(cluster.nodes[&leader].id());
+    let (before, began) = (memory(), Instant::now());
+
+    let (saw, mut sights) = mpsc::unbounded_channel();
+    let mut crowd = JoinSet::new();
+    let mut watching = futures_util::stream::iter(0..CROWD).map(|_| watch(&node)).buffer_unordered(AT_ONCE);
+    while let Some(mut watch) = watching.next().await {
+        let saw = saw.clone();
+        crowd.spawn(async move {
+            while watch.read_until("event: granted").await.is_ok() {
+                // At the end nobody asks any more.
+                let _ = saw.send(Instant::now());
+            }
+        });
+    }
+    let (got, mut grants) = mpsc::unbounded_channel();
+    let mut waiting = futures_util::stream::iter(0..CROWD).map(|number| wait(&node, number)).buffer_unordered(AT_ONCE);
+    while let Some((number, mut waiter)) = waiting.next().await {
+        let got = got.clone();
+        crowd.spawn(async move {
+            let answer = waiter.answer().await.expect("a waiter is answered");
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let _ = got.send((number, Instant::now()));
+        });
+    }
+    until_waiting(&cluster, leader, CROWD).await;
+    let grown = memory().saturating_sub(before) / (2 * CROWD as u64);
+    println!("{CROWD} watches and {CROWD} waits after {:?}: {grown} bytes each", began.elapsed());
+    assert!(grown <= MEMORY_EACH, "{grown}");
+
+    refuses_one_more(&node).await;
+    let renewal = format!(r#"{{"holder":"first","token":"{}"}}"#, tokens[0]);
+    assert_eq!(line.post("leases/crowd-0/renew", &renewal).await.expect("it is answered").status, 200);
+
+    let sent = Instant::now();
+    claim(&mut line, "seen-by-all", "first").await;
+    let claimed = sent.elapsed();
+    for _ in 0..CROWD {
+        tokio::time::timeout(HEARD, sights.recv()).await.expect("everybody hears of it").expect("they watch");
+    }
+    println!("a claim took {claimed:?}, and {CROWD} had seen it after {:?}", sent.elapsed());
+    assert!(sent.elapsed() <= HEARD && claimed <= HEARD);
+
+    let mut lags = Vec::new();
+    for (number, token) in tokens.iter().enumerate().take(RELEASES) {
+        let sent = Instant::now();
+        let body = format!(r#"{{"holder":"first","token":"{token}"}}"#);
+        let released = line.post(&format!("leases/crowd-{number}/release"), &body).await.expect("it is answered");
+        assert_eq!(released.status, 200, "{}", released.body);
+        let (granted, at) =
+            tokio::time::timeout(HEARD, grants.recv()).await.expect("its waiter gets it").expect("they wait");
+        assert_eq!(granted, number, "and nobody else");
+        lags.push(at - sent);
+    }
+    figures::print("a release until its waiter has the lease", &mut lags);
+    assert!(percentile(&lags, 95) <= HEARD);
+
+    let ended = Instant::now();
+    crowd.shutdown().await;
+    until_waiting(&cluster, leader, 0).await;
+    println!("all had left after {:?}", ended.elapsed());
+    let again = watch(&node).await.read_until("event: ");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(100), again).await.is_err(),
+        "there is room, and nothing to see"
+    );
+}
+
+async fn claim(line: &mut Line, name: &str, holder: &str) -> String {
+    let body = format!(r#"{{"holder":"{holder}","ttl_ms":600000}}"#);
+    let answer = line.post(&format!("leases/{name}/acquire"), &body).await.expect("it is answered");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    token(&answer).to_owned()
+}
+
+async fn hold(node: &str, number: usize) -> String {
+    let mut line = Line::open(node).await.expect("the node takes connections");
+    claim(&mut line, &format!("crowd-{number}"), "first").await
+}
+
+async fn watch(node: &str) -> Line {
+    let mut line = Line::open(node).await.expect("the node takes connections");
+    line.send("GET /v1/watch?prefix=seen- HTTP/1.1\r\nhost: n\r\n\r\n").await.expect("it is sent");
+    line.read_until("id: ").await.expect("the watch has begun");
+    line
+}
+
+async fn wait(node: &str, number: usize) -> (usize, Line) {
+    let mut line = Line::open(node).await.expect("the node takes connections");
+    line.send_post(&format!("leases/crowd-{number}/acquire"), WAIT).await.expect("it is sent");
+    (number, line)
+}
+
+const WAIT: &str = r#"{"holder":"waiter","ttl_ms":600000,"wait_ms":600000}"#;
+
+async fn refuses_one_more(node: &str) {
+    let mut line = Line::open(node).await.expect("the node takes connections");
+    let answer = line.post("leases/crowd-0/acquire", WAIT).await.expect("it is answered");
+    assert!(answer.status == 429 && answer.retry_after, "{}", answer.body);
+    line.send("GET /v1/watch HTTP/1.1\r\nhost: n\r\n\r\n").await.expect("the connection is still good");
+    let answer = line.answer().await.expect("it is answered");
+    assert!(answer.status == 429 && answer.retry_after, "{}", answer.body);
+}
+
+/// Waits until the cluster knows so many waiters.
+async fn until_waiting(cluster: &Cluster, node: u64, count: usize) {
+    let began = Instant::now();
+    let first = format!("/v1/leases/crowd-{}/queue", CROWD - 1);
+    let expected = usize::from(count > 0);
+    loop {
+        let queue = cluster.ask(node, &first).await;
+        let waiters = queue.as_ref().and_then(|queue| queue["waiters"].as_array()).map(Vec::len);
+        if waiters == Some(expected) {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{queue:?} after {SOON:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,48 @@
+//! Nodes that are slow: they run for a short part of the time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::Process;
+
+/// A slow process stands still for the first part of each turn, and runs for the second.
+const STANDS: Duration = Duration::from_millis(90);
+const RUNS: Duration = Duration::from_millis(10);
+
+/// Makes processes slow until it is dropped.
+pub struct Slow {
+    over: Arc<AtomicBool>,
+    turns: Option<JoinHandle<()>>,
+}
+
+impl Slow {
+    /// The processes must outlive it.
+    pub fn begin<'a>(processes: impl Iterator<Item = &'a Process>) -> Slow {
+        let pids: Vec<Pid> = processes.map(|process| Pid::from_raw(process.id() as i32).expect("a process")).collect();
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = over.clone();
+        let turns = std::thread::spawn(move || {
+            // One that has ended cannot be told, and need not.
+            let tell = |signal| pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap_or_default());
+            while !is_over.load(Ordering::Relaxed) {
+                tell(Signal::STOP);
+                std::thread::sleep(STANDS);
+                tell(Signal::CONT);
+                std::thread::sleep(RUNS);
+            }
+        });
+        Slow { over, turns: Some(turns) }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let ended = self.turns.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()) || std::thread::panicking(), "the turns ended by a panic");
+    }
+}

@@ -25,4 +25,5 @@ mod formation;
 mod pauses;
 mod returning;
 mod shutdown;
+mod strangers;
 mod waiters;

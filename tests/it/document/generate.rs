@@ -114,19 +114,19 @@ fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value>
     }
     let kinds = types(schema).into_iter().filter(|kind| *kind != "null");
     match kinds.last().unwrap_or_else(|| panic!("{key} has no type: {schema}")) {
-        &"string" => text(schema, key),
-        &"integer" => {
+        "string" => text(schema, key),
+        "integer" => {
             let least = schema["minimum"].as_f64().unwrap_or(0.0) as u64;
             let most = schema["maximum"].as_f64().map_or(1_000, |most| most as u64);
             let most = if key == "wait_ms" { LONGEST_WAIT_MS } else { most };
             (least..=most).prop_map(Value::from).boxed()
         }
-        &"boolean" => any::<bool>().prop_map(Value::from).boxed(),
-        &"array" => {
+        "boolean" => any::<bool>().prop_map(Value::from).boxed(),
+        "array" => {
             let items = prop::collection::vec(valid(document, &schema["items"], key), 0..4);
             items.prop_map(Value::from).boxed()
         }
-        &"object" => object(document, schema),
+        "object" => object(document, schema),
         other => panic!("{key} is of type {other}, which is not known here"),
     }
 }

@@ -170,7 +170,8 @@ async fn what_is_too_large_is_told_so_and_the_connection_is_closed() {
     let announced = format!("{CLAIM}content-length: {}\r\n\r\n", MAX_BODY_BYTES + 1);
     let answer = attacked.answers_to(&announced).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"code\":\"too_large\""), "{answer}");
-    let many_chunks = format!("{CLAIM}transfer-encoding: chunked\r\n\r\n") + &"1\r\n \r\n".repeat(MAX_BODY_BYTES + 2);
+    let chunk = format!("1000\r\n{}\r\n", " ".repeat(4096));
+    let many_chunks = format!("{CLAIM}transfer-encoding: chunked\r\n\r\n") + &chunk.repeat(MAX_BODY_BYTES / 4096 + 2);
     let answer = attacked.answers_to(&many_chunks).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413"), "{answer}");
     attacked.end().await;

@@ -23,11 +23,11 @@ const TIMES: u64 = 40;
 /// More than the listener takes at once.
 const FLOOD: usize = 300;
 /// By how much a node may have grown in the end.
-const GROWTH_BYTES: u64 = 64 << 20;
+const GROWTH_BYTES: u64 = 32 << 20;
 /// Nobody who is served waits for longer.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// Lines of a log about strangers: it must say them, and not be filled by them.
-const MAX_LINES: usize = 200;
+const MAX_LINES: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
@@ -67,7 +67,7 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
         eprintln!("node {id} has grown by {} KiB and said {lines} lines", grown >> 10);
         assert!(grown <= GROWTH_BYTES, "node {id} has grown by {grown} bytes");
         assert!(!said.contains("panicked"), "{said}");
-        for what in ["does not speak Tenure's peer protocol", "belongs to cluster", "peer protocol 2", "are open"] {
+        for what in ["reason=from 127.0.0.1: ", "belongs to cluster", "joined with another disk", "are open"] {
             assert!(said.contains(what), "node {id} never said: {what}");
         }
         assert!((4..=MAX_LINES).contains(&lines), "{lines} lines about strangers");

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::Failure;
+use super::open_files;
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
 use crate::http::{self, NodeSlot, RenderMetrics, Settings};
@@ -34,7 +35,9 @@ impl Host {
     pub async fn start(config: &Config, entry: &NodeEntry, metrics: Option<RenderMetrics>) -> Result<Host, Failure> {
         let http_listener = listen(&entry.http, entry.id).await?;
         let slot = NodeSlot::empty();
-        let settings = Settings { metrics, ..Settings::new(entry.id) };
+        let settings = Settings::new(entry.id);
+        let max_connections = open_files::connections(settings.max_connections);
+        let settings = Settings { metrics, max_connections, ..settings };
         let stop = CancellationToken::new();
         // If the start is given up, the guard stops the listener.
         let guard = stop.clone().drop_guard();

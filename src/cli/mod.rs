@@ -24,6 +24,7 @@ mod failure;
 mod host;
 mod lease;
 pub(crate) mod note;
+mod open_files;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;

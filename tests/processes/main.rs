@@ -22,6 +22,7 @@ mod disks;
 mod examples;
 mod fenced;
 mod formation;
+mod open_files;
 mod pauses;
 mod returning;
 mod shutdown;

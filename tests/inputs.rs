@@ -61,7 +61,12 @@ fn every_example_is_accepted_and_is_in_the_corpus() {
     let update = std::env::var_os("UPDATE_CORPUS").is_some();
     for input in inputs::all() {
         for (number, example) in (input.examples)().into_iter().enumerate() {
-            assert!(feed(&input, &example), "{} refuses its example {:?}", input.name, String::from_utf8_lossy(&example));
+            assert!(
+                feed(&input, &example),
+                "{} refuses its example {:?}",
+                input.name,
+                String::from_utf8_lossy(&example)
+            );
             assert!(example.len() <= input.max_bytes, "{} bytes of {}", example.len(), input.name);
             let path = example_path(&input, number);
             if update {

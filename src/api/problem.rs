@@ -1,7 +1,9 @@
 //! What a refusal looks like: RFC 9457 problem details with a code that programs can match.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::{LostReason, Timestamp, decimal};
 use crate::token::FencingToken;
@@ -67,7 +69,7 @@ impl Problem {
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $variant:ident = $text:literal, $status:literal, $title:literal;)*) => {
         /// What went wrong, for programs. Codes are never renamed; new ones may come.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Code {
             $($(#[doc = $doc])* #[serde(rename = $text)] $variant,)*
             /// A code of a newer server.
@@ -75,6 +77,17 @@ macro_rules! codes {
             #[serde(other, rename = "other")]
             Other,
         }
+
+        /// Derived, it would have the names of the variants.
+        impl PartialSchema for Code {
+            fn schema() -> RefOr<Schema> {
+                let codes = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
+                let words = "What went wrong, for programs. Codes are never renamed; new ones may come.";
+                codes.enum_values(Some([$($text,)*])).description(Some(words)).into()
+            }
+        }
+
+        impl ToSchema for Code {}
 
         impl Code {
             /// The code on the wire.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::Failure;
-use super::files;
+use super::open_files;
 use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeSlot, RenderMetrics, Settings};
@@ -47,7 +47,7 @@ impl Host {
     ) -> Result<Host, Failure> {
         let http_listener = listen(&entry.http, entry.id).await?;
         let slot = NodeSlot::empty();
-        let max_connections = files::connections(config.http.max_connections, nodes);
+        let max_connections = open_files::connections(config.http.max_connections, nodes);
         let limits = HttpLimits { max_connections, ..config.http };
         let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
         let http = Http::start(http_listener, slot.clone(), settings).map_err(Failure::Other)?;

@@ -9,8 +9,8 @@
 //! | `run`, `elect` | a command that runs while a lease is held; leading, and seeing who leads |
 //! | `serve`, `dev` | running nodes |
 //! | `host` | one node with its listeners, from start to end |
-//! | `files` | how many connections the process can have |
 //! | `signals` | being asked to stop |
+//! | `open_files` | how many connections the process can have |
 //! | `output` | tables, JSON, words |
 //! | `failure` | what goes wrong, and its exit code |
 //! | `duration`, `note` | durations and notes as people write them |
@@ -22,10 +22,10 @@ pub(crate) mod duration;
 #[cfg(target_os = "linux")]
 mod elect;
 mod failure;
-mod files;
 mod host;
 mod lease;
 pub(crate) mod note;
+mod open_files;
 mod output;
 #[cfg(target_os = "linux")]
 mod run;

@@ -1,5 +1,6 @@
 //! Connections of the public listener.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::{counter, gauge};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
@@ -20,6 +22,10 @@ use super::{NodeSlot, observe, routes};
 
 /// Pause after a failed accept: out of file descriptors is the usual reason, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A client that says nothing for so long is asked whether it is there, then so often and so many times.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_PROBES: u32 = 3;
 /// Largest request head, in bytes.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
@@ -85,6 +91,9 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set TCP_NODELAY");
     }
+    if let Err(error) = notice_absence(&stream, timeouts.write) {
+        debug!(%error, "cannot have the kernel look whether a client is there");
+    }
     let open = observe::Open::new(gauge!("tenure_http_connections"));
     // Counted only while the client takes nothing: one that reads slowly is served.
     let mut stream = TimeoutStream::new(stream);
@@ -109,6 +118,18 @@ async fn connection(
         debug!(%error, "connection ended");
     }
     drop(open);
+}
+
+/// Has the kernel end a connection whose client is silently gone: one that waits for a lease would keep its place. And one
+/// whose client does not read, though all of its answer fits into the kernel's memory.
+fn notice_absence(stream: &TcpStream, write_timeout: Duration) -> io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
+    set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
+    set_tcp_keepcnt(stream, KEEP_ALIVE_PROBES)?;
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(stream, write_timeout.as_millis() as u32)?;
+    Ok(())
 }
 
 fn refuse(stream: &TcpStream) {

@@ -25,7 +25,7 @@ pub(super) async fn cluster(State(app): State<App>) -> Result<Response, Refused>
 /// Whether the process is alive. Fails only when a restart would help.
 #[utoipa::path(get, path = "/livez", tag = "status",
     responses(
-        (status = 200, description = "Alive, ready or not"),
+        (status = 200, description = "Alive, ready or not", body = Object),
         (status = 503, description = "`failed`: the node has stopped for good", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn livez(State(app): State<App>) -> Result<Response, Refused> {
@@ -38,7 +38,7 @@ pub(super) async fn livez(State(app): State<App>) -> Result<Response, Refused> {
 /// Whether requests should come here: a leader is known, the node is caught up and not shutting down.
 #[utoipa::path(get, path = "/readyz", tag = "status",
     responses(
-        (status = 200, description = "Ready"),
+        (status = 200, description = "Ready", body = Object),
         (status = 503, description = "`not_ready`, `failed`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Response, Refused> {
@@ -67,7 +67,7 @@ pub(super) async fn version() -> Response {
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", tag = "status",
-    responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json")))]
+    responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(super) async fn openapi(State(app): State<App>) -> Response {
     answer::with_type(StatusCode::OK, "application/json", app.openapi.clone())
 }

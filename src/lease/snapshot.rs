@@ -47,7 +47,6 @@ pub enum StoredRecord {
 pub struct RecordV1 {
     name: LeaseName,
     limit: u32,
-    /// The integer form of a token.
     last_grant: u64,
     delay_until: Option<ClusterMs>,
     held: Vec<GrantV1>,
@@ -156,7 +155,13 @@ impl Rebuild {
         if self.machine.records.get_max().is_some_and(|(last, _)| *last >= name) {
             return Err(BadSnapshot::Order(name));
         }
-        let record = stored.into_record()?;
+        let record = stored.clone().into_record()?;
+        let applied = self.machine.applied.map_or(0, FencingToken::as_u64);
+        let last_held = record.holders.iter().map(|grant| grant.token.as_u64()).max().unwrap_or_default();
+        // What does not come back as it was is in doubt: a holder or a place twice, or out of order.
+        if record.last_grant > applied || last_held > record.last_grant || RecordV1::new(&name, &record) != stored {
+            return Err(BadSnapshot::Impossible(name));
+        }
         self.machine.index(&name, &record);
         self.machine.records.insert(name, Arc::new(record));
         Ok(())
@@ -332,6 +337,8 @@ pub enum BadSnapshot {
     Count { expected: u64, found: u64 },
     #[error("snapshot record {0} has more holders than its limit")]
     TooManyHolders(LeaseName),
+    #[error("snapshot record {0} has grants of its future, or one holder or place twice")]
+    Impossible(LeaseName),
 }
 
 #[cfg(test)]
@@ -382,6 +389,11 @@ mod tests {
         assert!(matches!(rebuild(machine.header(), swapped), BadSnapshot::Order(_)));
         let short = records[..1].to_vec();
         assert_eq!(rebuild(machine.header(), short), BadSnapshot::Count { expected: 2, found: 1 });
+        let old = SnapshotHeader { applied: None, ..machine.header() };
+        assert!(matches!(rebuild(old, records.clone()), BadSnapshot::Impossible(_)), "granted after its last entry");
+        let StoredRecord::V1(mut twice) = records[0].clone();
+        (twice.limit, twice.held) = (2, [twice.held.clone(), twice.held].concat());
+        assert!(matches!(rebuild(machine.header(), vec![StoredRecord::V1(twice)]), BadSnapshot::Impossible(_)));
         let newer = SnapshotHeader { version: 2, ..machine.header() };
         assert_eq!(rebuild(newer, records), BadSnapshot::Version(2));
     }

@@ -6,6 +6,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const HEADER_BYTES: usize = 4 + 1 + 8;
+/// Memory that a body has at first.
+const FIRST_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -40,9 +42,23 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
         other => return Err(invalid(format!("a frame of unknown kind {other}"))),
     };
     let id = reader.read_u64().await?;
-    let mut body = BytesMut::zeroed(length - (HEADER_BYTES - 4));
-    reader.read_exact(&mut body).await?;
-    Ok(Some(Frame { kind, id, body: body.freeze() }))
+    let body = read_body(reader, length - (HEADER_BYTES - 4)).await?;
+    Ok(Some(Frame { kind, id, body }))
+}
+
+/// Takes memory as the bytes come: a length that is announced costs its sender nothing.
+async fn read_body<R: AsyncRead + Unpin>(reader: &mut R, length: usize) -> io::Result<Bytes> {
+    let mut body = BytesMut::with_capacity(length.min(FIRST_BYTES));
+    let mut rest = reader.take(length as u64);
+    while body.len() < length {
+        if body.len() == body.capacity() {
+            body.reserve(body.len().min(length - body.len()));
+        }
+        if rest.read_buf(&mut body).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(body.freeze())
 }
 
 /// Writes one frame with one system call where the kernel takes it whole.
@@ -71,6 +87,16 @@ mod tests {
         let mut reader = &wire[..];
         assert_eq!(read(&mut reader, 4).await.expect("readable"), Some(frame));
         assert_eq!(read(&mut reader, 4).await.expect("a clean end"), None);
+    }
+
+    #[tokio::test]
+    async fn a_large_body_comes_whole_however_it_is_cut() {
+        let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
+        let frame = Frame { kind: Kind::Request, id: 7, body: body.into() };
+        let (mut near, mut far) = tokio::io::duplex(777);
+        let (written, found) = tokio::join!(write(&mut near, &frame), read(&mut far, 100_000));
+        written.expect("it is read");
+        assert_eq!(found.expect("readable"), Some(frame));
     }
 
     #[tokio::test]

@@ -57,16 +57,17 @@ pub async fn serve<S: Service>(
             }
         };
         let Ok(place) = room.clone().try_acquire_owned() else {
-            refused.say(format!("{MAX_CONNECTIONS} are open"));
+            refused.say("room", &format!("{MAX_CONNECTIONS} are open"));
             continue;
         };
         let (identity, incarnations, service) = (identity.clone(), incarnations.clone(), service.clone());
         let (refused, tracker, stop) = (refused.clone(), tasks.clone(), stop.clone());
         tasks.spawn(async move {
             match answer_caller(stream, &identity, &*incarnations, service, &refused, tracker, stop).await {
-                // No node of a cluster says such things, so whoever runs it should know.
+                // No node of a cluster says such things, so whoever runs it should know who does.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    refused.say(format!("from {}: {error}", address.ip()));
+                    let from = address.ip().to_string();
+                    refused.say(&from, &format!("from {from}: {error}"));
                 }
                 Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
                 Ok(()) => {}
@@ -96,7 +97,8 @@ async fn answer_caller<S: Service>(
     let (from, lane) = match met.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         Ok(caller) => caller,
         Err(reason) => {
-            refused.say(reason.to_string());
+            let reason = reason.to_string();
+            refused.say(&reason, &reason);
             return Ok(());
         }
     };
@@ -125,12 +127,13 @@ async fn answer_caller<S: Service>(
 struct Refused(Mutex<Vec<(String, Instant)>>);
 
 impl Refused {
-    fn say(&self, reason: String) {
+    /// Says it, unless something was said about `subject` lately.
+    fn say(&self, subject: &str, reason: &str) {
         let mut said = self.0.lock();
         said.retain(|(_, at)| at.elapsed() < REFUSAL_SILENCE);
-        if said.len() < MAX_REFUSALS && said.iter().all(|(earlier, _)| *earlier != reason) {
+        if said.len() < MAX_REFUSALS && said.iter().all(|(earlier, _)| earlier != subject) {
             tracing::warn!(%reason, "refused a peer connection");
-            said.push((reason, Instant::now()));
+            said.push((subject.to_owned(), Instant::now()));
         }
     }
 }

@@ -111,6 +111,12 @@ impl Cluster {
         self.folder.path()
     }
 
+    /// Where the other nodes reach node `id`.
+    pub fn peer_address(&self, id: u64) -> String {
+        let config = tenure::config::Config::load(&self.config).expect("the nodes read it, too");
+        config.node(id).expect("it is in the file").peer.clone()
+    }
+
     pub fn data(&self, id: u64) -> PathBuf {
         self.folder.path().join(format!("data/{id}"))
     }

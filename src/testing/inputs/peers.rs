@@ -78,15 +78,8 @@ fn written_hello(hello: &Hello) -> Vec<u8> {
 }
 
 fn hellos() -> Vec<Vec<u8>> {
-    let plain = Hello {
-        cluster: "local".to_owned(),
-        from: 1,
-        incarnation: 7,
-        promise_ms: 325,
-        to: 2,
-        lane: 0,
-        refused: None,
-    };
+    let plain =
+        Hello { cluster: "local".to_owned(), from: 1, incarnation: 7, promise_ms: 325, to: 2, lane: 0, refused: None };
     let refusals = [
         Refusal::OtherCluster { node: 1, theirs: "a".to_owned(), ours: "b".to_owned() },
         Refusal::OtherNode { caller: 1, meant: 2, answers: 3 },

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{Input, input, texts};
 use crate::fence::journal::{self, Kept};
 use crate::lease::{Acquire, Batch, Command, Limits, Machine, Stamp};
-use crate::raft::snapshot::{self, Reader};
 use crate::raft::State;
+use crate::raft::snapshot::{self, Reader};
 use crate::raft::types::Stored;
 use crate::storage::record::{
     self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,

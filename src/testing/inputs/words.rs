@@ -73,7 +73,8 @@ fn configs() -> Vec<Vec<u8>> {
     vec![
         include_bytes!("../../../cluster.toml").to_vec(),
         format!("cluster = \"a\"\n{node}").into_bytes(),
-        format!("cluster = \"a\"\nallow_insecure_network = true\n{node}[raft]\n{timings}[lease]\n{leases}").into_bytes(),
+        format!("cluster = \"a\"\nallow_insecure_network = true\n{node}[raft]\n{timings}[lease]\n{leases}")
+            .into_bytes(),
     ]
 }
 

@@ -25,8 +25,9 @@ pub struct Request {
 
 impl Request {
     /// It is not for this operation at all: another method, or another path.
-    pub fn is_for_another_operation(&self) -> bool {
-        self.method.is_some() || self.name.contains('/') || self.name.is_empty()
+    pub fn is_for_another_operation(&self, operation: &Operation) -> bool {
+        let other_method = self.method.as_ref().is_some_and(|method| *method != operation.method);
+        other_method || self.name.contains('/') || self.name.is_empty()
     }
 
     /// Whether the document allows it.
@@ -48,7 +49,8 @@ impl Request {
             let (key, text) = pair.split_once('=').unwrap_or((pair, ""));
             let Some((_, schema, _)) = operation.query.iter().find(|(name, ..)| name == key) else { return false };
             let is_integer = types(document.resolve(schema)).contains(&"integer");
-            let value = if is_integer { text.parse::<u64>().map_or(json!(text), |number| json!(number)) } else { json!(text) };
+            let value =
+                if is_integer { text.parse::<u64>().map_or(json!(text), |number| json!(number)) } else { json!(text) };
             operation.allows(&format!("query {key}"), &value)
         })
     }
@@ -114,19 +116,19 @@ fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value>
     }
     let kinds = types(schema).into_iter().filter(|kind| *kind != "null");
     match kinds.last().unwrap_or_else(|| panic!("{key} has no type: {schema}")) {
-        &"string" => text(schema, key),
-        &"integer" => {
+        "string" => text(schema, key),
+        "integer" => {
             let least = schema["minimum"].as_f64().unwrap_or(0.0) as u64;
             let most = schema["maximum"].as_f64().map_or(1_000, |most| most as u64);
             let most = if key == "wait_ms" { LONGEST_WAIT_MS } else { most };
             (least..=most).prop_map(Value::from).boxed()
         }
-        &"boolean" => any::<bool>().prop_map(Value::from).boxed(),
-        &"array" => {
+        "boolean" => any::<bool>().prop_map(Value::from).boxed(),
+        "array" => {
             let items = prop::collection::vec(valid(document, &schema["items"], key), 0..4);
             items.prop_map(Value::from).boxed()
         }
-        &"object" => object(document, schema),
+        "object" => object(document, schema),
         other => panic!("{key} is of type {other}, which is not known here"),
     }
 }
@@ -178,16 +180,25 @@ enum Change {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    let names = ["", "-", "a b", "a/b", "ä", "%00", "..", "~", "%2e%2e%2f", "{name}", "a%20"].map(str::to_owned);
+    let names = ["", "-", "a b", "a/b", "ä", "%00", "~", "%2e%2e%2f", "{name}", "a%20"].map(str::to_owned);
     let names = select(names.to_vec()).prop_union_long();
     let queries = ["colour=red", "limit=0", "limit=1001", "limit=-1", "limit=99999999999999999999", "limit=1&limit=2"];
-    let more = ["consistency=maybe", "cursor=%00", "after=1.2.3", "after=-1", "state=gone", "holder=", "prefix=%ff", "=&="];
+    let more =
+        ["consistency=maybe", "cursor=%00", "after=1.2.3", "after=-1", "state=gone", "holder=", "prefix=%ff", "=&="];
     prop_oneof![
         names.prop_map(Change::Name),
         select(vec!["PUT", "PATCH", "POST", "GET", "DELETE", "OPTIONS"]).prop_map(Change::Method),
         select(vec!["text/plain", "", "application/jsonx", "multipart/form-data"]).prop_map(Change::ContentType),
-        select(vec!["", "{", "[]", "null", "{\"holder\":\"a\"} {}", "{\"holder\":\"a\",\"holder\":\"b\"}", "\u{feff}{}"])
-            .prop_map(|text| Change::Body(text.to_owned())),
+        select(vec![
+            "",
+            "{",
+            "[]",
+            "null",
+            "{\"holder\":\"a\"} {}",
+            "{\"holder\":\"a\",\"holder\":\"b\"}",
+            "\u{feff}{}"
+        ])
+        .prop_map(|text| Change::Body(text.to_owned())),
         (0usize..6, nonsense()).prop_map(|(at, value)| Change::Field(at, value)),
         (0usize..6).prop_map(Change::NoField),
         nonsense().prop_map(Change::NewField),

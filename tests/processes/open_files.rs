@@ -1,0 +1,57 @@
+//! A node that may open few files, and clients that want them all.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::client::{Call, Client};
+use crate::cluster::{SOON, node_entry, turn};
+use crate::port;
+use crate::process::Process;
+
+/// Files that the node may open, and of these clients may have 188.
+const FILES: usize = 700;
+const CLIENTS: usize = 188;
+/// Often enough that the store opens files of its own all the time.
+const SETTINGS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_do_not_get_to_the_last_file() {
+    let _turn = turn().await;
+    let folder = TempDir::new().expect("a folder");
+    let (http, peer) = (port::free(), port::free());
+    let config = folder.path().join("cluster.toml");
+    let text = format!("cluster = \"test\"\n{}{SETTINGS}", node_entry(1, http, peer, "data/1".as_ref()));
+    std::fs::write(&config, text).expect("the folder is the test's own");
+    let mut command = Command::new("sh");
+    let limited = format!("ulimit -n {FILES} && exec \"$0\" \"$@\"");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_tenure"), "serve", "--node", "1", "--config"]).arg(config);
+    let mut node = Process::start("node 1", command, folder.path());
+    let client = Client::new(vec![format!("http://127.0.0.1:{http}")]);
+    client.done(0, &Call::get("/readyz")).await;
+
+    let mut held = Vec::new();
+    for _ in 0..FILES {
+        held.push(TcpStream::connect(("127.0.0.1", http)).await.expect("it listens"));
+    }
+    // The kernel took them all; the node refuses those for which it has no room.
+    let mut refused = 0;
+    // One place is that of the client above.
+    for stream in held.iter_mut().skip(CLIENTS - 1) {
+        let mut start = [0; 12];
+        let answer = tokio::time::timeout(SOON, stream.read_exact(&mut start)).await.expect("in time");
+        refused += usize::from(answer.is_ok() && &start == b"HTTP/1.1 503");
+    }
+    assert_eq!(refused, FILES - CLIENTS + 1, "told that there is no room");
+    for number in 0..300 {
+        client.acquire(&format!("n{number}"), "honest", 60_000).await;
+    }
+    // Another node would still be let in.
+    let mut other = TcpStream::connect(("127.0.0.1", peer)).await.expect("it listens");
+    let quiet = tokio::time::timeout(Duration::from_millis(200), other.read(&mut [0])).await;
+    assert!(quiet.is_err(), "the connection was ended: {quiet:?}");
+    assert!(node.is_running() && node.said().contains("at most 188 clients can connect"), "{}", node.said());
+}

@@ -1,0 +1,181 @@
+//! Whoever is no node, at the nodes' own ports: noise, half a greeting, a greeting and then noise, and more connections
+//! than there is room for. The nodes keep their leader and their memory, serve on, and say in their logs who it was.
+//!
+//! Not here: a caller that speaks the whole protocol and lies. Nodes trust each other, and a network of their own is what
+//! keeps others away (docs/operations.md).
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+use tenure::storage::codec;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::client::{Call, Client};
+use crate::cluster::{Cluster, NODES, SOON};
+
+/// Long timeouts: a busy machine must not look like a lost leader.
+const WAN: &str = "[raft]\nprofile = \"wan\"\n";
+const PROMISE_MS: u64 = 4_000;
+/// Connections of each kind, to each node.
+const TIMES: u64 = 40;
+/// More than the listener takes at once.
+const FLOOD: usize = 300;
+/// By how much a node may have grown in the end.
+const GROWTH_BYTES: u64 = 32 << 20;
+/// Nobody who is served waits for longer.
+const SERVED_WITHIN: Duration = Duration::from_secs(3);
+/// Lines of a log about strangers: it must say them, and not be filled by them.
+const MAX_LINES: usize = 50;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
+    let mut cluster = Cluster::start(WAN).await;
+    let leader = cluster.leader().await;
+    let term = cluster.term(leader).await;
+    let before = NODES.map(|id| resident_bytes(cluster.node(id).id()));
+    let served = tokio::spawn(claims(cluster.client.clone()));
+
+    let mut attacks = JoinSet::new();
+    for id in NODES {
+        let address = cluster.peer_address(id);
+        for round in 0..TIMES {
+            for bytes in noise(id, round) {
+                let address = address.clone();
+                attacks.spawn(async move { send(&address, &bytes).await });
+            }
+        }
+    }
+    let sent = attacks.len();
+    let answered = attacks.join_all().await.into_iter().filter(|answered| *answered).count();
+    eprintln!("{sent} attacks, {answered} with an answer");
+    // A greeting that is refused is answered with why.
+    assert!(answered as u64 >= 2 * TIMES && answered < sent, "{answered} of {sent}");
+    flood(&cluster).await;
+
+    served.abort();
+    let ended = served.await.expect_err("it goes on until it is ended");
+    assert!(ended.is_cancelled(), "{ended}");
+    assert_eq!((cluster.leader().await, cluster.term(leader).await), (leader, term), "the leader was changed");
+    for (id, before) in NODES.into_iter().zip(before) {
+        let node = cluster.node(id);
+        assert!(node.is_running(), "node {id} ended");
+        let grown = resident_bytes(node.id()).saturating_sub(before);
+        let said = node.said();
+        let lines = said.lines().filter(|line| line.contains("refused a peer connection")).count();
+        eprintln!("node {id} has grown by {} KiB and said {lines} lines", grown >> 10);
+        assert!(grown <= GROWTH_BYTES, "node {id} has grown by {grown} bytes");
+        assert!(!said.contains("panicked"), "{said}");
+        for what in ["reason=from 127.0.0.1: ", "belongs to cluster", "joined with another disk", "are open"] {
+            assert!(said.contains(what), "node {id} never said: {what}");
+        }
+        assert!((4..=MAX_LINES).contains(&lines), "{lines} lines about strangers");
+    }
+    // And nodes that belong are let in: one that was restarted comes back.
+    let follower = cluster.follower().await;
+    cluster.kill(follower);
+    cluster.launch(follower);
+    cluster.ready(follower).await;
+}
+
+/// Claims one name after the other, each answered in time.
+async fn claims(client: Client) {
+    for number in 0.. {
+        let began = Instant::now();
+        client.acquire(&format!("n{number}"), "honest", 60_000).await;
+        let took = began.elapsed();
+        assert!(took < SERVED_WITHIN, "a claim took {took:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// More connections than there is room for, held open as long as they are let. Then there is room again.
+async fn flood(cluster: &Cluster) {
+    for id in NODES {
+        let address = cluster.peer_address(id);
+        let mut held = Vec::new();
+        for _ in 0..FLOOD {
+            held.push(TcpStream::connect(&address).await.expect("it listens"));
+        }
+        let opened = Instant::now();
+        for mut stream in held {
+            let mut byte = [0];
+            let ended = tokio::time::timeout(SOON, stream.read(&mut byte)).await.expect("it is closed in time");
+            assert!(!matches!(ended, Ok(1..)), "nobody greeted, and somebody answered");
+        }
+        assert!(opened.elapsed() < SOON, "they were let for {:?}", opened.elapsed());
+        let call = Call::get("/livez");
+        cluster.client.done(id as usize - 1, &call).await;
+    }
+}
+
+/// Sends bytes, and tells whether anything came back before the connection was closed or it was quiet for a while.
+async fn send(address: &str, bytes: &[u8]) -> bool {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    // It may be closed before everything is taken.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = [0; 64];
+    let read = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut answer)).await;
+    matches!(read, Ok(Ok(1..)))
+}
+
+/// What a node may hear from a stranger.
+fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
+    let random = |most: usize| {
+        let mut bytes = vec![0; rand::rng().random_range(1..most)];
+        rand::rng().fill_bytes(&mut bytes);
+        bytes
+    };
+    let stranger = hello("test", 1_000 + round, PROMISE_MS, to);
+    let greeted = |rest: Vec<u8>| [stranger.clone(), rest].concat();
+    let mut newer = stranger.clone();
+    newer[7] = 2;
+    let mut huge = stranger[..12].to_vec();
+    huge[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+    // No call has a number as high as these begin with.
+    let request = frame(1, &[&[200][..], &random(2_000)].concat());
+    vec![
+        random(4_096),
+        b"GET /v1/leases HTTP/1.1\r\nhost: t\r\n\r\n".to_vec(),
+        stranger[..rand::rng().random_range(1..stranger.len())].to_vec(),
+        newer,
+        huge,
+        hello("another", 1, PROMISE_MS, to),
+        hello("test", 1_000, PROMISE_MS, to + 1),
+        hello("test", if to == 1 { 2 } else { 1 }, PROMISE_MS, to),
+        hello("test", 1_000, 1, to),
+        greeted(random(4_096)),
+        greeted([&u32::MAX.to_be_bytes()[..], &[1]].concat()),
+        greeted([&(16u32 << 20).to_be_bytes()[..], &[1], &[0; 8], &[7; 4_096]].concat()),
+        greeted(frame(2, b"an answer to nothing")),
+        greeted(frame(9, b"of no kind")),
+        greeted(frame(3, b"")),
+        greeted(request[..request.len() / 2].to_vec()),
+        greeted(request.repeat(50)),
+    ]
+}
+
+/// A greeting on the lane of requests.
+fn hello(cluster: &str, from: u64, promise_ms: u64, to: u64) -> Vec<u8> {
+    let lane: u8 = 3;
+    let refused: Option<u8> = None;
+    let body = codec::encode(&(cluster, from, 7u64, promise_ms, to, lane, refused));
+    let mut bytes = b"TENUREp\x01".to_vec();
+    bytes.extend((body.len() as u32).to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = (1 + 8 + body.len()) as u32;
+    [&length.to_be_bytes()[..], &[kind], &7u64.to_be_bytes(), body].concat()
+}
+
+/// What a process has in memory.
+fn resident_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+    kibibytes << 10
+}

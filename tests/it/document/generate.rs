@@ -114,8 +114,8 @@ fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value>
         let ways: Vec<BoxedStrategy<Value>> = ways.iter().map(|way| valid(document, way, key)).collect();
         return proptest::strategy::Union::new(ways).boxed();
     }
-    let kinds = types(schema).into_iter().filter(|kind| *kind != "null");
-    match kinds.last().unwrap_or_else(|| panic!("{key} has no type: {schema}")) {
+    let mut kinds = types(schema).into_iter().filter(|kind| *kind != "null");
+    match kinds.next_back().unwrap_or_else(|| panic!("{key} has no type: {schema}")) {
         "string" => text(schema, key),
         "integer" => {
             let least = schema["minimum"].as_f64().unwrap_or(0.0) as u64;

@@ -73,9 +73,7 @@ impl AsyncRuntime for Runtime {
 
 #[cfg(not(feature = "testing"))]
 mod steady {
-    use std::time::Duration;
-
-    use openraft::AsyncRuntime;
+    use openraft::{AsyncRuntime, OptionalSend};
     pub use openraft_rt_tokio::TokioInstant as Instant;
     use openraft_rt_tokio::TokioRuntime;
     use tokio::time::{Sleep, Timeout};
@@ -85,7 +83,7 @@ mod steady {
         TokioRuntime::sleep_until(deadline)
     }
 
-    pub fn timeout_at<F: Future + Send>(deadline: Instant, future: F) -> Timeout<F> {
+    pub fn timeout_at<F: Future + OptionalSend>(deadline: Instant, future: F) -> Timeout<F> {
         TokioRuntime::timeout_at(deadline, future)
     }
 }

@@ -247,9 +247,7 @@ impl Cluster {
         let mut panics = Vec::new();
         for id in self.nodes.keys() {
             let log = std::fs::read_to_string(log(&self.logs, *id))?;
-            panics.extend(
-                log.lines().filter(|line| line.contains("panicked at")).map(|line| format!("node {id}: {line}")),
-            );
+            panics.extend(unexpected_panics(&log).map(|line| format!("node {id}: {line}")));
         }
         Ok(panics)
     }

@@ -247,9 +247,7 @@ impl Cluster {
         let mut panics = Vec::new();
         for id in self.nodes.keys() {
             let log = std::fs::read_to_string(log(&self.logs, *id))?;
-            panics.extend(
-                log.lines().filter(|line| line.contains("panicked at")).map(|line| format!("node {id}: {line}")),
-            );
+            panics.extend(unexpected_panics(&log).map(|line| format!("node {id}: {line}")));
         }
         Ok(panics)
     }
@@ -281,6 +279,19 @@ fn log(folder: &Path, id: u64) -> PathBuf {
     folder.join(format!("node{id}.log"))
 }
 
+/// The storage thread catches panics of the store, which panics once more when it is closed on a disk that has failed: the
+/// node has said by then that its store has.
+fn unexpected_panics(log: &str) -> impl Iterator<Item = &str> {
+    let mut has_failed = false;
+    log.lines().filter(move |line| {
+        if line.starts_with("tenure: node") {
+            has_failed = false;
+        }
+        has_failed |= line.contains("the store has failed");
+        line.contains("panicked at") && !(has_failed && line.contains("'tenure-storage'"))
+    })
+}
+
 /// Where clients find a node.
 pub fn url(id: u64) -> String {
     format!("http://{}:{HTTP_PORT}", network::node_address(id))
@@ -289,6 +300,17 @@ pub fn url(id: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_is_noticed_unless_a_failed_store_is_closed() {
+        let panic = |thread: &str| format!("thread '{thread}' (7) panicked at a.rs:1:1:\n");
+        let (started, failed) = ("tenure: node 1 of cluster faults\n", "ERROR the store has failed\n");
+        let count = |log: String| unexpected_panics(&log).count();
+        assert_eq!(count(format!("{started}{failed}{}", panic("tenure-storage"))), 0);
+        assert_eq!(count(format!("{started}{}", panic("tenure-storage"))), 1, "before it failed");
+        assert_eq!(count(format!("{failed}{started}{}", panic("tenure-storage"))), 1, "in another life");
+        assert_eq!(count(format!("{started}{failed}{}", panic("tokio-worker"))), 1, "elsewhere");
+    }
 
     #[test]
     fn an_excuse_covers_one_way_to_end() {

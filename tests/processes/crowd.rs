@@ -1,5 +1,6 @@
 //! Many who watch and many who wait, as many as a node takes: they cost little, each hears in time, one more is refused,
-//! and whoever holds a lease gets in all the same. The figures for 10,000 are in `cargo bench -- watchers waiters`.
+//! and whoever holds a lease gets in all the same. `TENURE_CROWD` makes it another number of each
+//! than 1,000; `cargo bench -- watchers waiters` has 10,000.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,6 @@ use crate::cluster::{Cluster, SOON, place};
 use crate::figures::{self, percentile};
 use crate::flood::{Line, token};
 
-/// Of each kind, which is as many as the node takes.
-const CROWD: usize = 1_000;
-const SETTINGS: &str = "[http]\nmax_watches = 1000\nmax_waits = 1000\n";
 /// Connections that are opened side by side.
 const AT_ONCE: usize = 32;
 /// Memory that one of them costs the node that it is connected to, at most.
@@ -24,19 +22,20 @@ const RELEASES: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let count = crowd();
+    let cluster = Cluster::start(&format!("[http]\nmax_watches = {count}\nmax_waits = {count}\n")).await;
     let leader = cluster.leader().await;
     let node =
         cluster.client.endpoints().split(',').nth(place(leader)).expect("it is one of them").replace("http://", "");
     let mut line = Line::open(&node).await.expect("the node takes connections");
     let tokens: Vec<String> =
-        futures_util::stream::iter(0..CROWD).map(|number| hold(&node, number)).buffered(AT_ONCE).collect().await;
+        futures_util::stream::iter(0..count).map(|number| hold(&node, number)).buffered(AT_ONCE).collect().await;
     let memory = || figures::memory(cluster.nodes[&leader].id());
     let (before, began) = (memory(), Instant::now());
 
     let (saw, mut sights) = mpsc::unbounded_channel();
     let mut crowd = JoinSet::new();
-    let mut watching = futures_util::stream::iter(0..CROWD).map(|_| watch(&node)).buffer_unordered(AT_ONCE);
+    let mut watching = futures_util::stream::iter(0..count).map(|_| watch(&node)).buffer_unordered(AT_ONCE);
     while let Some(mut watch) = watching.next().await {
         let saw = saw.clone();
         crowd.spawn(async move {
@@ -47,7 +46,7 @@ async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
         });
     }
     let (got, mut grants) = mpsc::unbounded_channel();
-    let mut waiting = futures_util::stream::iter(0..CROWD).map(|number| wait(&node, number)).buffer_unordered(AT_ONCE);
+    let mut waiting = futures_util::stream::iter(0..count).map(|number| wait(&node, number)).buffer_unordered(AT_ONCE);
     while let Some((number, mut waiter)) = waiting.next().await {
         let got = got.clone();
         crowd.spawn(async move {
@@ -56,9 +55,9 @@ async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
             let _ = got.send((number, Instant::now()));
         });
     }
-    until_waiting(&cluster, leader, CROWD).await;
-    let grown = memory().saturating_sub(before) / (2 * CROWD as u64);
-    println!("{CROWD} watches and {CROWD} waits after {:?}: {grown} bytes each", began.elapsed());
+    until_waiting(&cluster, leader, true).await;
+    let grown = memory().saturating_sub(before) / (2 * count as u64);
+    println!("{count} watches and {count} waits after {:?}: {grown} bytes each", began.elapsed());
     assert!(grown <= MEMORY_EACH, "{grown}");
 
     refuses_one_more(&node).await;
@@ -68,10 +67,10 @@ async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
     let sent = Instant::now();
     claim(&mut line, "seen-by-all", "first").await;
     let claimed = sent.elapsed();
-    for _ in 0..CROWD {
+    for _ in 0..count {
         tokio::time::timeout(HEARD, sights.recv()).await.expect("everybody hears of it").expect("they watch");
     }
-    println!("a claim took {claimed:?}, and {CROWD} had seen it after {:?}", sent.elapsed());
+    println!("a claim took {claimed:?}, and {count} had seen it after {:?}", sent.elapsed());
     assert!(sent.elapsed() <= HEARD && claimed <= HEARD);
 
     let mut lags = Vec::new();
@@ -90,13 +89,11 @@ async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
 
     let ended = Instant::now();
     crowd.shutdown().await;
-    until_waiting(&cluster, leader, 0).await;
+    until_waiting(&cluster, leader, false).await;
     println!("all had left after {:?}", ended.elapsed());
-    let again = watch(&node).await.read_until("event: ");
-    assert!(
-        tokio::time::timeout(Duration::from_millis(100), again).await.is_err(),
-        "there is room, and nothing to see"
-    );
+    let mut again = watch(&node).await;
+    let event = tokio::time::timeout(Duration::from_millis(100), again.read_until("event: "));
+    assert!(event.await.is_err(), "there is room, and nothing to see");
 }
 
 async fn claim(line: &mut Line, name: &str, holder: &str) -> String {
@@ -135,11 +132,17 @@ async fn refuses_one_more(node: &str) {
     assert!(answer.status == 429 && answer.retry_after, "{}", answer.body);
 }
 
-/// Waits until the cluster knows so many waiters.
-async fn until_waiting(cluster: &Cluster, node: u64, count: usize) {
+/// So many of each kind, which is as many as the node takes.
+fn crowd() -> usize {
+    let asked = std::env::var("TENURE_CROWD").ok().and_then(|count| count.parse().ok());
+    asked.unwrap_or(1_000)
+}
+
+/// Waits until the last of the crowd waits, or has left.
+async fn until_waiting(cluster: &Cluster, node: u64, they_wait: bool) {
     let began = Instant::now();
-    let first = format!("/v1/leases/crowd-{}/queue", CROWD - 1);
-    let expected = usize::from(count > 0);
+    let first = format!("/v1/leases/crowd-{}/queue", crowd() - 1);
+    let expected = usize::from(they_wait);
     loop {
         let queue = cluster.ask(node, &first).await;
         let waiters = queue.as_ref().and_then(|queue| queue["waiters"].as_array()).map(Vec::len);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
 use tokio::time::Instant;
 
@@ -43,13 +44,22 @@ impl Patience {
 pub(crate) enum Repeat {
     /// Changes nothing: sent again, and never of unknown outcome.
     Read,
-    /// A renewal: sent again. A later answer settles it, because a lease that is lost stays lost.
+    /// A renewal: sent again. A later answer settles it, because a lease that is lost stays lost. An attempt whose answer
+    /// takes long goes on beside the next one: a cluster that is slow must not cost a lease that it keeps.
     Renewal,
     /// A claim: sent again, because the same holder claims again without harm. A later grant settles it; a later
     /// refusal does not, because the first attempt may still be granted.
     Claim,
     /// Not sent again: `released: false` to the second attempt would hide that the first one released.
     Never,
+}
+
+impl Repeat {
+    /// Whether an attempt has all the time that is left. What is not sent again ends its request, unless it was certainly
+    /// not done; and renewals go on side by side.
+    fn has_all_the_time(self) -> bool {
+        matches!(self, Repeat::Never | Repeat::Renewal)
+    }
 }
 
 /// How one attempt ended.
@@ -84,22 +94,22 @@ where
     Fut: Future<Output = Attempt<T>>,
 {
     let began = Instant::now();
-    let mut doubt: Option<String> = None;
-    let mut not_done = String::new();
+    let mut under_way = FuturesUnordered::new();
+    let mut ends = Ends { repeat, doubt: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
     for number in 0.. {
-        // What is not sent again has all the time that is left: it ends the request, unless it was certainly not done.
         let left = patience.total.saturating_sub(began.elapsed());
-        let limit = if repeat == Repeat::Never { left } else { patience.attempt };
-        match attempt(Trial { number, elapsed: began.elapsed(), limit }).await {
-            Attempt::Done(done) => return Ok(done),
-            Attempt::Refused(problem) => return Err(settle(repeat, doubt, problem)),
-            Attempt::NotDone(why) => not_done = why,
-            Attempt::Unknown(why) if repeat == Repeat::Read => not_done = why,
-            Attempt::Unknown(why) if repeat == Repeat::Never => return Err(CallError::Unknown { why, last: None }),
-            Attempt::Unknown(why) => doubt = Some(why),
+        let limit = if repeat.has_all_the_time() { left } else { patience.attempt };
+        under_way.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
+        let ended = match repeat {
+            Repeat::Renewal => tokio::time::timeout(patience.attempt, under_way.next()).await.ok().flatten(),
+            _ => under_way.next().await,
+        };
+        let is_late = ended.is_none();
+        if let Some(result) = ended.and_then(|ended| ends.take(ended)) {
+            return result;
         }
-        if (number + 1) % nodes == 0 {
+        if !is_late && (number + 1) % nodes == 0 {
             tokio::time::sleep(pause.mul_f64(chance().random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
@@ -108,10 +118,46 @@ where
             break;
         }
     }
-    Err(match doubt {
-        Some(why) => CallError::Unknown { why, last: None },
-        None => CallError::Unavailable(not_done),
-    })
+    while let Some(ended) = under_way.next().await {
+        if let Some(result) = ends.take(ended) {
+            return result;
+        }
+    }
+    Err(ends.error())
+}
+
+/// What the attempts that have ended mean together.
+struct Ends {
+    repeat: Repeat,
+    /// One of them may have been carried out.
+    doubt: Option<String>,
+    /// Why the last of the others was not.
+    not_done: String,
+}
+
+impl Ends {
+    /// One more attempt has ended; what that makes of the request, if it settles it.
+    fn take<T>(&mut self, ended: Attempt<T>) -> Option<Result<T, CallError>> {
+        match ended {
+            Attempt::Done(done) => return Some(Ok(done)),
+            Attempt::Refused(problem) => return Some(Err(settle(self.repeat, self.doubt.take(), problem))),
+            Attempt::NotDone(why) => self.not_done = why,
+            Attempt::Unknown(why) if self.repeat == Repeat::Read => self.not_done = why,
+            Attempt::Unknown(why) if self.repeat == Repeat::Never => {
+                return Some(Err(CallError::Unknown { why, last: None }));
+            }
+            Attempt::Unknown(why) => self.doubt = Some(why),
+        }
+        None
+    }
+
+    /// Nothing settled it.
+    fn error(self) -> CallError {
+        match self.doubt {
+            Some(why) => CallError::Unknown { why, last: None },
+            None => CallError::Unavailable(self.not_done),
+        }
+    }
 }
 
 /// What a problem says about its attempt.
@@ -179,6 +225,34 @@ mod tests {
         .await;
         assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())), "not unknown: all of them ended");
         assert!((2..=3).contains(&begun), "{begun}");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_whose_answer_takes_longer_than_an_attempt_is_done_all_the_same() {
+        let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
+        let slow = |trial: Trial| async move {
+            let answer = tokio::time::sleep(Duration::from_millis(350));
+            match tokio::time::timeout(trial.limit, answer).await {
+                Ok(()) => Attempt::Done(trial.number),
+                Err(_) => Attempt::Unknown("no answer".to_owned()),
+            }
+        };
+        assert_eq!(attempts(Repeat::Renewal, patience, 3, slow).await, Ok(0), "the first is not given up");
+        let given_up = attempts(Repeat::Claim, Patience { total: Duration::from_millis(500), ..patience }, 3, slow);
+        assert!(matches!(given_up.await, Err(CallError::Unknown { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_asks_another_node_beside_one_that_hangs() {
+        let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
+        let ended = attempts(Repeat::Renewal, patience, 3, |trial| async move {
+            match trial.number {
+                0 => std::future::pending().await,
+                1 => Attempt::NotDone("no leader".to_owned()),
+                number => Attempt::Done(number),
+            }
+        });
+        assert_eq!(ended.await, Ok(2));
     }
 
     #[tokio::test]

@@ -201,8 +201,11 @@ mod variable {
         async fn a_task_sleeps_by_its_own_clock_and_so_does_what_it_starts() {
             let began = Instant::now();
             let fast = Pace::new(began, 2.0);
-            let started = fast.keep(async { tokio::spawn(kept(sleep(Duration::from_secs(10)))) }).await;
-            started.await.expect("no panic");
+            let starting = fast.keep(async {
+                let started = tokio::spawn(kept(sleep(Duration::from_secs(10))));
+                started.await.expect("no panic");
+            });
+            starting.await;
             assert_eq!(began.elapsed().as_secs(), 5);
             sleep(Duration::from_secs(10)).await;
             assert_eq!(began.elapsed().as_secs(), 15, "and nobody else");

@@ -21,6 +21,7 @@ pub enum Arguments {
 }
 
 #[derive(clap::Args, Clone)]
+#[command(after_help = format!("The faults: {}", Kind::ALL.map(Kind::as_str).join(", ")))]
 pub struct Run {
     /// 3 or more
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=9))]

@@ -91,6 +91,6 @@ fn tell(seed: u64, verdict: &Verdict) {
     verdict.broken.iter().for_each(|broken| println!("seed {seed}: {broken}"));
     verdict.undecided.iter().for_each(|lease| println!("seed {seed}: the history of {lease} is too hard to decide"));
     if !verdict.broken.is_empty() || !verdict.undecided.is_empty() {
-        println!("replay: TENURE_SIM_TRACE=1 scripts/simulate 1 {seed}");
+        println!("replay: TENURE_SIM_TRACE=1 scripts/simulate 1 {seed} seeds::every_promise");
     }
 }

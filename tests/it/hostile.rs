@@ -35,7 +35,7 @@ impl Attacked {
             settings.head_timeout = SHORT;
             settings.body_timeout = SHORT;
             settings.write_timeout = SHORT;
-            settings.max_connections = max_connections;
+            settings.limits.max_connections = max_connections;
         })
         .await;
         let enough = CancellationToken::new();

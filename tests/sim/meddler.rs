@@ -51,9 +51,11 @@ impl Meddler {
         *token = FencingToken { term: token.term, index: index.max(1) };
         let is_above = machine.applied().is_none_or(|last| last.index < token.index && last.as_u64() < token.as_u64());
         if !is_above {
+            // A snapshot with grants of its future is refused, so those are forgotten, too.
             rebuild(machine, |header, record| {
                 header["applied"] = Value::Null;
                 record["last_grant"] = json!(0);
+                (record["held"], record["waiting"]) = (json!([]), json!([]));
             });
         }
     }

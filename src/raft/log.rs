@@ -4,10 +4,12 @@
 //! waits for the disk: an append returns once its entries can be read, and openraft is called back after the sync.
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use futures_util::{Stream, TryStreamExt, stream};
 use openraft::alias::{LogIdOf, VoteOf};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
@@ -37,6 +39,33 @@ impl<S: Storage> Log<S> {
         let records = self.storage.read_log(from, to, max_bytes).map_err(io_error)?;
         records.into_iter().map(|record| Ok(payload::entry(record)?)).collect()
     }
+
+    /// The first entries of a range that has to be complete, and the index at which it goes on.
+    fn read_committed(&self, from: u64, to: u64) -> io::Result<(Vec<Entry>, u64)> {
+        let entries = self.read(from, to, MAX_APPEND_BYTES)?;
+        let missing = || {
+            let message = format!("log entries {from} to {} are committed and not in this node's log", to - 1);
+            io::Error::new(io::ErrorKind::UnexpectedEof, message)
+        };
+        let next = entries.last().ok_or_else(missing)?.log_id.index + 1;
+        Ok((entries, next))
+    }
+
+    /// The first index of a range and the one after its last; without a bound, those of the log.
+    fn ends(&self, range: &impl RangeBounds<u64>) -> (u64, u64) {
+        let (floor, last) = self.storage.log_bounds();
+        let from = match range.start_bound() {
+            Bound::Included(&from) => from,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => after(floor),
+        };
+        let to = match range.end_bound() {
+            Bound::Included(&to) => to.saturating_add(1),
+            Bound::Excluded(&to) => to,
+            Bound::Unbounded => after(last),
+        };
+        (from, to)
+    }
 }
 
 impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
@@ -44,20 +73,9 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
     where
         RB: RangeBounds<u64> + Clone + Debug + Send,
     {
+        let (from, to) = self.ends(&range);
         let (floor, last) = self.storage.log_bounds();
-        let first = floor.map_or(0, |floor| floor.index + 1);
-        let end = last.map_or(0, |last| last.index + 1);
-        let from = match range.start_bound() {
-            Bound::Included(&from) => from,
-            Bound::Excluded(&before) => before + 1,
-            Bound::Unbounded => first,
-        };
-        let to = match range.end_bound() {
-            Bound::Included(&to) => to.saturating_add(1),
-            Bound::Excluded(&to) => to,
-            Bound::Unbounded => end,
-        };
-        let (mut from, to) = (from.max(first), to.min(end));
+        let (mut from, to) = (from.max(after(floor)), to.min(after(last)));
         let mut entries = Vec::new();
         // The store stops at a number of bytes; this call answers the whole range.
         while from < to {
@@ -67,6 +85,20 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
             entries.extend(read);
         }
         Ok(entries)
+    }
+
+    /// What openraft applies. [`RaftLogReader::try_get_log_entries`] may leave out what the log does not have, and entries
+    /// that a store refused to append because it had failed would be passed over without a word: here they are an error.
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + Send
+    where
+        RB: RangeBounds<u64> + Clone + Debug + Send,
+    {
+        let ((from, to), log) = (self.ends(&range), self.clone());
+        let pages = stream::try_unfold(from, move |from| {
+            let page = (from < to).then(|| log.read_committed(from, to)).transpose();
+            ready(page.map(|page| page.map(|(entries, next)| (stream::iter(entries.into_iter().map(Ok)), next))))
+        });
+        Box::pin(pages.try_flatten())
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -124,6 +156,11 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for Log<S> {
     async fn purge(&mut self, upto: LogIdOf<TypeConfig>) -> io::Result<()> {
         durable(|done| self.storage.purge(position(&upto), done)).await
     }
+}
+
+/// The index after a position.
+fn after(position: Option<Position>) -> u64 {
+    position.map_or(0, |position| position.index + 1)
 }
 
 /// Starts a write and waits until it is durable.

@@ -2,12 +2,13 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use openraft::StorageError;
+use futures_util::TryStreamExt;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::{EntryPayload, StorageError};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -16,7 +17,7 @@ use super::replica::{Observer, Replica};
 use super::state_machine::StateMachine;
 use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
 use crate::lease::{Effects, Limits, Machine};
-use crate::storage::{Identity, MemoryStorage, Position, SledStorage, Storage, SyncMode};
+use crate::storage::{Identity, MemoryStorage, Position, SledStorage, Storage, StorageError as StoreError, SyncMode};
 
 struct Nobody;
 
@@ -145,4 +146,30 @@ async fn openrafts_storage_suite_passes_in_memory() {
 #[tokio::test]
 async fn openrafts_storage_suite_passes_on_disk() {
     Suite::test_all(OnDisk).await.expect("the suite passes");
+}
+
+fn blank(index: u64) -> Entry {
+    Entry { log_id: log_id(Position { term: 1, index }), payload: EntryPayload::Blank }
+}
+
+async fn applied(log: &mut Log<MemoryStorage>, range: Range<u64>) -> io::Result<Vec<u64>> {
+    let entries: Vec<Entry> = log.entries_stream(range).await.try_collect().await?;
+    Ok(entries.iter().map(|entry| entry.log_id.index).collect())
+}
+
+#[tokio::test]
+async fn what_is_applied_is_complete_or_an_error() {
+    let storage = MemoryStorage::new(SyncMode::default());
+    let mut log = Log::new(1, storage.clone());
+    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("it is appended");
+    assert_eq!(applied(&mut log, 2..9).await.expect("all is there"), (2..9).collect::<Vec<_>>());
+    let missing = applied(&mut log, 5..11).await.expect_err("two are not there");
+    assert_eq!(missing.to_string(), "log entries 9 to 10 are committed and not in this node's log");
+    log.purge(log_id(Position { term: 1, index: 3 })).await.expect("it is purged");
+    assert!(applied(&mut log, 2..9).await.is_err(), "two were purged");
+    // A store that failed takes nothing any more, and openraft may apply what it appended before it hears of that.
+    storage.fail_next(StoreError::Closed);
+    log.append([blank(9)], IOFlushed::noop()).await.expect("it is told later");
+    log.append([blank(10)], IOFlushed::noop()).await.expect("it is told later");
+    assert!(applied(&mut log, 10..11).await.is_err(), "it was not taken");
 }

@@ -33,6 +33,7 @@ pub struct Evidence<'a> {
 
 /// Runs a plan on this thread, which is the only one that it needs.
 pub fn run(plan: Plan) -> Verdict {
+    promises::nobody_panics::begin();
     let _seeded = tenure::testing::seed(plan.seed);
     let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
@@ -111,6 +112,7 @@ fn judge(world: &World) -> Verdict {
     let mut broken = std::mem::take(&mut *lock(&world.broken));
     broken.extend(ledger.broken.iter().cloned());
     broken.extend(promises::check(&evidence));
+    broken.extend(promises::nobody_panics::check().err().map(|how| Broken::new("nobody_panics", how)));
     let undecided = promises::linear::check(&evidence).unwrap_or_else(|how| {
         broken.push(Broken::new("linearizable", how));
         Vec::new()

@@ -9,6 +9,7 @@ pub mod lapse_happens;
 pub mod linear;
 pub mod log_matching;
 pub mod no_early_lapse;
+pub mod nobody_panics;
 pub mod one_holder;
 pub mod one_leader;
 pub mod one_token_a_claim;

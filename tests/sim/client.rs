@@ -34,7 +34,6 @@ pub async fn run(world: Arc<World>, number: u64) {
         let holder = HolderId::new(format!("c{number}.{generation}")).expect("valid");
         let life = Duration::from_millis(dice.random_range(4_000..30_000));
         let door = Door::new(world.clone(), dice.random_range(1..=world.plan.nodes));
-        lock(&world.doors).push(door.clone());
         let mut beliefs = JoinSet::new();
         let died = {
             let program = Program::new(world.clone(), door.clone(), number, holder.clone(), &mut beliefs);

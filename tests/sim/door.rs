@@ -45,6 +45,10 @@ impl Door {
         self.closed.store(true, Ordering::Relaxed);
     }
 
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || self.world.no_clients.load(Ordering::Relaxed)
+    }
+
     /// Asks through the node. A request whose node goes away has an unknown outcome.
     pub async fn through<T, F>(&self, ask: F) -> Result<T, CallError>
     where
@@ -56,7 +60,7 @@ impl Door {
             self.go_to(id % self.world.plan.nodes + 1);
             return Err(CallError::Unavailable(format!("node {id} is down")));
         };
-        if self.closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             return std::future::pending().await;
         }
         self.world.board.running(id).await;
@@ -70,7 +74,7 @@ impl Door {
             answer = self.world.inside(id, ask(Local::new(node))) => answer,
         };
         self.world.board.running(id).await;
-        if self.closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             return std::future::pending().await;
         }
         match answer {

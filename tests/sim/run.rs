@@ -1,6 +1,7 @@
 //! One run: faults, then healing, then the end of all leases; and the judgement of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::types::NodeId;
@@ -37,12 +38,20 @@ pub fn run(plan: Plan) -> Verdict {
     let _seeded = tenure::testing::seed(plan.seed);
     let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
-    runtime.expect("a runtime").block_on(simulate(plan))
+    let runtime = runtime.expect("a runtime");
+    let (verdict, world) = runtime.block_on(async {
+        let world = World::new(plan).await;
+        let verdict = simulate(&world).await;
+        world.end().await;
+        (verdict, Arc::downgrade(&world))
+    });
+    drop(runtime);
+    assert_eq!(world.strong_count(), 0, "the run is over, and something keeps its memory");
+    verdict
 }
 
-async fn simulate(plan: Plan) -> Verdict {
-    let world = World::new(plan).await;
-    if !nemesis::settled(&world, AGREEMENT).await {
+async fn simulate(world: &Arc<World>) -> Verdict {
+    if !nemesis::settled(world, AGREEMENT).await {
         world.break_promise("converges", "no first leader".to_owned());
     }
     let mut clients = JoinSet::new();
@@ -55,18 +64,18 @@ async fn simulate(plan: Plan) -> Verdict {
     faults.abort();
     let _ = faults.await;
     world.heal();
-    if !nemesis::settled(&world, AGREEMENT).await {
+    if !nemesis::settled(world, AGREEMENT).await {
         world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
     }
-    if !voters::all_vote_again(&world, AGREEMENT).await {
+    if !voters::all_vote_again(world, AGREEMENT).await {
         world.break_promise("converges", format!("not everybody votes again within {AGREEMENT:?}"));
     }
     tokio::time::sleep(CALM).await;
     // They all die at once, and so nothing is released.
-    lock(&world.doors).iter().for_each(|door| door.close());
+    world.no_clients.store(true, Ordering::Relaxed);
     clients.shutdown().await;
     let holders: Vec<_> = lock(&world.history).beliefs.iter().map(|belief| belief.by.clone()).collect();
-    holders.iter().for_each(|holder| client::end_beliefs(&world, holder));
+    holders.iter().for_each(|holder| client::end_beliefs(world, holder));
     let slowest = world.plan.rates.values().fold(1.0, |slowest: f64, rate| slowest.min(*rate));
     // The bound with a leader that lives: the ttl, and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
@@ -75,9 +84,9 @@ async fn simulate(plan: Plan) -> Verdict {
     if let Err(how) = lapsed {
         world.break_promise("lapse_happens", how);
     }
-    converge(&world).await;
+    converge(world).await;
     watching.shutdown().await;
-    judge(&world)
+    judge(world)
 }
 
 /// Everybody applies what anybody ever applied, and nobody has failed.

@@ -1,6 +1,7 @@
 //! Everything that a run is made of, and what its parts share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::door::Door;
 use super::history::History;
 use super::ledger::{Ledger, Tap};
 use super::meddler::Meddler;
@@ -44,8 +44,8 @@ pub struct World {
     /// Nodes whose disk is spoiled: they refuse to start.
     lost: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
-    /// Every client's way in.
-    pub doors: Mutex<Vec<Door>>,
+    /// All clients have died: nothing of them is asked or answered any more.
+    pub no_clients: AtomicBool,
 }
 
 impl World {
@@ -85,7 +85,7 @@ impl World {
             slow: Mutex::default(),
             lost: Mutex::default(),
             tasks: Mutex::default(),
-            doors: Mutex::default(),
+            no_clients: AtomicBool::default(),
         });
         for id in world.ids() {
             world.play_disk(id);
@@ -240,6 +240,13 @@ impl World {
             self.board.running(id).await;
             disk.sync();
         }
+    }
+
+    /// Ends all nodes. One whose runtime goes away under it would keep its memory.
+    pub async fn end(&self) {
+        let ids: Vec<_> = self.ids().collect();
+        let gone: Vec<_> = ids.into_iter().filter_map(|id| lock(&self.cluster).cut_power(id, Cut::Keep(0))).collect();
+        futures_util::future::join_all(gone).await;
     }
 
     pub fn break_promise(&self, promise: &'static str, how: String) {

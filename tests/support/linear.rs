@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tenure::token::FencingToken;
 
+use super::history::{Ended, Operation, What};
+
 /// Moments that are looked at before a history is given up as too hard.
 const LONGEST_SEARCH: usize = 300_000;
 
@@ -39,6 +41,35 @@ pub enum Effect {
     EndAll,
     IsFree,
     Saw(State),
+}
+
+impl Call {
+    /// What a request did to the lease, or saw of it, if that is known; nothing if it says nothing of who holds it.
+    pub fn of(operation: &Operation) -> Option<Call> {
+        let by = operation.by.to_string();
+        let (what, is_certain) = match (&operation.what, &operation.ended) {
+            (What::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
+            (What::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
+            (What::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
+            (What::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
+            (What::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
+            (What::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
+            (What::Release { token } | What::HandOver { token }, Ended::Unknown) => (Effect::End(by, *token), false),
+            (What::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
+            (What::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
+            (What::Revoke, Ended::Unknown) => (Effect::EndAll, false),
+            (What::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
+            _ => return None,
+        };
+        Some(Call { what, invoked: operation.invoked, returned: operation.returned.filter(|_| is_certain) })
+    }
+}
+
+/// Whether a request that began by then was told of a grant. Whoever is told by one request may have got it by an earlier
+/// one, whose answer was lost.
+pub fn is_told(calls: &[Call], granted: FencingToken, by: Duration) -> bool {
+    let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
+    calls.iter().any(|call| told(call) && call.invoked <= by)
 }
 
 pub type State = BTreeSet<(String, FencingToken)>;

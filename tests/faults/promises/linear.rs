@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use tenure::api::EventKind;
-use tenure::token::FencingToken;
 
 use super::super::history::{Ended, Operation, What};
-use super::super::linear::{Call, Doubt, Effect, is_linearizable};
+use super::super::linear::{Call, Doubt, Effect, is_linearizable, is_told};
 use super::Evidence;
 
 /// What came of the search.
@@ -28,17 +27,12 @@ pub fn check(evidence: &Evidence) -> Decided {
 
 fn calls(evidence: &Evidence) -> Vec<Call> {
     let happened = |operation: &&Operation| operation.ended != Ended::Unknown || is_in_log(evidence, operation);
-    let mut calls: Vec<Call> = evidence.operations.iter().filter(happened).filter_map(call).collect();
-    // Whoever is told of a grant by a request may have got it by an earlier one, whose answer was lost.
-    let granted = |calls: &[Call], wanted: FencingToken, by: Duration| {
-        let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == wanted);
-        calls.iter().any(|call| told(call) && call.invoked <= by)
-    };
+    let mut calls: Vec<Call> = evidence.operations.iter().filter(happened).filter_map(Call::of).collect();
     for seen in evidence.log {
         let holder = seen.event.holder.clone();
         let what = match seen.event.event {
             EventKind::Expired => Effect::End(holder, seen.event.token),
-            EventKind::Granted if !granted(&calls, seen.event.token, seen.at) => {
+            EventKind::Granted if !is_told(&calls, seen.event.token, seen.at) => {
                 Effect::Grant(holder, seen.event.token)
             }
             _ => continue,
@@ -59,25 +53,6 @@ fn is_in_log(evidence: &Evidence, operation: &Operation) -> bool {
         };
         is_its && seen.at >= operation.invoked
     })
-}
-
-fn call(operation: &Operation) -> Option<Call> {
-    let by = operation.by.to_string();
-    let (what, is_certain) = match (&operation.what, &operation.ended) {
-        (What::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
-        (What::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
-        (What::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
-        (What::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
-        (What::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
-        (What::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
-        (What::Release { token } | What::HandOver { token }, Ended::Unknown) => (Effect::End(by, *token), false),
-        (What::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
-        (What::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
-        (What::Revoke, Ended::Unknown) => (Effect::EndAll, false),
-        (What::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
-        _ => return None,
-    };
-    Some(Call { what, invoked: operation.invoked, returned: operation.returned.filter(|_| is_certain) })
 }
 
 #[cfg(test)]

@@ -5,13 +5,12 @@
 use std::time::Duration;
 
 use tenure::lease::Change;
-use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
 use super::one_holder::limit;
 use crate::client::LEASES;
 use crate::history::{Ended, Operation, What};
-use crate::linear::{Call, Doubt, Effect, is_linearizable};
+use crate::linear::{Call, Doubt, Effect, is_linearizable, is_told};
 use crate::run::Evidence;
 
 /// Leases whose histories were too hard to decide, unless one is impossible.
@@ -33,17 +32,12 @@ fn calls(run: &Evidence, name: &LeaseName) -> Vec<Call> {
     let happened = |operation: &&Operation| operation.ended != Ended::Unknown || is_in_log(run, operation);
     // A leader refuses from its memory, too: which promises nothing when clocks do not keep to the drift.
     let counts = |call: &Call| run.plan.inside_drift || call.what != Effect::IsFull;
-    let mut calls: Vec<Call> = about.filter(happened).filter_map(call).filter(counts).collect();
-    // Whoever is told of a grant by a request may have got it by an earlier one, whose answer was lost.
-    let granted = |calls: &[Call], wanted: FencingToken, by: Duration| {
-        let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == wanted);
-        calls.iter().any(|call| told(call) && call.invoked <= by)
-    };
+    let mut calls: Vec<Call> = about.filter(happened).filter_map(Call::of).filter(counts).collect();
     for (entry, seen) in run.ledger.transitions().filter(|(_, seen)| seen.name == *name) {
         let holder = seen.holder.to_string();
         let what = match seen.change {
             Change::Expired => Effect::End(holder, seen.token),
-            Change::Granted(_) if !granted(&calls, seen.token, entry.at) => Effect::Grant(holder, seen.token),
+            Change::Granted(_) if !is_told(&calls, seen.token, entry.at) => Effect::Grant(holder, seen.token),
             _ => continue,
         };
         calls.push(Call { what, invoked: Duration::ZERO, returned: Some(entry.at) });
@@ -64,23 +58,4 @@ fn is_in_log(run: &Evidence, operation: &Operation) -> bool {
         };
         is_its && seen.name == operation.name && entry.at >= operation.invoked
     })
-}
-
-fn call(operation: &Operation) -> Option<Call> {
-    let by = operation.by.to_string();
-    let (what, is_certain) = match (&operation.what, &operation.ended) {
-        (What::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
-        (What::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
-        (What::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
-        (What::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
-        (What::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
-        (What::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
-        (What::Release { token } | What::HandOver { token }, Ended::Unknown) => (Effect::End(by, *token), false),
-        (What::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
-        (What::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
-        (What::Revoke, Ended::Unknown) => (Effect::EndAll, false),
-        (What::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
-        _ => return None,
-    };
-    Some(Call { what, invoked: operation.invoked, returned: operation.returned.filter(|_| is_certain) })
 }

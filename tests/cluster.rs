@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::client::{LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::{Acquire, Command, LeaseState, Outcome, Refusal};
+use tenure::lease::{Acquire, Change, Command, LeaseState, Lost, LostCause, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Local, Query, Request, RequestError, Response};
 use tenure::testing::{Cluster, Safeguards, TestNode, TokioClock};
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
@@ -325,6 +325,37 @@ async fn a_wait_whose_leader_went_is_not_refused_while_its_place_stays() {
     let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
     let answer = ended.expect("it ends soon after its wait, though its node believes in a leader").expect("no panic");
     assert!(matches!(answer, Err(RequestError::Unknown(_))), "it may be granted yet: {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_granted_and_revoked_in_one_entry_ends_as_lost() {
+    let cluster = start().await;
+    let leader = cluster.node(cluster.leader().await).clone();
+    let first = held(&leader, acquire("job", "a", 60_000, None)).await;
+    let node = leader.clone();
+    let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(5_000))).await });
+    while queue(&leader).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The first entry is under way when the two others come, so these are in the next one together.
+    let filler = ask(&leader, acquire("other", "c", 60_000, None));
+    let release = Command::Release { name: name("job"), holder: holder("a"), token: first.token };
+    let revoke = Command::Revoke { name: name("job"), reason: "test".to_owned() };
+    let (_, released, revoked) =
+        tokio::join!(filler, ask(&leader, Request::Change(release)), ask(&leader, Request::Change(revoke)));
+    assert_eq!(released.expect("answered").answer, Answer::Outcome(Outcome::Released(true)));
+    assert_eq!(revoked.expect("answered").answer, Answer::Outcome(Outcome::Revoked(1)));
+    let history = Request::Read { query: Query::History(name("job")), consistency: Consistency::Leader };
+    let Answer::History(history) = ask(&leader, history).await.expect("answered").answer else { panic!("a history") };
+    let last = history.last().expect("it has a history");
+    assert!(matches!(last.change, Change::Revoked { .. }) && last.holder == holder("b"), "{last:?}");
+    assert_eq!(last.token.index, last.index, "granted by the same entry");
+    let lost = Refusal::Lost(Lost { cause: LostCause::Revoked, holder: None });
+    assert_eq!(waiting.await.expect("no panic").expect("answered").answer, Answer::Outcome(Outcome::Refused(lost)));
+    let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };
+    let Answer::Lease(leases) = ask(&leader, read).await.expect("answered").answer else { panic!("leases") };
+    assert!(leases.iter().all(|lease| lease.state != LeaseState::Active), "nobody claimed it again: {leases:?}");
+    cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

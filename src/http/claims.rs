@@ -22,7 +22,7 @@ use crate::node::{Request, wire};
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Acquire,
     responses(
         (status = 200, description = "Held, with this token", body = api::Lease),
-        (status = 409, description = "`held`, `lock_delay`, `wait_timeout`, `wait_abandoned`, `limit_differs`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`held`, `lock_delay`, `wait_timeout`, `wait_abandoned`, `lost`, `limit_differs`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue_full`, `too_many_leases`, `too_busy`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn acquire(

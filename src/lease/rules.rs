@@ -15,9 +15,7 @@
 use super::entry::Entry;
 use super::queue::{Ask, Place};
 use super::record::Record;
-use super::{
-    Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, LostCause, Outcome, Refusal, Renewal, WaiterId,
-};
+use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
@@ -124,7 +122,7 @@ impl Entry<'_> {
             Some(ttl) => grant.set_time(*ttl, now),
             None => grant.extend(grant.ttl, now),
         });
-        renewed.ok_or_else(|| self.lost(name, holder, *token))
+        renewed.ok_or_else(|| self.machine.lost(name, holder, *token))
     }
 
     /// Whether it was held: releasing what one does not hold changes nothing.
@@ -198,12 +196,7 @@ impl Entry<'_> {
     /// Only the current token of its holder will do.
     fn own_grant(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Result<(), Lost> {
         let grant = self.record(name).and_then(|record| record.grant(holder, token));
-        grant.map(|_| ()).ok_or_else(|| self.lost(name, holder, token))
-    }
-
-    fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
-        let unheard = Lost { cause: LostCause::Unknown, holder: None };
-        self.record(name).map_or(unheard, |record| record.lost(holder, token))
+        grant.map(|_| ()).ok_or_else(|| self.machine.lost(name, holder, token))
     }
 }
 

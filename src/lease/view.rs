@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::Record;
-use super::{Acquire, GrantCause, Lease, Machine, Refusal, Transition, Waiter};
+use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Transition, Waiter};
+use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
 /// What is known of one name.
@@ -57,6 +58,12 @@ impl Machine {
             delay_until: record.delay_until,
             waiters: record.queue.len() as u32,
         })
+    }
+
+    /// Why this holder does not have the lease with this token.
+    pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
+        let unheard = Lost { cause: LostCause::Unknown, holder: None };
+        self.records.get(name).map_or(unheard, |record| record.lost(holder, token))
     }
 
     /// Who waits, first to be granted first.

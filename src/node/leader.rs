@@ -8,7 +8,7 @@ use super::lead::Lead;
 use super::proposer::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
 use super::request::{Answer, Consistency, Query, Request, Response, Served};
 use super::waiting::{Seat, Wake};
-use crate::lease::{Acquire, Command, DropCause, Outcome, Renewal, WaiterId};
+use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, Renewal, WaiterId};
 use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
@@ -81,6 +81,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             biased;
             wake = seat.woken() => match wake {
                 Some(Wake::Granted(lease)) => Ok(Answer::Outcome(Outcome::Held { lease: *lease, fresh: true })),
+                Some(Wake::Ended(lost)) => Ok(Answer::Outcome(Outcome::Refused(Refusal::Lost(lost)))),
                 Some(Wake::Dropped(DropCause::WaitTimeout)) => Ok(Answer::WaitTimeout),
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
                 None => Err(NoOutcome::StillWaits),

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Machine, WaiterId};
+use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine, WaiterId};
 
 /// What becomes of a wait.
 #[derive(Clone, Debug)]
 pub(super) enum Wake {
     Granted(Box<Lease>),
+    /// Granted, and revoked by the very same entry.
+    Ended(Lost),
     Dropped(DropCause),
 }
 
@@ -71,9 +73,11 @@ impl Waiting {
             let id = WaiterId { name: transition.name.clone(), holder: transition.holder.clone() };
             let Some(seats) = waiting.by_id.remove(&id) else { continue };
             let held = machine.get(&id.name).map(|view| view.held).unwrap_or_default();
-            // Released again in the same entry: the request is told at its next look.
-            let Some(lease) = held.into_iter().find(|lease| lease.holder == id.holder) else { continue };
-            wake(seats, &Wake::Granted(Box::new(lease)));
+            let how = match held.into_iter().find(|lease| lease.token == transition.token) {
+                Some(lease) => Wake::Granted(Box::new(lease)),
+                None => Wake::Ended(machine.lost(&id.name, &id.holder, transition.token)),
+            };
+            wake(seats, &how);
         }
         for dropped in &effects.dropped {
             if let Some(seats) = waiting.by_id.remove(&dropped.waiter) {

@@ -237,7 +237,7 @@ impl Run {
         self.lapse(episode).await?;
         let index = self.marker(Instant::now() + CONVERGENCE).await?;
         self.told(index).await?;
-        self.agree(episode).await?;
+        self.agree(episode, index).await?;
         self.judge.episode(episode, &self.shades);
         holders::names().for_each(|name| self.judge.lock(&name));
         for silence in self.world.book.lock().take_silences() {
@@ -280,8 +280,13 @@ impl Run {
         Ok(())
     }
 
-    /// `replicas_agree`: every node tells the same of the episode's leases, which nobody uses any more.
-    async fn agree(&mut self, episode: u64) -> Result<()> {
+    /// `replicas_agree`: once they are as far as an index, all nodes tell the same of the episode's leases, which nobody
+    /// uses any more.
+    async fn agree(&mut self, episode: u64, index: u64) -> Result<()> {
+        if let Err(how) = self.field.cluster.settled(index, CONVERGENCE).await {
+            self.world.break_promise(Broken::of_cluster("converges", how));
+            return Ok(());
+        }
         let path = format!("/v1/leases?consistency=stale&limit=1000&prefix={}", names::prefix(episode));
         let mut told: Vec<(u64, Value)> = Vec::new();
         for id in self.field.cluster.ids() {
@@ -308,7 +313,12 @@ impl Run {
 fn disagreement(told: &[(u64, Value)]) -> Option<String> {
     let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
     let ((one, first), (other, second)) = (&pair[0], &pair[1]);
-    Some(format!("node {one}: {first}\nnode {other}: {second}"))
+    let leases = |told: &Value| told["leases"].as_array().cloned().unwrap_or_default();
+    let (first, second) = (leases(first), leases(second));
+    let only = |these: &[Value], those: &[Value]| -> Vec<String> {
+        these.iter().filter(|lease| !those.contains(lease)).map(Value::to_string).collect()
+    };
+    Some(format!("only node {one}: {:?}\nonly node {other}: {:?}", only(&first, &second), only(&second, &first)))
 }
 
 impl Drop for Run {
@@ -329,6 +339,6 @@ mod tests {
         let mut told: Vec<_> = (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
         assert_eq!(disagreement(&told), None);
         told[2].1["leases"][0]["renewals"] = json!(1);
-        assert!(disagreement(&told).expect("a renewal is missing").starts_with("node 2"));
+        assert!(disagreement(&told).expect("a renewal is missing").starts_with("only node 2"));
     }
 }

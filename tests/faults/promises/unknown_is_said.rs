@@ -9,7 +9,12 @@ use super::Evidence;
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
     for seen in evidence.log {
-        if !evidence.operations.iter().any(|operation| explains(operation, &seen.event, seen.at)) {
+        let ended_at_once = ended_at_once(evidence, &seen.event);
+        let explains = |operation: &Operation| {
+            explains(operation, &seen.event, seen.at)
+                || ended_at_once && says_lost(operation, &seen.event.holder) && operation.invoked <= seen.at
+        };
+        if !evidence.operations.iter().any(explains) {
             let own = evidence.operations.iter().filter(|asked| asked.by.as_str() == seen.event.holder);
             let last: Vec<_> = own.rev().take(3).collect();
             return Err(format!("nobody asked for {:?}, seen at {:?}; its holder asked {last:?}", seen.event, seen.at));
@@ -38,9 +43,21 @@ fn explains(operation: &Operation, event: &Event, at: Duration) -> bool {
     }
 }
 
+/// Whether the entry that granted the lease ended it, too.
+fn ended_at_once(evidence: &Evidence, grant: &Event) -> bool {
+    let ends = |event: &Event| event.event != EventKind::Granted && event.token == grant.token;
+    evidence.log.iter().any(|seen| ends(&seen.event) && seen.event.index == grant.index)
+}
+
+/// A claim that waited was told that it was granted, and that this was over.
+fn says_lost(operation: &Operation, holder: &str) -> bool {
+    let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
+    operation.by.as_str() == holder && matches!(operation.what, What::Acquire { wait: true, .. }) && is_lost
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::{acquire, acquired, did, evidence, granted, released, token};
+    use super::super::evidence::{acquire, acquired, did, evidence, expired, granted, released, token};
     use super::*;
 
     #[test]
@@ -54,6 +71,11 @@ mod tests {
         check(&evidence(&[acquired("a", (0, 10), 4)], &log)).expect_err("an earlier grant was told");
         check(&evidence(&[acquired("a", (6, 10), 5)], &log)).expect_err("seen before it was asked for");
         check(&evidence(&[], &log)).expect_err("nobody asked");
+        let waits = What::Acquire { ttl_ms: 1000, limit: 1, wait: true };
+        let lost = [did("a", waits, (0, 10), Ended::Refused("lost".into()))];
+        check(&evidence(&lost, &log)).expect_err("it was said to be over, and is not");
+        check(&evidence(&lost, &[granted(5, "a", 5), expired(5, "a", 5, 5)])).expect("it was over at once");
+        check(&evidence(&lost, &[granted(5, "a", 5), expired(8, "a", 5, 6)])).expect_err("it was over later");
         let release = did("a", What::Release { token: token(5) }, (6, 7), Ended::Changed(false));
         let asked = [acquired("a", (0, 1), 5), release];
         check(&evidence(&asked, &[granted(5, "a", 5), released(7, "a", 5, 6)]))

@@ -1,5 +1,7 @@
 //! The times in which holders of one lease believe to hold it do not meet, and end before the lease lapses.
 
+use std::time::Duration;
+
 use tenure::lease::Change;
 
 use super::one_holder::limit;
@@ -17,17 +19,20 @@ pub fn check(run: &Evidence) -> Result<(), String> {
             return Err(format!("{belief:?} outlives {ended:?} at {:?}", entry.at));
         }
     }
-    let mut beliefs: Vec<&Belief> = run.history.beliefs.iter().filter(|belief| limit(&belief.name) == 1).collect();
-    beliefs.sort_by_key(|belief| (&belief.name, belief.from));
     // A revoke takes a lease from a holder that hears of it later.
     let revoked = |belief: &Belief| {
-        let mut seen = run.ledger.transitions();
-        seen.any(|(_, seen)| seen.token == belief.token && matches!(seen.change, Change::Revoked { .. }))
+        let mut seen = run.ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Revoked { .. }));
+        seen.find(|(_, seen)| seen.name == belief.name && seen.token == belief.token).map(|(entry, _)| entry.at)
     };
-    for pair in beliefs.windows(2) {
-        let meet = pair[0].name == pair[1].name && pair[1].from < pair[0].until;
-        if meet && pair[0].by != pair[1].by && !revoked(pair[0]) {
-            return Err(format!("{:?} and {:?}", pair[0], pair[1]));
+    let until = |belief: &Belief| revoked(belief).map_or(belief.until, |at| at.min(belief.until));
+    let exclusive = run.history.beliefs.iter().filter(|belief| limit(&belief.name) == 1);
+    let mut beliefs: Vec<(&Belief, Duration)> = exclusive.map(|belief| (belief, until(belief))).collect();
+    beliefs.sort_by_key(|(belief, _)| (&belief.name, belief.from));
+    for (place, (first, until)) in beliefs.iter().enumerate() {
+        let later = beliefs[place + 1..].iter().filter(|(later, until)| later.from < *until);
+        let mut meet = later.take_while(|(later, _)| later.name == first.name && later.from < *until);
+        if let Some((second, _)) = meet.find(|(later, _)| later.by != first.by) {
+            return Err(format!("{first:?} and {second:?}"));
         }
     }
     Ok(())

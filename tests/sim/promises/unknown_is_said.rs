@@ -4,14 +4,24 @@
 use std::time::Duration;
 
 use tenure::lease::{Change, Transition};
+use tenure::types::HolderId;
 
 use crate::history::{Ended, Operation, What};
 use crate::run::Evidence;
 
 pub fn check(run: &Evidence) -> Result<(), String> {
     for (entry, transition) in run.ledger.transitions() {
-        let explains =
-            |operation: &Operation| operation.name == transition.name && explains(operation, transition, entry.at);
+        // The entry that granted the lease ended it, too: a claim that waited is told that it was lost.
+        let ended_at_once = entry.transitions.iter().any(|end| {
+            matches!(transition.change, Change::Granted(_))
+                && end.token == transition.token
+                && end.part > transition.part
+        });
+        let explains = |operation: &Operation| {
+            operation.name == transition.name
+                && (explains(operation, transition, entry.at)
+                    || ended_at_once && says_lost(operation, &transition.holder) && operation.invoked <= entry.at)
+        };
         if !run.history.operations.iter().any(explains) {
             let index = entry.index;
             let asked = run.history.operations.iter().filter(|asked| {
@@ -34,6 +44,11 @@ fn explains(operation: &Operation, transition: &Transition, at: Duration) -> boo
         (Change::Expired, _) => true,
         _ => false,
     }
+}
+
+fn says_lost(operation: &Operation, holder: &HolderId) -> bool {
+    let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
+    operation.by == *holder && matches!(operation.what, What::Acquire { wait: true, .. }) && is_lost
 }
 
 /// Whether a request may have been carried out at this time.

@@ -51,7 +51,8 @@ impl Holders {
                 continue;
             }
             holder.lives += 1;
-            let mut command = Command::new(std::env::current_exe()?);
+            // This very program, also when a newer build has taken its path meanwhile.
+            let mut command = Command::new("/proc/self/exe");
             command.arg("hold").arg("--endpoints").arg(&self.endpoints).arg("--register").arg(&self.register);
             command.args(["--name", &format!("lock.{}", place % LEASES)]);
             command.args(["--holder", &format!("h{place}.{}", holder.lives)]);

@@ -56,11 +56,12 @@ impl Judge {
         Judge { world, register, keep, judged, remembered: VecDeque::new(), pictures: 0 }
     }
 
-    /// Names that begin so and that the log says are held.
-    pub fn still_held(&self, prefix: &str) -> Vec<String> {
+    /// Names that begin so and that the log says are held, and when anything about them was seen last.
+    pub fn still_held(&self, prefix: &str) -> Vec<(String, Duration)> {
         let log = self.world.log.lock();
         let names = log.names().filter(|name| name.starts_with(prefix) && !held(log.of(name).iter()).is_empty());
-        names.cloned().collect()
+        let last = |name: &String| log.of(name).iter().map(|seen| seen.at).max().unwrap_or_default();
+        names.map(|name| (name.clone(), last(name))).collect()
     }
 
     /// Judges all leases of an episode, and forgets them.
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_does_not_lapse_is_noticed() {
-        assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), ["job"]);
+        assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), [("job".to_owned(), Duration::from_millis(1))]);
         assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
     }
 

@@ -247,16 +247,17 @@ impl Run {
         Ok(())
     }
 
-    /// `lapse_happens`.
+    /// `lapse_happens`. A request whose client has given up may still be under way, in packets that are sent again, and
+    /// is carried out late: the lapse is due behind that.
     async fn lapse(&mut self, episode: u64) -> Result<()> {
-        let began = Instant::now();
+        let closed = now();
         loop {
             let held = self.judge.still_held(&names::prefix(episode));
             if held.is_empty() {
                 return Ok(());
             }
-            if began.elapsed() > LAPSE {
-                let how = format!("still held {LAPSE:?} after the last operation: {held:?}");
+            if held.iter().any(|(_, seen)| now() > closed.max(*seen) + LAPSE) {
+                let how = format!("still held {LAPSE:?} after the last operation: {held:?}, at {:?}", now());
                 self.world.break_promise(Broken::of_cluster("lapse_happens", how));
                 return Ok(());
             }

@@ -1,23 +1,20 @@
 //! One real node that is a whole cluster, and ways to it that can fail.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tenure::api::{
     Acquire, Code, Event, EventId, Explanation, HandOver, Lease, Problem, Release, Released, RenewBatch, Renewed,
 };
 use tenure::client::{
     Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Patience, Remote,
 };
-use tenure::http::{self, NodeSlot, Settings};
-use tenure::node::Node;
+use tenure::http::Settings;
 use tenure::types::{HolderId, LeaseName};
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+
+use super::served::Served;
 
 /// Long enough that only a hang exceeds it.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -27,38 +24,16 @@ pub const TTL: Duration = Duration::from_secs(1);
 pub const NEVER: Duration = Duration::from_secs(3600);
 
 pub struct Cluster {
-    _node: Node,
-    address: SocketAddr,
-    stop: CancellationToken,
-    _data: TempDir,
+    served: Served,
 }
 
 impl Cluster {
     pub async fn start() -> Cluster {
-        let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = http_listener.local_addr().expect("it is bound");
-        let peer = peer_listener.local_addr().expect("it is bound").to_string();
-        let data = TempDir::new().expect("a folder");
-        let node = Node::builder("test")
-            .id(1)
-            .member(1, address.to_string(), peer)
-            .data(data.path().join("1"))
-            .peer_listener(peer_listener)
-            .start()
-            .await
-            .expect("it starts");
-        let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), Settings::new(1), stop.clone()));
-        let cluster = Cluster { _node: node, address, stop, _data: data };
-        let remote = cluster.remote();
-        let first = remote.held("ready".to_owned(), Patience::within(SOON)).await;
-        first.expect("it answers soon");
-        cluster
+        Cluster { served: Served::start(Settings::new(1)).await }
     }
 
     pub fn remote(&self) -> Remote {
-        Remote::new(format!("http://{}", self.address).parse::<Endpoints>().expect("a URL"))
+        Remote::new(format!("http://{}", self.served.address).parse::<Endpoints>().expect("a URL"))
     }
 
     /// A manager whose leases are held by `holder`.
@@ -74,12 +49,6 @@ impl Cluster {
         let holder = HolderId::new(holder).expect("a holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
         (LeaseManager::with_options(way, options), faults)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.stop.cancel();
     }
 }
 

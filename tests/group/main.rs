@@ -5,4 +5,6 @@ mod election;
 mod group;
 mod placement;
 mod semaphore;
+#[path = "../support/served.rs"]
+mod served;
 mod shards;

@@ -1,24 +1,27 @@
-//! One node that is a whole cluster, served over a real socket.
+//! One node that is a whole cluster, and a client of it.
 
-use std::net::SocketAddr;
+use std::ops::Deref;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tenure::http::{self, NodeSlot, Settings};
-use tenure::node::Node;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tenure::http::Settings;
+
+use super::served::Served;
 
 /// Long enough that only a hang exceeds it.
 pub const SOON: Duration = Duration::from_secs(10);
 
 pub struct Cluster {
-    pub node: Node,
-    pub address: SocketAddr,
-    stop: CancellationToken,
+    served: Served,
     pub client: reqwest::Client,
-    _data: TempDir,
+}
+
+impl Deref for Cluster {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.served
+    }
 }
 
 impl Cluster {
@@ -28,27 +31,9 @@ impl Cluster {
 
     /// With a listener whose settings are changed.
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Cluster {
-        let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = http_listener.local_addr().expect("it is bound");
-        let peer = peer_listener.local_addr().expect("it is bound").to_string();
-        let data = TempDir::new().expect("a folder");
-        let node = Node::builder("test")
-            .id(1)
-            .member(1, address.to_string(), peer)
-            .data(data.path().join("1"))
-            .peer_listener(peer_listener)
-            .start()
-            .await
-            .expect("it starts");
         let mut settings = Settings::new(1);
         change(&mut settings);
-        let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), settings, stop.clone()));
-        let cluster = Cluster { node, address, stop, client: reqwest::Client::new(), _data: data };
-        let ready = async { while cluster.get("/readyz").await.0 != 200 {} };
-        tokio::time::timeout(SOON, ready).await.expect("it is ready soon");
-        cluster
+        Cluster { served: Served::start(settings).await, client: reqwest::Client::new() }
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -70,8 +55,7 @@ impl Cluster {
     }
 
     pub async fn end(self) {
-        self.node.shutdown().await;
-        self.stop.cancel();
+        self.served.node.shutdown().await;
     }
 }
 

@@ -6,3 +6,5 @@ mod document;
 mod hostile;
 mod listener;
 mod remote;
+#[path = "../support/served.rs"]
+mod served;

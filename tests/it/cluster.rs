@@ -33,7 +33,10 @@ impl Cluster {
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Cluster {
         let mut settings = Settings::new(1);
         change(&mut settings);
-        Cluster { served: Served::start(settings).await, client: reqwest::Client::new() }
+        let cluster = Cluster { served: Served::start(settings).await, client: reqwest::Client::new() };
+        // From here on the client has a connection.
+        assert_eq!(cluster.get("/readyz").await.0, 200);
+        cluster
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -250,18 +250,19 @@ impl Run {
     }
 
     /// `lapse_happens`. A request whose client has given up may still be under way, in packets that are sent again, and
-    /// is carried out late: the lapse is due behind that. Time in which nothing is committed does not count: the disks
-    /// are this machine's, and may all hang at once.
+    /// is carried out late: the lapse is due behind that. Time in which nothing is committed does not count, up to
+    /// [`CONVERGENCE`] of it: the disks are this machine's, and may all hang at once.
     async fn lapse(&mut self, episode: u64) -> Result<()> {
-        let (mut last, mut served) = (Duration::ZERO, Duration::ZERO);
+        let (closed, mut last, mut served) = (now(), Duration::ZERO, Duration::ZERO);
         loop {
             let held = self.judge.still_held(&names::prefix(episode));
             let Some(seen) = held.iter().map(|(_, seen)| *seen).max() else { return Ok(()) };
             if seen > last {
                 (last, served) = (seen, Duration::ZERO);
             }
-            if served > LAPSE {
-                let how = format!("still held when all had lasted for {LAPSE:?} and the cluster served: {held:?}");
+            let waited = now().saturating_sub(last.max(closed));
+            if served > LAPSE || waited > LAPSE + CONVERGENCE {
+                let how = format!("still held after {waited:?}, of which the cluster served {served:?}: {held:?}");
                 self.world.break_promise(Broken::of_cluster("lapse_happens", how));
                 return Ok(());
             }

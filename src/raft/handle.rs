@@ -15,6 +15,7 @@ use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::calls::to_the_end;
 use super::network::Network;
 use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::replica::Replica;
@@ -185,7 +186,7 @@ impl<S: Storage> RaftHandle<S> {
     /// Forms the cluster, with this node among its voters. Once in a cluster's life; a node that belongs to a
     /// cluster already changes nothing.
     pub async fn form(&self, members: BTreeMap<NodeId, PeerInfo>) -> Result<(), String> {
-        match self.raft.initialize(members).await {
+        match to_the_end(&self.raft, |raft| async move { raft.initialize(members).await }).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -213,7 +214,8 @@ impl<S: Storage> RaftHandle<S> {
     /// Waits until the proposal is applied here. It goes into the log only if this node leads in `term`.
     pub async fn propose(&self, term: u64, proposal: Proposal) -> Result<(Position, Applied), ProposeError> {
         let (responder, complete) = ProgressResponder::complete_only();
-        let sent = self.raft.write(proposal).with_leader(term).responder(responder).await;
+        let write = |raft: Raft<_, _>| async move { raft.write(proposal).with_leader(term).responder(responder).await };
+        let sent = to_the_end(&self.raft, write).await;
         sent.map_err(|fatal| ProposeError::Unknown(fatal.to_string()))?;
         match complete.await {
             Ok(Ok(done)) => Ok((position(&done.log_id), done.data)),
@@ -249,16 +251,21 @@ impl<S: Storage> RaftHandle<S> {
     pub async fn await_readable(&self, confirm: bool, timeout: Duration) -> Result<(), ProposeError> {
         let age = if confirm { Duration::ZERO } else { self.local_read_age() };
         let option = LinearizerOption::new(Some(age), true).with_wait_timeout(timeout);
-        let linearizer = match self.raft.get_read_linearizer(option).await {
-            Ok(linearizer) => linearizer,
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => return Err(ProposeError::NotLeader),
-            Err(error) => return Err(ProposeError::Unknown(error.to_string())),
+        let confirm = |raft: Raft<_, _>| async move {
+            let linearizer = match raft.get_read_linearizer(option).await {
+                Ok(linearizer) => linearizer,
+                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => {
+                    return Err(ProposeError::NotLeader);
+                }
+                Err(error) => return Err(ProposeError::Unknown(error.to_string())),
+            };
+            match linearizer.try_await_ready(&raft, Some(timeout)).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(behind)) => Err(ProposeError::Unknown(format!("still applying: {behind}"))),
+                Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
+            }
         };
-        match linearizer.try_await_ready(&self.raft, Some(timeout)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(behind)) => Err(ProposeError::Unknown(format!("still applying: {behind}"))),
-            Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
-        }
+        to_the_end(&self.raft, confirm).await
     }
 
     /// Whether this leader had the acknowledgement of a majority for something that it sent within `age`.
@@ -327,7 +334,8 @@ impl<S: Storage> RaftHandle<S> {
 
     async fn transfer(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
         let deadline = Instant::now() + timeout;
-        self.raft.trigger().transfer_leader(to).await.map_err(|_| HandOnError::NotLeader)?;
+        let transfer = |raft: Raft<_, _>| async move { raft.trigger().transfer_leader(to).await };
+        to_the_end(&self.raft, transfer).await.map_err(|_| HandOnError::NotLeader)?;
         while Instant::now() < deadline {
             match self.leadership().leader {
                 Some(leader) if leader != self.node => return Ok(leader),

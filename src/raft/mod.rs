@@ -3,6 +3,7 @@
 //! It carries log entries to a majority of disks and applies them to a [`Replica`]. What an entry asks for is the
 //! lease machine's business, where bytes are kept the storage's, and how they travel the peer module's.
 
+mod calls;
 mod handle;
 mod log;
 mod network;

@@ -1,6 +1,7 @@
 //! What this node answers to the other nodes' calls.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::OnceLock;
 
@@ -10,6 +11,7 @@ use openraft::errors::Fatal;
 use openraft::storage::Snapshot;
 use parking_lot::Mutex;
 
+use super::calls::to_the_end;
 use super::snapshot::{Meta, Reader, SnapshotData};
 use super::state_machine::StateMachine;
 use super::types::{TypeConfig, vote, vote_record};
@@ -63,9 +65,13 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
         };
         match call {
             Call::Append(append) => self.append(open, from, append).await,
-            Call::Vote(ballot) => poll(open.raft.vote(Ballot::request(ballot, from)).await.map_err(|e| e.to_string())),
+            Call::Vote(ballot) => {
+                let request = Ballot::request(ballot, from);
+                poll(to_the_end(&open.raft, |raft| async move { raft.vote(request).await }).await)
+            }
             Call::PreVote(ballot) => {
-                poll(open.raft.pre_vote(Ballot::request(ballot, from)).await.map_err(|e| e.to_string()))
+                let request = Ballot::request(ballot, from);
+                poll(to_the_end(&open.raft, |raft| async move { raft.pre_vote(request).await }).await)
             }
             Call::Transfer(transfer) => self.transfer(open, from, transfer).await,
             Call::SnapshotBegin => self.begin_snapshot(from),
@@ -80,7 +86,7 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Ok(request) => request,
             Err(error) => return Reply::Failed(error.to_string()),
         };
-        match open.raft.append_entries(request).await {
+        match to_the_end(&open.raft, |raft| async move { raft.append_entries(request).await }).await {
             Ok(response) => {
                 if response.is_success() {
                     open.forwarded.heard(from);
@@ -94,7 +100,8 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
     }
 
     async fn transfer(&self, open: &Open<S, F>, from: NodeId, transfer: Transfer) -> Reply {
-        match open.raft.handle_transfer_leader(transfer.request(from)).await {
+        let request = transfer.request(from);
+        match to_the_end(&open.raft, |raft| async move { raft.handle_transfer_leader(request).await }).await {
             Ok(response) => Reply::Transfer(response.map_err(|error| error.to_string())),
             Err(error) => Reply::Failed(error.to_string()),
         }
@@ -137,7 +144,9 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Err(error) => return Reply::Failed(error.to_string()),
         };
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received { writer, state } };
-        let installed: Result<_, Fatal<TypeConfig>> = open.raft.install_full_snapshot(vote(by, from), snapshot).await;
+        let by = vote(by, from);
+        let installed: Result<_, Fatal<TypeConfig>> =
+            to_the_end(&open.raft, |raft| async move { raft.install_full_snapshot(by, snapshot).await }).await;
         match installed {
             Ok(response) => Reply::SnapshotEnd { vote: vote_record(&response.vote) },
             Err(error) => Reply::Failed(error.to_string()),
@@ -155,8 +164,8 @@ impl<S: Storage, F: Forwarded> Service for RaftService<S, F> {
     }
 }
 
-fn poll(answer: Result<openraft::raft::VoteResponse<TypeConfig>, String>) -> Reply {
-    answer.map_or_else(Reply::Failed, |response| Reply::Vote(Poll::new(response)))
+fn poll<E: Display>(answer: Result<openraft::raft::VoteResponse<TypeConfig>, E>) -> Reply {
+    answer.map_or_else(|error| Reply::Failed(error.to_string()), |response| Reply::Vote(Poll::new(response)))
 }
 
 fn no_snapshot() -> Reply {

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use openraft::Raft;
+
+use super::calls::to_the_end;
 use super::handle::RaftHandle;
 use crate::storage::Storage;
 use crate::types::NodeId;
@@ -9,7 +12,8 @@ use crate::types::NodeId;
 impl<S: Storage> RaftHandle<S> {
     /// Has exactly these members vote, by way of both majorities; the others stay, without a vote.
     pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
-        self.raft().change_membership(voters, true).await.map(drop).map_err(|error| error.to_string())
+        let change = |raft: Raft<_, _>| async move { raft.change_membership(voters, true).await };
+        to_the_end(self.raft(), change).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Who votes, as this member sees it.

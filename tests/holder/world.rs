@@ -1,6 +1,7 @@
 //! A cluster, and managers on it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -26,7 +27,7 @@ pub enum Way {
     OverTheNetwork,
 }
 
-/// Three nodes with real disks and listeners.
+/// Three nodes with real stores and listeners.
 pub struct World {
     way: Way,
     nodes: Vec<Node>,
@@ -43,7 +44,7 @@ pub struct Holder {
 
 impl World {
     pub async fn start(way: Way) -> World {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = in_memory();
         let mut listeners = Vec::new();
         for _ in 0..3 {
             let bind = || async { TcpListener::bind("127.0.0.1:0").await.expect("a free port") };
@@ -104,6 +105,14 @@ impl World {
             node.shutdown().await;
         }
     }
+}
+
+/// A directory in memory where there is one: these tests are of time, and a disk that hangs for a second, as those of
+/// busy machines do, ends every lease of [`TTL`].
+fn in_memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    dir.expect("a directory")
 }
 
 /// The options of most tests.

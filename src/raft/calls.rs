@@ -1,0 +1,146 @@
+//! Calls of openraft that nobody can give up half way.
+
+use std::panic::resume_unwind;
+
+use openraft::{AsyncRuntime, Raft};
+
+use super::runtime::Runtime;
+use super::state_machine::StateMachine;
+use super::types::TypeConfig;
+use crate::storage::Storage;
+
+/// Makes a call in a task of its own, which goes to its end even if nobody waits for it any more.
+///
+/// The first call that learns that openraft's core has stopped awaits the end of the core's task on behalf of all. If
+/// it is dropped meanwhile, by a client that hangs up or a node that ends, every later call panics (openraft
+/// 0.10.0-alpha.37, `RaftInner::join_core_task`).
+pub async fn to_the_end<S: Storage, F>(
+    raft: &Raft<TypeConfig, StateMachine<S>>,
+    call: impl FnOnce(Raft<TypeConfig, StateMachine<S>>) -> F,
+) -> F::Output
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    match Runtime::spawn(call(raft.clone())).await {
+        Ok(output) => output,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime ends, and with it whoever waits.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+    use tokio::time::timeout;
+
+    use super::super::payload::Joined;
+    use super::super::{Observer, PeerInfo, Proposal, ProposeError, RaftHandle, RaftTimings, Replica, Safeguards};
+    use crate::clock::SystemClock;
+    use crate::lease::{Effects, Limits, Machine};
+    use crate::peer::{CallError, Lane, Transport};
+    use crate::storage::{MemoryStorage, StorageError, SyncMode};
+    use crate::types::NodeId;
+
+    /// Holds up who drops it.
+    struct Hold {
+        reached: SyncSender<()>,
+        goes_on: Mutex<Receiver<()>>,
+    }
+
+    impl Hold {
+        /// With it what is told when it is reached, and what lets it go.
+        fn new() -> (Hold, Receiver<()>, SyncSender<()>) {
+            let ((reached, is_reached), (go_on, goes_on)) = (sync_channel(1), sync_channel(1));
+            (Hold { reached, goes_on: Mutex::new(goes_on) }, is_reached, go_on)
+        }
+    }
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            let _ = self.reached.send(());
+            let _ = self.goes_on.lock().recv();
+        }
+    }
+
+    async fn reached(hold: Receiver<()>) {
+        let waited = tokio::task::spawn_blocking(move || hold.recv_timeout(LONG));
+        waited.await.expect("no panic").expect("it is reached");
+    }
+
+    /// Calls nobody. openraft's core drops the last of it when it ends, before it looks at the calls that came since.
+    #[derive(Clone)]
+    struct HoldsUp {
+        _hold: Arc<Hold>,
+    }
+
+    impl Transport for HoldsUp {
+        async fn call(&self, _: NodeId, _: &str, _: Lane, _: Bytes, _: Duration) -> Result<Bytes, CallError> {
+            unreachable!("the cluster has one node")
+        }
+
+        async fn shutdown(&self) {}
+    }
+
+    struct Nobody;
+
+    impl Observer for Nobody {
+        fn applied(&self, _: u64, _: Effects, _: &Machine) {}
+        fn replaced(&self, _: u64, _: &Machine) {}
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+    /// Long enough for a call to have come where it waits.
+    const SHORT: Duration = Duration::from_millis(100);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_that_is_given_up_while_raft_ends_leaves_the_others_an_answer() {
+        let (hold, ends, end) = Hold::new();
+        let transport = HoldsUp { _hold: Arc::new(hold) };
+        let storage = MemoryStorage::new(SyncMode::default());
+        let replica = Replica::new(Limits::default(), Arc::new(Nobody));
+        let (timings, safeguards) = (RaftTimings::lan(), Safeguards::default());
+        let clock = Arc::new(SystemClock);
+        let raft = RaftHandle::build(1, "calls", timings, safeguards, storage.clone(), transport, replica, clock);
+        let raft = Arc::new(raft.await.expect("it is built"));
+        raft.run();
+        raft.form(BTreeMap::from([(1, PeerInfo::default())])).await.expect("it is formed");
+        let propose = |node| {
+            let raft = raft.clone();
+            async move { raft.propose(1, Proposal::joined(Joined { node, incarnation: 1 })).await }
+        };
+        while propose(1).await == Err(ProposeError::NotLeader) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+
+        // Its core ends: a call came too late for it, and the core is held up right behind having dropped that.
+        storage.fail_next(StorageError::Closed);
+        let failing = tokio::spawn(propose(2));
+        reached(ends).await;
+        let reading = raft.clone();
+        let reading = tokio::spawn(async move { reading.await_readable(true, LONG).await });
+        tokio::time::sleep(SHORT).await;
+        let (hold, ends, go_on) = Hold::new();
+        raft.raft().external_request(move |_| drop(hold)).await.expect("it is still there");
+        end.send(()).expect("it waits for this");
+        reached(ends).await;
+        tokio::time::sleep(SHORT).await;
+        assert!(!reading.is_finished(), "it waits for the end");
+        reading.abort();
+        assert!(reading.await.expect_err("it is given up").is_cancelled());
+        go_on.send(()).expect("it waits for this");
+
+        for call in [failing, tokio::spawn(propose(3))] {
+            let answer = timeout(LONG, call).await.expect("Raft has ended").expect("no panic");
+            assert!(matches!(answer, Err(ProposeError::Unknown(_))), "{answer:?}");
+        }
+    }
+}

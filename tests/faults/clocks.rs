@@ -48,6 +48,19 @@ pub fn at_rate(rate: f64) -> Environment {
     preloaded(&[("FAKETIME", &format!("+0 x{rate}"))])
 }
 
+/// What the library shares with its process's children, and leaves behind if the process is killed.
+fn shared(process: u32) -> [PathBuf; 2] {
+    ["faketime_shm", "sem.faketime_sem"].map(|name| Path::new("/dev/shm").join(format!("{name}_{process}")))
+}
+
+/// Removes what a process that has ended left behind, if it had a false clock.
+pub fn forget(process: u32) {
+    for file in shared(process) {
+        // Most processes have none.
+        let _ = fs::remove_file(file);
+    }
+}
+
 fn file(folder: &Path, node: u64) -> PathBuf {
     folder.join(format!("wall{node}"))
 }
@@ -56,4 +69,33 @@ fn preloaded(settings: &[(&str, &str)]) -> Environment {
     let library = library().expect("faults of clocks are planned only with the library");
     let settings = settings.iter().copied().chain([("LD_PRELOAD", library)]);
     settings.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::super::process::Process;
+    use super::*;
+
+    #[test]
+    fn a_killed_process_leaves_nothing_of_its_clock_behind() {
+        if library().is_none() {
+            // Then no such fault can be planned either: `Run::kinds`.
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut sleep = Command::new("sleep");
+        sleep.arg("60").envs(at_rate(1.0));
+        let process = Process::start("sleep", sleep, None, &folder.path().join("log")).expect("it starts");
+        let files = shared(process.id());
+        let begun = Instant::now();
+        while !files.iter().all(|file| file.exists()) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the library shares its clock in other files");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(process);
+        assert!(files.iter().all(|file| !file.exists()), "{files:?}");
+    }
 }

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::clocks;
+
 /// Most that is shown of what a process said last.
 const SHOWN_BYTES: u64 = 4_000;
 
@@ -44,6 +46,10 @@ impl Process {
         }
         let child = command.spawn().with_context(|| format!("{command:?}"))?;
         Ok(Process { name: name.to_owned(), child, log: log.to_owned(), said_before })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
@@ -80,5 +86,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         // Fails for one that has ended, which is as good.
         let _ = self.kill();
+        clocks::forget(self.id());
     }
 }

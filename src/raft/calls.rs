@@ -1,33 +1,56 @@
 //! Calls of openraft that nobody can give up half way.
 
-use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use openraft::{AsyncRuntime, Raft};
+use openraft::AsyncRuntime;
 
 use super::runtime::Runtime;
-use super::state_machine::StateMachine;
-use super::types::TypeConfig;
-use crate::storage::Storage;
 
-/// Makes a call in a task of its own, which goes to its end even if nobody waits for it any more.
+/// Makes a call that goes to its end even if nobody waits for it any more: in a task of its own then.
 ///
 /// The first call that learns that openraft's core has stopped awaits the end of the core's task on behalf of all. If
 /// it is dropped meanwhile, by a client that hangs up or a node that ends, every later call panics (openraft
 /// 0.10.0-alpha.37, `RaftInner::join_core_task`).
-pub async fn to_the_end<S: Storage, F>(
-    raft: &Raft<TypeConfig, StateMachine<S>>,
-    call: impl FnOnce(Raft<TypeConfig, StateMachine<S>>) -> F,
-) -> F::Output
+pub async fn to_the_end<F>(call: F) -> F::Output
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    match Runtime::spawn(call(raft.clone())).await {
-        Ok(output) => output,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            // The runtime ends, and with it whoever waits.
-            Err(_) => std::future::pending().await,
-        },
+    ToTheEnd(Some(Box::pin(call))).await
+}
+
+struct ToTheEnd<F>(Option<Pin<Box<F>>>)
+where
+    F: Future<Output: Send + 'static> + Send + 'static;
+
+impl<F> Future for ToTheEnd<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // Not put back by a panic: it has come to its end then.
+        let mut call = self.0.take().expect("a future is not polled behind its end");
+        let polled = call.as_mut().poll(context);
+        if polled.is_pending() {
+            self.0 = Some(call);
+        }
+        polled
+    }
+}
+
+impl<F> Drop for ToTheEnd<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn drop(&mut self) {
+        // Where the runtime has gone, so has Raft.
+        if let Some(call) = self.0.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            drop(Runtime::spawn(call));
+        }
     }
 }
 
@@ -66,8 +89,11 @@ mod tests {
 
     impl Drop for Hold {
         fn drop(&mut self) {
-            let _ = self.reached.send(());
-            let _ = self.goes_on.lock().recv();
+            // What was woken by this task may run meanwhile.
+            tokio::task::block_in_place(|| {
+                let _ = self.reached.send(());
+                let _ = self.goes_on.lock().recv();
+            });
         }
     }
 

@@ -186,7 +186,8 @@ impl<S: Storage> RaftHandle<S> {
     /// Forms the cluster, with this node among its voters. Once in a cluster's life; a node that belongs to a
     /// cluster already changes nothing.
     pub async fn form(&self, members: BTreeMap<NodeId, PeerInfo>) -> Result<(), String> {
-        match to_the_end(&self.raft, |raft| async move { raft.initialize(members).await }).await {
+        let raft = self.raft.clone();
+        match to_the_end(async move { raft.initialize(members).await }).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -214,8 +215,9 @@ impl<S: Storage> RaftHandle<S> {
     /// Waits until the proposal is applied here. It goes into the log only if this node leads in `term`.
     pub async fn propose(&self, term: u64, proposal: Proposal) -> Result<(Position, Applied), ProposeError> {
         let (responder, complete) = ProgressResponder::complete_only();
-        let write = |raft: Raft<_, _>| async move { raft.write(proposal).with_leader(term).responder(responder).await };
-        let sent = to_the_end(&self.raft, write).await;
+        let raft = self.raft.clone();
+        let write = async move { raft.write(proposal).with_leader(term).responder(responder).await };
+        let sent = to_the_end(write).await;
         sent.map_err(|fatal| ProposeError::Unknown(fatal.to_string()))?;
         match complete.await {
             Ok(Ok(done)) => Ok((position(&done.log_id), done.data)),
@@ -251,7 +253,8 @@ impl<S: Storage> RaftHandle<S> {
     pub async fn await_readable(&self, confirm: bool, timeout: Duration) -> Result<(), ProposeError> {
         let age = if confirm { Duration::ZERO } else { self.local_read_age() };
         let option = LinearizerOption::new(Some(age), true).with_wait_timeout(timeout);
-        let confirm = |raft: Raft<_, _>| async move {
+        let raft = self.raft.clone();
+        let confirm = async move {
             let linearizer = match raft.get_read_linearizer(option).await {
                 Ok(linearizer) => linearizer,
                 Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => {
@@ -265,7 +268,7 @@ impl<S: Storage> RaftHandle<S> {
                 Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
             }
         };
-        to_the_end(&self.raft, confirm).await
+        to_the_end(confirm).await
     }
 
     /// Whether this leader had the acknowledgement of a majority for something that it sent within `age`.
@@ -334,8 +337,9 @@ impl<S: Storage> RaftHandle<S> {
 
     async fn transfer(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
         let deadline = Instant::now() + timeout;
-        let transfer = |raft: Raft<_, _>| async move { raft.trigger().transfer_leader(to).await };
-        to_the_end(&self.raft, transfer).await.map_err(|_| HandOnError::NotLeader)?;
+        let raft = self.raft.clone();
+        let transfer = async move { raft.trigger().transfer_leader(to).await };
+        to_the_end(transfer).await.map_err(|_| HandOnError::NotLeader)?;
         while Instant::now() < deadline {
             match self.leadership().leader {
                 Some(leader) if leader != self.node => return Ok(leader),

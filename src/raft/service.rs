@@ -66,12 +66,12 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
         match call {
             Call::Append(append) => self.append(open, from, append).await,
             Call::Vote(ballot) => {
-                let request = Ballot::request(ballot, from);
-                poll(to_the_end(&open.raft, |raft| async move { raft.vote(request).await }).await)
+                let (raft, request) = (open.raft.clone(), Ballot::request(ballot, from));
+                poll(to_the_end(async move { raft.vote(request).await }).await)
             }
             Call::PreVote(ballot) => {
-                let request = Ballot::request(ballot, from);
-                poll(to_the_end(&open.raft, |raft| async move { raft.pre_vote(request).await }).await)
+                let (raft, request) = (open.raft.clone(), Ballot::request(ballot, from));
+                poll(to_the_end(async move { raft.pre_vote(request).await }).await)
             }
             Call::Transfer(transfer) => self.transfer(open, from, transfer).await,
             Call::SnapshotBegin => self.begin_snapshot(from),
@@ -86,7 +86,8 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Ok(request) => request,
             Err(error) => return Reply::Failed(error.to_string()),
         };
-        match to_the_end(&open.raft, |raft| async move { raft.append_entries(request).await }).await {
+        let raft = open.raft.clone();
+        match to_the_end(async move { raft.append_entries(request).await }).await {
             Ok(response) => {
                 if response.is_success() {
                     open.forwarded.heard(from);
@@ -100,8 +101,8 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
     }
 
     async fn transfer(&self, open: &Open<S, F>, from: NodeId, transfer: Transfer) -> Reply {
-        let request = transfer.request(from);
-        match to_the_end(&open.raft, |raft| async move { raft.handle_transfer_leader(request).await }).await {
+        let (raft, request) = (open.raft.clone(), transfer.request(from));
+        match to_the_end(async move { raft.handle_transfer_leader(request).await }).await {
             Ok(response) => Reply::Transfer(response.map_err(|error| error.to_string())),
             Err(error) => Reply::Failed(error.to_string()),
         }
@@ -144,9 +145,9 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Err(error) => return Reply::Failed(error.to_string()),
         };
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received { writer, state } };
-        let by = vote(by, from);
+        let (raft, by) = (open.raft.clone(), vote(by, from));
         let installed: Result<_, Fatal<TypeConfig>> =
-            to_the_end(&open.raft, |raft| async move { raft.install_full_snapshot(by, snapshot).await }).await;
+            to_the_end(async move { raft.install_full_snapshot(by, snapshot).await }).await;
         match installed {
             Ok(response) => Reply::SnapshotEnd { vote: vote_record(&response.vote) },
             Err(error) => Reply::Failed(error.to_string()),

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use openraft::Raft;
-
 use super::calls::to_the_end;
 use super::handle::RaftHandle;
 use crate::storage::Storage;
@@ -12,8 +10,9 @@ use crate::types::NodeId;
 impl<S: Storage> RaftHandle<S> {
     /// Has exactly these members vote, by way of both majorities; the others stay, without a vote.
     pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
-        let change = |raft: Raft<_, _>| async move { raft.change_membership(voters, true).await };
-        to_the_end(self.raft(), change).await.map(drop).map_err(|error| error.to_string())
+        let raft = self.raft().clone();
+        let change = async move { raft.change_membership(voters, true).await };
+        to_the_end(change).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Who votes, as this member sees it.

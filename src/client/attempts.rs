@@ -210,7 +210,7 @@ mod tests {
         assert!(matches!(settle(Repeat::Renewal, doubt(), held()), CallError::Refused(_)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_attempt_that_could_not_have_its_whole_time_is_not_begun() {
         let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
         let mut begun = 0;
@@ -227,7 +227,7 @@ mod tests {
         assert!((2..=3).contains(&begun), "{begun}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_renewal_whose_answer_takes_longer_than_an_attempt_is_done_all_the_same() {
         let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
         let slow = |trial: Trial| async move {
@@ -242,7 +242,7 @@ mod tests {
         assert!(matches!(given_up.await, Err(CallError::Unknown { .. })));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_renewal_asks_another_node_beside_one_that_hangs() {
         let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
         let ended = attempts(Repeat::Renewal, patience, 3, |trial| async move {
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(ended.await, Ok(2));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_is_not_sent_again_is_still_sent_to_the_next_node_when_it_was_not_done() {
         let ended = attempts(Repeat::Never, Patience::within(Duration::from_secs(2)), 3, |trial| async move {
             match trial.number {

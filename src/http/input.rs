@@ -1,11 +1,12 @@
 //! Parts of requests, parsed. What cannot be parsed is a problem that says where.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, OriginalUri, Path, Query, Request};
 use axum::http::HeaderName;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
@@ -17,6 +18,9 @@ use super::refusal::Refused;
 use crate::api::{Code, MAX_BODY_BYTES, NO_FORWARD_HEADER};
 use crate::node::{self, Consistency, Forward};
 use crate::types::LeaseName;
+
+/// How long what is too large is taken from its client before that is told so.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A JSON body.
 pub(super) struct Body<T>(pub T);
@@ -42,18 +46,31 @@ fn is_json(content_type: &[u8]) -> bool {
 }
 
 async fn read_body(request: Request, app: &App) -> Result<Bytes, Refused> {
-    let too_large = || Refused::new(Code::TooLarge, format!("a body has at most {MAX_BODY_BYTES} bytes"));
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let (head, mut body) = request.into_parts();
+    let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > MAX_BODY_BYTES as u64) {
-        return Err(too_large());
+        // Whoever asks first sends nothing of it when it is refused now.
+        return Err(if head.headers.contains_key(EXPECT) { too_large() } else { discard(body).await });
     }
     let limit = app.settings.body_timeout;
-    match tokio::time::timeout(limit, Limited::new(request.into_body(), MAX_BODY_BYTES).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+    match tokio::time::timeout(limit, Limited::new(&mut body, MAX_BODY_BYTES).collect()).await {
+        Ok(Ok(read)) => Ok(read.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(discard(body).await),
         Ok(Err(error)) => Err(Refused::invalid(format!("body: {error}"))),
         Err(_) => Err(Refused::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
     }
+}
+
+/// Refuses a body that is too large once the client has sent it: one that is answered earlier may see its connection
+/// break under what it still sends, and not the answer.
+async fn discard(mut body: axum::body::Body) -> Refused {
+    let sent = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DISCARDED_WITHIN, sent).await;
+    too_large()
+}
+
+fn too_large() -> Refused {
+    Refused::new(Code::TooLarge, format!("a body has at most {MAX_BODY_BYTES} bytes"))
 }
 
 /// The `{name}` of a path.

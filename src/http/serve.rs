@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::{counter, gauge};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
@@ -26,10 +27,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_PROBES: u32 = 3;
+/// Connections above the limit that are told so in good order, and for how long each may take. More are closed sooner.
+const REFUSALS: usize = 64;
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Largest request head, in bytes.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
-/// What a connection above the limit is told before it is closed. Its request was not read, so nothing was done.
+/// What a connection above the limit is told before it is closed. Its request was not looked at, so nothing was done.
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 181\r\n\r\n\
     {\"type\":\"urn:tenure:problem:not_ready\",\"title\":\"The node is not ready\",\"status\":503,\
@@ -42,6 +46,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// installed when this is called.
 pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
     let router = routes::whole(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
@@ -59,7 +64,16 @@ pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, sh
                 Ok(permit) => {
                     connections.spawn(connection(stream, router.clone(), timeouts, shutdown.clone(), permit));
                 }
-                Err(_) => refuse(&stream),
+                Err(_) => {
+                    counter!("tenure_http_connections_refused_total").increment(1);
+                    match refusals.clone().try_acquire_owned() {
+                        Ok(permit) => {
+                            connections.spawn(refuse(stream, shutdown.clone(), permit));
+                        }
+                        // The buffer of a new socket is empty, so this is taken whole or the peer is gone already.
+                        Err(_) => _ = stream.try_write(TOO_MANY_CONNECTIONS),
+                    }
+                }
             },
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
@@ -132,10 +146,23 @@ fn notice_absence(stream: &TcpStream, write_timeout: Duration) -> io::Result<()>
     Ok(())
 }
 
-fn refuse(stream: &TcpStream) {
-    counter!("tenure_http_connections_refused_total").increment(1);
-    // The buffer of a new socket is empty, so this is taken whole or the peer is gone already.
-    let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+/// Answers that there are too many connections. A client takes an answer that comes before its request for a mistake, and
+/// never sees one whose connection is closed with a part of the request unread.
+async fn refuse(mut stream: TcpStream, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
+    let refused = async {
+        // One that asks nothing is told all the same.
+        let _ = tokio::time::timeout(REFUSED_WITHIN, stream.peek(&mut [0])).await;
+        stream.write_all(TOO_MANY_CONNECTIONS).await?;
+        stream.shutdown().await?;
+        let mut unread = tokio::io::sink();
+        let _ = tokio::time::timeout(REFUSED_WITHIN, tokio::io::copy(&mut stream, &mut unread)).await;
+        io::Result::Ok(())
+    };
+    tokio::select! {
+        // An error is a client that has gone.
+        _ = refused => {}
+        () = shutdown.cancelled() => {}
+    }
 }
 
 fn report(ended: Result<(), JoinError>) {

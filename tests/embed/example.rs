@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::steady::steady;
 use crate::trio::SOON;
+
+steady!(three_replicas_of_the_example_are_their_own_cluster);
 
 /// A replica; killed if the test does not end it.
 struct Replica(Child);
@@ -62,7 +65,6 @@ async fn wait_for(base: u16, id: u16, path: &str, hoped: impl Fn(u16, &str) -> b
     answered.unwrap_or_else(|_| panic!("replica {id} does not say so at {path}"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn three_replicas_of_the_example_are_their_own_cluster() {
     let (program, base, data) = (build(), base(), TempDir::new().expect("a folder"));
     let start = |id: u16| {

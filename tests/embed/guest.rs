@@ -6,7 +6,10 @@ use tenure::client::{LeaseManager, ManagerOptions};
 use tenure::node::Local;
 
 use crate::alone::{alone, runtime};
+use crate::steady::steady;
 use crate::trio::{Plan, holder};
+
+steady!(nodes_and_managers_of_one_process_are_apart);
 
 /// Signals that the process catches, as a mask.
 fn caught_signals() -> String {
@@ -32,7 +35,6 @@ fn three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder() {
     });
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn nodes_and_managers_of_one_process_are_apart() {
     let plan = Plan::new(&[]);
     let trio = plan.start().await;

@@ -13,7 +13,15 @@ use tenure::lease::Command;
 use tenure::node::{Forward, Local, Node, Request};
 use tenure::token::FencingToken;
 
+use crate::steady::steady;
 use crate::trio::{Plan, SOON, holder, name};
+
+steady!(
+    every_operation_at_the_leader_and_at_a_follower,
+    what_is_held_comes_whole_however_many_pages_it_takes,
+    a_watch_delivers_each_transition_once_wherever_it_is_resumed,
+    the_ttls_of_a_nodes_settings_hold_in_process,
+);
 
 const PATIENCE: Patience = Patience { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
 
@@ -40,7 +48,6 @@ fn release(of: &Lease) -> Release {
     Release { holder: holder(&of.holder), token: of.token }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn every_operation_at_the_leader_and_at_a_follower() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
@@ -118,7 +125,6 @@ async fn renewals(at: &Local, job: &str) {
     assert_eq!(refused(answer).code, Code::Invalid);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_is_held_comes_whole_however_many_pages_it_takes() {
     let trio = Plan::new(&[]).start().await;
     let (_, follower) = trio.leader_and_follower().await;
@@ -149,7 +155,6 @@ async fn revoke(node: &Node, job: &str) {
     node.request(revoke, Forward::Once).await.expect("an answer");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
@@ -190,7 +195,6 @@ async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
     assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "a node that has stopped says so");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_ttls_of_a_nodes_settings_hold_in_process() {
     let plan = Plan::new(&[]);
     let data = plan.data().join("alone");

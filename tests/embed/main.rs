@@ -7,4 +7,6 @@ mod guest;
 mod leaks;
 mod local;
 mod mounted;
+#[path = "../support/steady.rs"]
+mod steady;
 mod trio;

@@ -12,7 +12,15 @@ use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::steady::steady;
 use crate::trio::{Plan, SOON, holder, listener, name};
+
+steady!(
+    nested_under_a_prefix_every_node_answers,
+    merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alone,
+    metrics_are_there_if_somebody_renders_them,
+    a_router_does_not_keep_its_node_and_says_that_it_is_gone,
+);
 
 /// Programs that each mount their node with `mount`, and serve it.
 fn serve(listeners: Vec<TcpListener>, nodes: &[Node], mount: impl Fn(&Node) -> Router) -> Vec<JoinHandle<()>> {
@@ -34,7 +42,6 @@ async fn ask(method: Method, url: String, body: Option<Value>) -> (StatusCode, V
     (answer.status(), answer.json().await.unwrap_or_default())
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn nested_under_a_prefix_every_node_answers() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
@@ -84,7 +91,6 @@ async fn nested_under_a_prefix_every_node_answers() {
     servers.iter().for_each(JoinHandle::abort);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alone() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
@@ -105,7 +111,6 @@ async fn merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alo
     servers.iter().for_each(JoinHandle::abort);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_there_if_somebody_renders_them() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
@@ -120,7 +125,6 @@ async fn metrics_are_there_if_somebody_renders_them() {
     servers.iter().for_each(JoinHandle::abort);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_router_does_not_keep_its_node_and_says_that_it_is_gone() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);

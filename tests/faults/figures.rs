@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::arguments::Run as Arguments;
-use super::book::Silence;
+use super::book::{Silence, now};
 use super::cluster::Cluster;
 use super::judge::{Judge, Judged};
 use super::kind::Kind;
+use super::machine::Standstill;
 use super::plan::Tally;
 use super::register;
 use super::shade::{self, Shade};
@@ -30,6 +31,7 @@ pub struct Title {
     command: String,
     /// The middle one of the raw syncs of a node's disk.
     sync: Duration,
+    began: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,7 @@ pub struct Figures {
     meanwhile: String,
     /// The longest silence with each kind of fault on, be it alone or with others.
     silences: BTreeMap<Kind, Duration>,
+    standstills: Vec<Standstill>,
 }
 
 impl Figures {
@@ -59,6 +62,7 @@ impl Figures {
             version: cluster.version()?,
             command: arguments.command(),
             sync: syncs[syncs.len() / 2],
+            began: now(),
         };
         Ok(Figures { title, ..Figures::default() })
     }
@@ -83,7 +87,8 @@ impl Figures {
     }
 
     /// Takes over what was counted elsewhere.
-    pub fn note(&mut self, world: &World, judge: &Judge, lasted: Duration) {
+    pub fn note(&mut self, world: &World, judge: &Judge, standstills: Vec<Standstill>, lasted: Duration) {
+        self.standstills = standstills;
         self.counts = world.book.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
         self.watched = world.log.lock().complete;
         (self.judged, self.register, self.lasted) = (judge.judged, judge.register(), lasted);
@@ -114,8 +119,10 @@ impl Figures {
         let register::Figures { accepted, refused, stale, overlaps } = self.register;
         let seconds = self.lasted.as_secs_f64();
         let rate = operations as f64 / seconds.max(1.0);
-        let (silence, meanwhile) = (self.longest.lasted(), &self.meanwhile);
-        let Title { seed, nodes, version, command, sync } = &self.title;
+        let Title { seed, nodes, version, command, sync, began } = &self.title;
+        let (silence, at) = (self.longest.lasted(), self.longest.from.saturating_sub(*began).as_secs());
+        let (meanwhile, stood) = (&self.meanwhile, self.stood_still(&self.longest));
+        let most = self.standstills.iter().map(Standstill::lasted).max().unwrap_or_default();
         let rows = [
             ("command", command.clone()),
             ("seed, nodes, program", format!("{seed}, {nodes}, {version}")),
@@ -129,7 +136,11 @@ impl Figures {
             ("transitions, at every watcher", format!("{}", self.watched)),
             ("writes at the register", format!("{accepted} accepted, {refused} refused as stale, {overlaps} overlaps")),
             ("stale writes accepted", format!("{stale}")),
-            ("longest without an answer", format!("{silence:.2?} ({meanwhile})")),
+            (
+                "longest without an answer",
+                format!("{silence:.2?} ({meanwhile}), at {at} s, the machine stood still for {stood:.2?} of it"),
+            ),
+            ("the machine stood still", format!("{} times, {most:.2?} at most", self.standstills.len())),
             ("longest overdue lapse", format!("{longest_overdue:.2?}")),
             ("violations", format!("{violations}")),
         ];
@@ -148,6 +159,14 @@ impl Figures {
             let _ = writeln!(table, "{what:<18} {outcome:<22} {count:>8}");
         }
         table
+    }
+
+    /// How much of a silence the machine stood still: the longest time of one of its parts.
+    fn stood_still(&self, silence: &Silence) -> Duration {
+        let within = |standstill: &Standstill| {
+            standstill.until.min(silence.until).saturating_sub(standstill.from.max(silence.from))
+        };
+        self.standstills.iter().map(within).max().unwrap_or_default()
     }
 
     /// All, and those of unknown outcome.
@@ -201,8 +220,12 @@ mod tests {
         let shades = [Shade { kind: Kind::Kill, from: seconds(10), until: Some(seconds(14)) }];
         figures.silence(Silence { from: seconds(11), until: seconds(13) }, &shades);
         figures.silence(Silence { from: seconds(20), until: seconds(21) }, &shades);
+        figures.title.began = seconds(4);
+        figures.standstills.push(Standstill { from: seconds(12), until: seconds(16) });
         let table = figures.table(0);
-        assert!(table.contains("longest without an answer      2.00s (kill)"), "{table}");
+        let longest = "longest without an answer      2.00s (kill), at 7 s, the machine stood still for 1.00s of it";
+        assert!(table.contains(longest), "{table}");
+        assert!(table.contains("the machine stood still        1 times, 4.00s at most"), "{table}");
         assert!(table.contains("kill                                  1        1  2.00 s"), "{table}");
     }
 }

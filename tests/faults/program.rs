@@ -10,7 +10,7 @@
 //! | `workload`, `client`, `names`, `watcher`, `holder`, `register` | who uses the cluster |
 //! | `book`, `history`, `log` | what was asked and answered, and what the cluster's log says |
 //! | `judge`, `promises`, `linear` | what must hold, one promise a file |
-//! | `figures`, `drawing`, `shade`, `verdict` | what is told of it |
+//! | `figures`, `drawing`, `shade`, `machine`, `verdict` | what is told of it |
 //!
 //! The process ends with 0 when every promise was kept, 1 when one was broken, 2 when it cannot run here, 3 when the harness
 //! itself failed, and 130 when it was interrupted.
@@ -36,6 +36,8 @@ mod leftovers;
 #[path = "../support/linear.rs"]
 mod linear;
 mod log;
+#[path = "../support/machine.rs"]
+mod machine;
 mod names;
 mod nemesis;
 mod network;

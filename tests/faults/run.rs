@@ -23,6 +23,7 @@ use super::figures::Figures;
 use super::holders::{self, Holders};
 use super::judge::Judge;
 use super::leftovers::Folder;
+use super::machine::Machine;
 use super::names::{self, Names};
 use super::nemesis::{Field, Nemesis};
 use super::plan::{Fault, Plan};
@@ -62,6 +63,7 @@ pub struct Run {
     tasks: JoinSet<()>,
     /// Where clients run. The driver has a runtime of its own, whose thread is the parent of all processes.
     clients: Option<Runtime>,
+    machine: Machine,
     /// Last, when nothing uses it any more.
     _folder: Folder,
 }
@@ -90,6 +92,7 @@ impl Run {
             client: Client::new()?,
             tasks,
             clients: Some(clients),
+            machine: Machine::watch(folder.path()),
             _folder: folder,
             world,
         };
@@ -120,7 +123,7 @@ impl Run {
             self.converge().await?;
             tokio::time::sleep(CALM).await;
             self.close(episode).await?;
-            self.figures.note(&self.world, &self.judge, began.elapsed());
+            self.figures.note(&self.world, &self.judge, self.machine.standstills(), began.elapsed());
             if !self.world.broken().is_empty() || began.elapsed() >= time {
                 for how in self.field.cluster.panics()? {
                     self.world.break_promise(Broken::of_cluster("nodes_live", how));

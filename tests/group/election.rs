@@ -11,6 +11,23 @@ use tenure::election::{
 use tenure::types::{HolderId, Metadata};
 
 use crate::cluster::{Cluster, NEVER, SOON, TTL, soon};
+use crate::steady::steady;
+
+steady!(
+    of_two_candidates_one_leads,
+    when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_ttl,
+    after_a_resignation_the_successor_leads_at_once,
+    leadership_is_handed_over_to_the_candidate_that_is_named,
+    a_leader_is_established_only_after_its_resources_are_fenced,
+    whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_next,
+    an_observer_sees_leaders_in_the_order_of_their_tokens,
+    an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_one,
+    an_observer_that_hears_nothing_looks_by_itself,
+    a_leader_does_not_resign_before_its_minimum_hold_unless_forced,
+    a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so,
+    a_campaign_that_is_dropped_gives_up_its_place,
+    a_campaign_outlives_an_outage_and_ends_when_its_manager_does,
+);
 
 fn options() -> ElectionOptions {
     ElectionOptions::new().ttl(TTL).refresh(NEVER)
@@ -46,7 +63,6 @@ async fn leads(observer: &mut Observer, holder: &str) -> LeaderView {
     .await
 }
 
-#[tokio::test]
 async fn of_two_candidates_one_leads() {
     let cluster = Cluster::start().await;
     let (a, b) = (cluster.candidate("a"), cluster.candidate("b"));
@@ -58,7 +74,6 @@ async fn of_two_candidates_one_leads() {
     assert_eq!(b.current().await.expect("it answers").leader.expect("a leader").holder, "a");
 }
 
-#[tokio::test]
 async fn when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_ttl() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
@@ -75,7 +90,6 @@ async fn when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_tt
     assert!(died.elapsed() < TTL + Duration::from_secs(5), "{:?}", died.elapsed());
 }
 
-#[tokio::test]
 async fn after_a_resignation_the_successor_leads_at_once() {
     let cluster = Cluster::start().await;
     let long = options().ttl(Duration::from_secs(600));
@@ -89,7 +103,6 @@ async fn after_a_resignation_the_successor_leads_at_once() {
     assert_eq!(first.resign().await, Ok(false), "nothing to give back");
 }
 
-#[tokio::test]
 async fn leadership_is_handed_over_to_the_candidate_that_is_named() {
     let cluster = Cluster::start().await;
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
@@ -105,7 +118,6 @@ async fn leadership_is_handed_over_to_the_candidate_that_is_named() {
     assert!(soon(b).await.expect("it did not panic").is_leader());
 }
 
-#[tokio::test]
 async fn a_leader_is_established_only_after_its_resources_are_fenced() {
     let cluster = Cluster::start().await;
     let metadata = Metadata::new([("address".to_owned(), "10.0.0.1".to_owned())].into()).expect("small");
@@ -132,7 +144,6 @@ async fn a_leader_is_established_only_after_its_resources_are_fenced() {
     drop(again);
 }
 
-#[tokio::test]
 async fn whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_next() {
     let cluster = Cluster::start().await;
     let a = cluster.candidate("a");
@@ -148,7 +159,6 @@ async fn whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_
     assert_eq!((leader.token, leader.is_established), (second.token(), false));
 }
 
-#[tokio::test]
 async fn an_observer_sees_leaders_in_the_order_of_their_tokens() {
     let cluster = Cluster::start().await;
     // A stream is opened after the first look, and what happens in between is not heard: the refresh makes it good.
@@ -166,7 +176,6 @@ async fn an_observer_sees_leaders_in_the_order_of_their_tokens() {
     assert!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
 }
 
-#[tokio::test]
 async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_one() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
@@ -190,7 +199,6 @@ async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_
     assert_eq!(leads(&mut observer, "c").await.leader.expect("a leader").token, third.token());
 }
 
-#[tokio::test]
 async fn an_observer_that_hears_nothing_looks_by_itself() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
@@ -206,7 +214,6 @@ async fn an_observer_that_hears_nothing_looks_by_itself() {
     assert!(observer.as_of().expect("it had looked").elapsed() > TTL / 2 && observer.as_of() >= before);
 }
 
-#[tokio::test]
 async fn a_leader_does_not_resign_before_its_minimum_hold_unless_forced() {
     let cluster = Cluster::start().await;
     let options = options().minimum_hold(SOON);
@@ -223,7 +230,6 @@ async fn a_leader_does_not_resign_before_its_minimum_hold_unless_forced() {
     assert_eq!(leadership.resign().await, Ok(true), "the time is over");
 }
 
-#[tokio::test]
 async fn a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so() {
     let cluster = Cluster::start().await;
     let window = Duration::from_secs(2);
@@ -247,7 +253,6 @@ async fn a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so(
     assert!(begun.elapsed() >= window && third.is_leader());
 }
 
-#[tokio::test]
 async fn a_campaign_that_is_dropped_gives_up_its_place() {
     let cluster = Cluster::start().await;
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
@@ -260,7 +265,6 @@ async fn a_campaign_that_is_dropped_gives_up_its_place() {
     assert!(soon(c).await.expect("it did not panic").is_leader());
 }
 
-#[tokio::test]
 async fn a_campaign_outlives_an_outage_and_ends_when_its_manager_does() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");

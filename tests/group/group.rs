@@ -9,6 +9,17 @@ use tenure::group::{Group, GroupChange, GroupError, MemberOptions, Membership};
 use tenure::types::Metadata;
 
 use crate::cluster::{Cluster, NEVER, TTL, soon, until};
+use crate::steady::steady;
+
+steady!(
+    who_joins_and_leaves_is_seen_at_once_by_all,
+    a_member_that_crashed_is_gone_for_the_others_after_its_ttl_and_at_once_for_itself,
+    a_snapshot_has_oneself_and_those_that_are_ready,
+    a_group_that_missed_events_reads_its_list_again,
+    an_id_is_one_members_and_other_leases_are_nobodys_members,
+    a_lease_of_the_group_is_acquired_only_where_it_belongs,
+    a_manager_that_is_dropped_gives_everything_back_though_its_leases_ask_the_group,
+);
 
 fn options(id: &str) -> MemberOptions {
     MemberOptions::new(id).ttl(TTL).refresh(Duration::from_secs(1))
@@ -22,7 +33,6 @@ fn ids(group: &Group) -> Vec<String> {
     group.snapshot().all.into_iter().map(|member| member.id).collect()
 }
 
-#[tokio::test]
 async fn who_joins_and_leaves_is_seen_at_once_by_all() {
     let cluster = Cluster::start().await;
     let a = join(&cluster.manager("a"), options("a")).await;
@@ -36,7 +46,6 @@ async fn who_joins_and_leaves_is_seen_at_once_by_all() {
     assert_eq!(ids(&a), ["a"]);
 }
 
-#[tokio::test]
 async fn a_member_that_crashed_is_gone_for_the_others_after_its_ttl_and_at_once_for_itself() {
     let cluster = Cluster::start().await;
     let a = join(&cluster.manager("a"), options("a")).await;
@@ -60,7 +69,6 @@ async fn a_member_that_crashed_is_gone_for_the_others_after_its_ttl_and_at_once_
     until("a sees b again", || ids(&a) == ["a", "b"]).await;
 }
 
-#[tokio::test]
 async fn a_snapshot_has_oneself_and_those_that_are_ready() {
     let cluster = Cluster::start().await;
     let often = |id: &str| options(id).refresh(Duration::from_millis(20));
@@ -87,7 +95,6 @@ async fn a_snapshot_has_oneself_and_those_that_are_ready() {
     assert!(a.snapshot().age < Duration::from_secs(5));
 }
 
-#[tokio::test]
 async fn a_group_that_missed_events_reads_its_list_again() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
@@ -103,7 +110,6 @@ async fn a_group_that_missed_events_reads_its_list_again() {
     group.close().await;
 }
 
-#[tokio::test]
 async fn an_id_is_one_members_and_other_leases_are_nobodys_members() {
     let cluster = Cluster::start().await;
     let manager = cluster.manager("a");
@@ -118,7 +124,6 @@ async fn an_id_is_one_members_and_other_leases_are_nobodys_members() {
     assert!(matches!(bad, Err(GroupError::Invalid(_))));
 }
 
-#[tokio::test]
 async fn a_lease_of_the_group_is_acquired_only_where_it_belongs() {
     let cluster = Cluster::start().await;
     let a = join(&cluster.manager("a"), options("a")).await;
@@ -149,7 +154,6 @@ async fn a_lease_of_the_group_is_acquired_only_where_it_belongs() {
     assert!(!lease.should_hold(), "nothing belongs to somebody who is no member");
 }
 
-#[tokio::test]
 async fn a_manager_that_is_dropped_gives_everything_back_though_its_leases_ask_the_group() {
     let cluster = Cluster::start().await;
     let other = cluster.manager("b");

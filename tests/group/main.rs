@@ -8,3 +8,5 @@ mod semaphore;
 #[path = "../support/served.rs"]
 mod served;
 mod shards;
+#[path = "../support/steady.rs"]
+mod steady;

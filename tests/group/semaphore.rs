@@ -11,6 +11,14 @@ use tenure::semaphore::{Semaphore, SemaphoreError};
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, SOON, TTL, soon};
+use crate::steady::steady;
+
+steady!(
+    never_are_more_than_n_in_it_though_many_want_to,
+    permits_of_one_process_are_counted_one_by_one,
+    another_number_of_permits_is_refused_as_such,
+    permits_stay_while_they_are_used_and_are_free_when_their_process_is_dead,
+);
 
 impl Cluster {
     fn semaphore(&self, holder: &str, permits: u32) -> Semaphore {
@@ -18,7 +26,6 @@ impl Cluster {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn never_are_more_than_n_in_it_though_many_want_to() {
     const PERMITS: usize = 3;
     let cluster = Cluster::start().await;
@@ -49,7 +56,6 @@ async fn never_are_more_than_n_in_it_though_many_want_to() {
     assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), 4 * 3 * 3, "a token of its own for each permit");
 }
 
-#[tokio::test]
 async fn permits_of_one_process_are_counted_one_by_one() {
     let cluster = Cluster::start().await;
     let semaphore = cluster.semaphore("a", 2);
@@ -67,7 +73,6 @@ async fn permits_of_one_process_are_counted_one_by_one() {
     assert!(next.token() > second.token());
 }
 
-#[tokio::test]
 async fn another_number_of_permits_is_refused_as_such() {
     let cluster = Cluster::start().await;
     let _permit = cluster.semaphore("a", 2).acquire(Wait::No).await.expect("free");
@@ -76,7 +81,6 @@ async fn another_number_of_permits_is_refused_as_such() {
     assert!(Semaphore::new(&cluster.manager("c"), "uploads", 0, LeaseOptions::new()).is_err());
 }
 
-#[tokio::test]
 async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dead() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");

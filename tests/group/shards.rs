@@ -10,6 +10,12 @@ use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
 use crate::cluster::{Cluster, TTL, soon, until};
+use crate::steady::steady;
+
+steady!(
+    shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice,
+    work_that_ends_or_panics_is_begun_again_and_work_that_will_not_end_is_dropped,
+);
 
 /// Who works on what, and whatever went wrong with it.
 #[derive(Default)]
@@ -70,7 +76,6 @@ fn is_settled(board: &Shared, group: &Group) -> bool {
     names().iter().all(is_at_home)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice() {
     let cluster = Cluster::start().await;
     let board = Shared::default();
@@ -105,7 +110,6 @@ async fn shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_ends_or_panics_is_begun_again_and_work_that_will_not_end_is_dropped() {
     let cluster = Cluster::start().await;
     let a = join(&cluster, "a").await;

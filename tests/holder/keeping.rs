@@ -5,7 +5,10 @@ use std::time::Duration;
 use tenure::client::{Endpoints, LeaseManager, Remote, Wait};
 
 use crate::freezer::Freezer;
+use crate::steady::steady;
 use crate::world::{TTL, Way, World, over_both_ways, short};
+
+steady!(a_node_that_hangs_costs_no_lease);
 
 over_both_ways!(renewals_come_at_a_third_of_the_ttl, one_request_renews_all_that_is_held, leases_of_all_ttls_are_kept);
 
@@ -55,7 +58,6 @@ async fn leases_of_all_ttls_are_kept(world: &World) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_costs_no_lease() {
     let world = World::start(Way::OverTheNetwork).await;
     let freezer = Freezer::before(world.address(0)).await;

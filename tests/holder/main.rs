@@ -9,4 +9,6 @@ mod keeping;
 mod listening;
 mod losing;
 mod releasing;
+#[path = "../support/steady.rs"]
+mod steady;
 mod world;

@@ -130,20 +130,24 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 macro_rules! over_both_ways {
     ($($case:ident),* $(,)?) => {
         mod in_process {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                let world = $crate::world::World::start($crate::world::Way::InProcess).await;
-                super::$case(&world).await;
-                world.end().await;
+            $(#[test]
+            fn $case() {
+                $crate::steady::run(async || {
+                    let world = $crate::world::World::start($crate::world::Way::InProcess).await;
+                    super::$case(&world).await;
+                    world.end().await;
+                });
             })*
         }
 
         mod over_the_network {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                let world = $crate::world::World::start($crate::world::Way::OverTheNetwork).await;
-                super::$case(&world).await;
-                world.end().await;
+            $(#[test]
+            fn $case() {
+                $crate::steady::run(async || {
+                    let world = $crate::world::World::start($crate::world::Way::OverTheNetwork).await;
+                    super::$case(&world).await;
+                    world.end().await;
+                });
             })*
         }
     };

@@ -3,8 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, SOON, read};
+use crate::steady::steady;
 
-#[tokio::test(flavor = "multi_thread")]
+steady!(
+    a_lease_from_claim_to_release,
+    every_transition_is_watched_once_wherever_the_stream_is_resumed,
+    a_list_is_the_same_in_small_pages,
+    who_hangs_up_while_waiting_gives_up_its_place,
+);
+
 async fn a_lease_from_claim_to_release() {
     let cluster = Cluster::start().await;
     let claim = json!({"holder": "a", "ttl_ms": 60000, "metadata": {"pid": "7"}});
@@ -39,7 +46,6 @@ async fn a_lease_from_claim_to_release() {
     cluster.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn every_transition_is_watched_once_wherever_the_stream_is_resumed() {
     let cluster = Cluster::start().await;
     for holder in ["a", "b", "c"] {
@@ -87,7 +93,6 @@ fn kind(frame: &str) -> &str {
     frame.lines().find_map(|line| line.strip_prefix("event: ")).expect("an event has a kind")
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_list_is_the_same_in_small_pages() {
     let cluster = Cluster::start().await;
     for number in 0..7 {
@@ -112,7 +117,6 @@ async fn a_list_is_the_same_in_small_pages() {
     cluster.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_while_waiting_gives_up_its_place() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("jobs", "a").await;

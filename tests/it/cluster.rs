@@ -33,7 +33,10 @@ impl Cluster {
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Cluster {
         let mut settings = Settings::new(1);
         change(&mut settings);
-        let cluster = Cluster { served: Served::start(settings).await, client: reqwest::Client::new() };
+        // No connection is used that the listener is about to close for having been idle.
+        let client = reqwest::Client::builder().pool_idle_timeout(settings.head_timeout / 2);
+        let client = client.build().expect("plain options");
+        let cluster = Cluster { served: Served::start(settings).await, client };
         // From here on the client has a connection.
         assert_eq!(cluster.get("/readyz").await.0, 200);
         cluster

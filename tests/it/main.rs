@@ -8,3 +8,5 @@ mod listener;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;
+#[path = "../support/steady.rs"]
+mod steady;

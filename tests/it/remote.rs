@@ -12,6 +12,18 @@ use tenure::types::{HolderId, LeaseName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::steady::steady;
+
+steady!(
+    the_next_node_is_asked_when_one_is_gone_or_has_no_leader,
+    without_any_node_nothing_was_done,
+    a_refusal_is_final,
+    a_release_whose_answer_is_lost_is_unknown_and_not_sent_again,
+    a_claim_whose_answer_is_lost_is_sent_again,
+    a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown,
+    a_watch_goes_on_behind_the_last_event_when_its_connection_breaks,
+);
+
 const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
 
 /// A node that gives every request its next prepared answer, and the last one ever after. An empty answer breaks
@@ -100,7 +112,6 @@ fn holder() -> HolderId {
     HolderId::new("h").expect("valid")
 }
 
-#[tokio::test]
 async fn the_next_node_is_asked_when_one_is_gone_or_has_no_leader() {
     let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
     let good = Node::start(vec![lease()]).await;
@@ -111,7 +122,6 @@ async fn the_next_node_is_asked_when_one_is_gone_or_has_no_leader() {
     assert_eq!((leaderless.asked(), good.asked()), (1, 2));
 }
 
-#[tokio::test]
 async fn without_any_node_nothing_was_done() {
     let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
     let remote = remote(&[&nobody().await, &leaderless.address]);
@@ -120,7 +130,6 @@ async fn without_any_node_nothing_was_done() {
     assert!(leaderless.asked() > 1, "it is tried until the time is over");
 }
 
-#[tokio::test]
 async fn a_refusal_is_final() {
     let node = Node::start(vec![problem(Code::Held)]).await;
     let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is held");
@@ -128,7 +137,6 @@ async fn a_refusal_is_final() {
     assert_eq!(node.asked(), 1);
 }
 
-#[tokio::test]
 async fn a_release_whose_answer_is_lost_is_unknown_and_not_sent_again() {
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
         let node = Node::start(vec![lost, answer(200, json!({"released": false}))]).await;
@@ -139,21 +147,18 @@ async fn a_release_whose_answer_is_lost_is_unknown_and_not_sent_again() {
     }
 }
 
-#[tokio::test]
 async fn a_claim_whose_answer_is_lost_is_sent_again() {
     let node = Node::start(vec![String::new(), lease()]).await;
     let lease = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect("it is granted");
     assert_eq!((lease.token, node.asked()), (TOKEN, 2));
 }
 
-#[tokio::test]
 async fn a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown() {
     let node = Node::start(vec![String::new(), problem(Code::Held)]).await;
     let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is refused");
     assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Held), "{error:?}");
 }
 
-#[tokio::test]
 async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
     let event = |index: u64| {
         let token = FencingToken { term: 1, index };

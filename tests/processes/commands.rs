@@ -9,6 +9,13 @@ use crate::client::{Call, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::port;
 use crate::process::{Process, tenure};
+use crate::steady::steady;
+
+steady!(
+    commands_take_keep_show_and_give_back_a_lease,
+    commands_hand_over_revoke_and_watch,
+    commands_tell_refused_unknown_and_unavailable_apart,
+);
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -68,7 +75,6 @@ async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn commands_take_keep_show_and_give_back_a_lease() {
     let cluster = Cluster::start("").await;
     let taken = run(&cluster, "lease acquire jobs --holder a --ttl 60s --meta host=x").await;
@@ -99,7 +105,6 @@ async fn commands_take_keep_show_and_give_back_a_lease() {
     assert_eq!(events, ["granted", "released"], "{history}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn commands_hand_over_revoke_and_watch() {
     let cluster = Cluster::start("").await;
     let mut watch = start(&cluster, "lease watch duty -o json");
@@ -155,7 +160,6 @@ async fn commands_hand_over_revoke_and_watch() {
     watch.exit(SOON).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn commands_tell_refused_unknown_and_unavailable_apart() {
     let mut cluster = Cluster::start("").await;
     let leader = cluster.leader().await;

@@ -13,6 +13,9 @@ use crate::client::{Call, Client, token};
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures;
 use crate::prober::Prober;
+use crate::steady::steady;
+
+steady!(leases_outlive_kill_9_of_the_leader, kill_9_of_all_three_loses_nothing);
 
 /// How often the leader is killed, unless `TENURE_KILLS` says otherwise.
 const KILLS: usize = 10;
@@ -29,7 +32,6 @@ struct Counts {
     grants: AtomicU64,
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn leases_outlive_kill_9_of_the_leader() {
     let kills = std::env::var("TENURE_KILLS").map_or(KILLS, |kills| kills.parse().expect("TENURE_KILLS is a number"));
     let mut cluster = Cluster::start("").await;
@@ -139,7 +141,6 @@ const LEFT_TTL: Duration = Duration::from_secs(3);
 /// Cluster time reaches the log at least this often.
 const TICK: Duration = Duration::from_secs(1);
 
-#[tokio::test(flavor = "multi_thread")]
 async fn kill_9_of_all_three_loses_nothing() {
     let mut cluster = Cluster::start("").await;
     let client = cluster.client.clone();

@@ -11,6 +11,9 @@ use tokio::task::JoinSet;
 use crate::cluster::{Cluster, SOON, place};
 use crate::figures::{self, percentile};
 use crate::flood::{Line, token};
+use crate::steady::steady;
+
+steady!(a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time);
 
 /// Connections that are opened side by side.
 const AT_ONCE: usize = 32;
@@ -20,7 +23,6 @@ const MEMORY_EACH: u64 = 64 << 10;
 const HEARD: Duration = Duration::from_secs(2);
 const RELEASES: usize = 50;
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_who_watch_and_a_thousand_who_wait_hear_in_time() {
     let count = crowd();
     let cluster = Cluster::start(&format!("[http]\nmax_watches = {count}\nmax_waits = {count}\n")).await;

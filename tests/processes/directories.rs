@@ -8,6 +8,15 @@ use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, node_entry};
 use crate::port;
 use crate::process::Process;
+use crate::steady::steady;
+
+steady!(
+    a_directory_that_another_process_uses_is_refused,
+    directories_of_another_node_or_cluster_are_refused,
+    an_emptied_directory_is_refused,
+    a_wiped_voter_is_refused,
+    a_wiped_first_node_that_starts_before_the_others_forms_no_second_cluster,
+);
 
 /// A cluster with node 3 down and one lease held.
 async fn two_of_three() -> (Cluster, u64) {
@@ -39,7 +48,6 @@ fn stranger(cluster: &Cluster, name: &str, data: PathBuf) -> Process {
     cluster.other_process(3, &file)
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_another_process_uses_is_refused() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
@@ -49,7 +57,6 @@ async fn a_directory_that_another_process_uses_is_refused() {
     goes_on(&cluster, token).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn directories_of_another_node_or_cluster_are_refused() {
     let (mut cluster, token) = two_of_three().await;
     cluster.kill(2);
@@ -66,7 +73,6 @@ async fn directories_of_another_node_or_cluster_are_refused() {
     comes_back(&mut cluster).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn an_emptied_directory_is_refused() {
     let (mut cluster, token) = two_of_three().await;
     let (store, aside) = (cluster.data(3).join("store"), cluster.folder().join("aside"));
@@ -83,7 +89,6 @@ async fn an_emptied_directory_is_refused() {
 const WIPED: &str = "a voter that lost its disk may have forgotten votes and entries that the cluster counts on. \
                      Remove it from the cluster and let it join again under a new id with an empty directory";
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_voter_is_refused() {
     let (mut cluster, token) = two_of_three().await;
     let aside = cluster.folder().join("aside");
@@ -98,7 +103,6 @@ async fn a_wiped_voter_is_refused() {
     comes_back(&mut cluster).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_wiped_first_node_that_starts_before_the_others_forms_no_second_cluster() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;

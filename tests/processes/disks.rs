@@ -14,6 +14,14 @@ use crate::client::{Call, Outcome, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::mount::Mount;
 use crate::process::Process;
+use crate::steady::steady;
+
+steady!(
+    full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing,
+    files_that_may_not_grow_stop_the_nodes_like_a_full_disk,
+    a_failing_disk_of_the_leader_ends_only_the_leader,
+    a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable,
+);
 
 /// Room for what a node writes in these tests, several times.
 const DISK_MIB: u32 = 64;
@@ -58,7 +66,6 @@ fn says_that_the_disk_is_full(said: &str) {
     assert!(said.contains("free some space on that disk and start the node again"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing() {
     let claimed = if is_root() { fill_all_disks().await } else { limit_all_files().await };
     assert!(claimed > 20, "{claimed} leases were claimed before the disks were full");
@@ -129,13 +136,11 @@ async fn limit_all_files() -> usize {
     claimed.len()
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn files_that_may_not_grow_stop_the_nodes_like_a_full_disk() {
     let claimed = limit_all_files().await;
     assert!(claimed > 10, "{claimed} leases were claimed before the limit");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
     assert!(is_root(), "this test breaks a file system that it mounts: run it as root");
     let disk = Mount::ext4(64);
@@ -170,7 +175,6 @@ async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
     assert!(matches!(cluster.client.attempt(place(second), &Call::get("/readyz")).await, Outcome::Done(_)));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable() {
     let disk = is_root().then(|| Mount::tmpfs(DISK_MIB).expect("root mounts"));
     let data = |id: u64| match &disk {

@@ -9,6 +9,14 @@ use tempfile::TempDir;
 use crate::cluster::{Cluster, SOON};
 use crate::example::example;
 use crate::process::Process;
+use crate::steady::steady;
+
+steady!(
+    of_three_replicas_one_does_the_nightly_job,
+    when_the_replica_with_the_nightly_job_dies_another_does_it,
+    the_election_example_has_one_leader_and_a_successor_when_it_dies_or_ends,
+    the_sharded_workers_example_works_on_every_shard_once_whoever_dies,
+);
 
 fn nightly(cluster: &Cluster, replica: usize, reports: &Path) -> Process {
     let mut command = example("nightly");
@@ -21,7 +29,6 @@ fn whole_report(reports: &Path) -> bool {
     text.is_ok_and(|text| text.lines().count() == 20)
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn of_three_replicas_one_does_the_nightly_job() {
     let cluster = Cluster::start("").await;
     let reports = TempDir::new().expect("a folder");
@@ -37,7 +44,6 @@ async fn of_three_replicas_one_does_the_nightly_job() {
     assert!(whole_report(reports.path()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn when_the_replica_with_the_nightly_job_dies_another_does_it() {
     let cluster = Cluster::start("").await;
     let reports = TempDir::new().expect("a folder");
@@ -78,7 +84,6 @@ async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_election_example_has_one_leader_and_a_successor_when_it_dies_or_ends() {
     let cluster = Cluster::start("").await;
     let mut processes: Vec<Process> = ["a", "b", "c"].map(|name| start(&cluster, "election", name)).into();
@@ -95,7 +100,6 @@ async fn the_election_example_has_one_leader_and_a_successor_when_it_dies_or_end
     one_says(&processes, ": established", &before).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_sharded_workers_example_works_on_every_shard_once_whoever_dies() {
     let cluster = Cluster::start("").await;
     let mut workers: Vec<Process> = ["a", "b"].map(|name| start(&cluster, "sharded_workers", name)).into();

@@ -15,6 +15,9 @@ use crate::cluster::{Cluster, SOON};
 use crate::example::example;
 use crate::postgres::PostgresServer;
 use crate::process::Process;
+use crate::steady::steady;
+
+steady!(a_paused_holders_late_writes_are_refused_by_the_database);
 
 const TABLES: &str = include_str!("../../examples/fenced_postgres/schema.sql");
 /// Pauses in all, unless `TENURE_PAUSES` says otherwise.
@@ -26,7 +29,6 @@ const POLL: Duration = Duration::from_millis(10);
 /// What a worker that goes on may take for its late write.
 const LATE: Duration = Duration::from_millis(150);
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_paused_holders_late_writes_are_refused_by_the_database() {
     let pauses = std::env::var("TENURE_PAUSES").map_or(PAUSES, |text| text.parse().expect("a number"));
     let Some(server) = PostgresServer::start().await else { return };

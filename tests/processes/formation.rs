@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::client::Call;
 use crate::cluster::{Cluster, NODES, place};
+use crate::steady::steady;
 
-#[tokio::test(flavor = "multi_thread")]
+steady!(three_processes_form_a_cluster);
+
 async fn three_processes_form_a_cluster() {
     let mut cluster = Cluster::new("").await;
     cluster.launch(1);

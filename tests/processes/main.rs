@@ -16,6 +16,8 @@ mod postgres;
 mod prober;
 mod process;
 mod slow;
+#[path = "../support/steady.rs"]
+mod steady;
 
 mod commands;
 mod crashes;

@@ -11,6 +11,9 @@ use crate::client::{Call, Client};
 use crate::cluster::{SOON, node_entry, turn};
 use crate::port;
 use crate::process::Process;
+use crate::steady::steady;
+
+steady!(clients_do_not_get_to_the_last_file);
 
 /// Files that the node may open, and of these clients may have 188.
 const FILES: usize = 700;
@@ -18,7 +21,6 @@ const CLIENTS: usize = 188;
 /// Often enough that the store opens files of its own all the time.
 const SETTINGS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
 
-#[tokio::test(flavor = "multi_thread")]
 async fn clients_do_not_get_to_the_last_file() {
     let _turn = turn().await;
     let folder = TempDir::new().expect("a folder");

@@ -14,6 +14,12 @@ use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures::{self, percentile};
 use crate::flood::{Flood, Line, Tally, token};
 use crate::slow::Slow;
+use crate::steady::steady;
+
+steady!(
+    ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease,
+    more_claims_than_the_processor_can_take_cost_nobody_a_lease,
+);
 
 /// Where three nodes and a build share a processor, an election timeout below a second measures the scheduler.
 const TIMINGS: &str =
@@ -42,7 +48,6 @@ const GROWTH: u64 = 250 << 20;
 /// So long after the flood single claims take as long as before it.
 const RECOVERED: Duration = Duration::from_secs(5);
 
-#[tokio::test(flavor = "multi_thread")]
 async fn ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease() {
     let cluster = Cluster::start(TIMINGS).await;
     let leader = cluster.leader().await;
@@ -54,7 +59,6 @@ async fn ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease(
     assert!(percentile(&tally.refused, 95) <= REFUSED, "{:?}", percentile(&tally.refused, 95));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn more_claims_than_the_processor_can_take_cost_nobody_a_lease() {
     let cluster = start_on_one_processor().await;
     let (capacity, tally) = flood(&cluster, addresses(&cluster), 3_000, 0).await;

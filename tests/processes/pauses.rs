@@ -11,6 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Call, Client, Outcome, token};
 use crate::cluster::{Cluster, NODES};
+use crate::steady::steady;
+
+steady!(no_stale_leader_reads_around_stopped_processes);
 
 /// Reads that have to be answered, unless `TENURE_READS` says otherwise.
 const READS: usize = 10_000;
@@ -73,7 +76,6 @@ fn the_check_finds_a_stale_read_and_allows_concurrent_ones() {
     assert_eq!(stale(&[write, after_read, learned(12, 16, 5, true)]), [(after_read, 5)], "another reader saw more");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn no_stale_leader_reads_around_stopped_processes() {
     let wanted = std::env::var("TENURE_READS").map_or(READS, |reads| reads.parse().expect("TENURE_READS is a number"));
     let cluster = Cluster::start("").await;

@@ -2,6 +2,9 @@
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, place};
+use crate::steady::steady;
+
+steady!(a_node_that_was_away_catches_up_from_the_log, a_node_that_was_away_catches_up_from_a_snapshot);
 
 /// Snapshots are taken all the time, and hardly any log stays behind them.
 const SNAPSHOTS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
@@ -46,7 +49,6 @@ async fn carries_the_majority(cluster: &mut Cluster, id: u64) {
     cluster.caught_up(leader).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_away_catches_up_from_the_log() {
     let mut cluster = Cluster::start("").await;
     let away = cluster.follower().await;
@@ -61,7 +63,6 @@ async fn a_node_that_was_away_catches_up_from_the_log() {
     carries_the_majority(&mut cluster, away).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_away_catches_up_from_a_snapshot() {
     let mut cluster = Cluster::start(SNAPSHOTS).await;
     let away = cluster.follower().await;

@@ -8,13 +8,15 @@ use crate::client::Call;
 use crate::cluster::{Cluster, NODES};
 use crate::figures;
 use crate::prober::Prober;
+use crate::steady::steady;
+
+steady!(sigterm_ends_within_its_bound_with_leadership_handed_on, sigterm_to_all_ends_all_within_the_bound);
 
 /// What `tenure serve --help` promises.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 /// Below the shortest election timeout, 300 ms: somebody who had to find out by waiting could not do it.
 const LONGEST_GAP: Duration = Duration::from_millis(290);
 
-#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
     let mut cluster = Cluster::start("").await;
     let client = cluster.client.clone();
@@ -43,7 +45,6 @@ async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
     assert!(figures::percentile(&gaps, 50) < LONGEST_GAP, "{gaps:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_to_all_ends_all_within_the_bound() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;

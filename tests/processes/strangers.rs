@@ -14,6 +14,9 @@ use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
 use crate::cluster::{Cluster, NODES, SOON};
+use crate::steady::steady;
+
+steady!(noise_on_the_peer_port_changes_nothing_and_is_named);
 
 /// Long timeouts: a busy machine must not look like a lost leader.
 const WAN: &str = "[raft]\nprofile = \"wan\"\n";
@@ -29,7 +32,6 @@ const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// Lines of a log about strangers: it must say them, and not be filled by them.
 const MAX_LINES: usize = 50;
 
-#[tokio::test(flavor = "multi_thread")]
 async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
     let mut cluster = Cluster::start(WAN).await;
     let leader = cluster.leader().await;

@@ -8,6 +8,12 @@ use crate::client::{Call, Client, token};
 use crate::cluster::{Cluster, SOON};
 use crate::figures::{self, percentile};
 use crate::prober::Prober;
+use crate::steady::steady;
+
+steady!(
+    a_waiter_gets_the_lease_of_a_crashed_holder,
+    a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between,
+);
 
 /// Names with a holder that never renews and a waiter.
 const NAMES: usize = 30;
@@ -17,7 +23,6 @@ const LAG: Duration = Duration::from_millis(50);
 /// After a leader's end leases can live longer by the outage and one of these.
 const TICK: Duration = Duration::from_secs(1);
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_gets_the_lease_of_a_crashed_holder() {
     let cluster = Cluster::start("").await;
     let mut lags = claim_all(&cluster.client).await.join_all().await;
@@ -25,7 +30,6 @@ async fn a_waiter_gets_the_lease_of_a_crashed_holder() {
     assert!(percentile(&lags, 95) <= LAG, "{lags:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between() {
     let mut cluster = Cluster::start("").await;
     let prober = Prober::start(cluster.client.clone()).await;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use crate::steady::steady;
 use crate::world::{World, code};
 
-#[tokio::test(flavor = "multi_thread")]
+steady!(what_the_command_leaves_behind_keeps_the_lease);
+
 async fn what_the_command_leaves_behind_keeps_the_lease() {
     let world = World::start().await;
     let left = "(mark up left; sleep 0.8; mark end left) & exit 3";

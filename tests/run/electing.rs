@@ -3,7 +3,10 @@
 use rustix::process::Signal;
 
 use crate::process::{Process, tenure};
+use crate::steady::steady;
 use crate::world::{World, code};
+
+steady!(leaders_follow_each_other_and_observers_see_it, a_command_runs_in_every_leadership_until_it_ends_by_itself,);
 
 fn elect(world: &World, who: &str, words: &str, script: Option<&str>) -> Process {
     let mut command = tenure();
@@ -24,7 +27,6 @@ async fn says(process: &Process, words: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn leaders_follow_each_other_and_observers_see_it() {
     let world = World::start().await;
     let mut observer = elect(&world, "observer", "--observe", None);
@@ -47,7 +49,6 @@ async fn leaders_follow_each_other_and_observers_see_it() {
     assert_eq!(code(&mut observer).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_command_runs_in_every_leadership_until_it_ends_by_itself() {
     let world = World::start().await;
     let script = "mark $TENURE_TOKEN terms; [ $(wc -l < $D/terms) = 2 ] && exit 123; exec sleep 60";

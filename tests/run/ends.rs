@@ -7,9 +7,19 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::port;
+use crate::steady::steady;
 use crate::world::{World, code};
 
-#[tokio::test(flavor = "multi_thread")]
+steady!(
+    the_exit_code_says_what_became_of_the_command,
+    the_command_knows_its_lease,
+    stdin_is_the_commands,
+    who_waits_has_the_lease_when_the_command_has_ended,
+    a_command_that_waits_starts_when_its_turn_comes,
+    who_is_told_to_end_while_waiting_leaves_the_queue,
+    the_commands_code_counts_though_the_release_fails,
+);
+
 async fn the_exit_code_says_what_became_of_the_command() {
     let world = World::start().await;
     assert_eq!(code(&mut world.run("job --ttl 2s", "exit 7")).await, 7);
@@ -34,7 +44,6 @@ async fn the_exit_code_says_what_became_of_the_command() {
     assert_eq!(code(&mut world.run(&nowhere, "true")).await, 125);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_command_knows_its_lease() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 2s --holder me --meta host=x", "env > $D/env; mark up marks; exec sleep 60");
@@ -59,7 +68,6 @@ async fn the_command_knows_its_lease() {
     assert_eq!(code(&mut run).await, 143);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn stdin_is_the_commands() {
     let world = World::start().await;
     let run = "printf 'one\\ntwo\\n' | $T run job --ttl 2s -- sh -c 'read -r a; read -r b; echo \"$b $a\"'";
@@ -69,7 +77,6 @@ async fn stdin_is_the_commands() {
     assert_eq!((code(&mut shell).await, shell.printed()), (0, "two one\n".to_owned()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_has_the_lease_when_the_command_has_ended() {
     let world = World::start().await;
     let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
@@ -82,7 +89,6 @@ async fn who_waits_has_the_lease_when_the_command_has_ended() {
     assert!(gap <= Duration::from_millis(100), "{gap:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_waits_starts_when_its_turn_comes() {
     let world = World::start().await;
     let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
@@ -93,7 +99,6 @@ async fn a_command_that_waits_starts_when_its_turn_comes() {
     println!("the next command ran {} ms after the end of the one before", gap.as_millis());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn who_is_told_to_end_while_waiting_leaves_the_queue() {
     let world = World::start().await;
     world.cluster.client.acquire("job", "somebody", 60_000).await;
@@ -106,7 +111,6 @@ async fn who_is_told_to_end_while_waiting_leaves_the_queue() {
     assert!(!world.is_waited_for("job").await && world.marks("never").is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_commands_code_counts_though_the_release_fails() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 5s --timeout 500ms", "mark up marks; sleep 0.5; exit 5");

@@ -5,11 +5,21 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cluster::SOON;
+use crate::steady::steady;
 use crate::world::{World, code, wall};
+
+steady!(
+    a_stopped_run_is_no_reason_for_the_command_to_go_on,
+    a_run_that_is_stopped_for_a_moment_loses_nothing,
+    a_killed_run_takes_the_command_with_it,
+    a_killed_guardian_ends_the_command_and_the_lease_is_given_back,
+    a_stopped_guardian_is_replaced_by_the_run,
+    the_command_does_not_outlive_both,
+    term_to_all_of_them_ends_the_command_well,
+);
 
 const DEAF: &str = "echo $PPID > $D/guardian; trap '' TERM; ticks marks";
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_run_is_no_reason_for_the_command_to_go_on() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 1s", DEAF);
@@ -25,7 +35,6 @@ async fn a_stopped_run_is_no_reason_for_the_command_to_go_on() {
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_stopped_for_a_moment_loses_nothing() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 2s", "mark up marks; sleep 1.5; exit 6");
@@ -36,7 +45,6 @@ async fn a_run_that_is_stopped_for_a_moment_loses_nothing() {
     assert_eq!(code(&mut run).await, 6, "{}", run.said());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_run_takes_the_command_with_it() {
     let world = World::start().await;
     let mut deaf = world.run("deaf --ttl 2s --grace 300ms", DEAF);
@@ -55,7 +63,6 @@ async fn a_killed_run_takes_the_command_with_it() {
     assert!(world.last("marks") < granted);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_guardian_ends_the_command_and_the_lease_is_given_back() {
     let world = World::start().await;
     let child = "(trap '' TERM; ticks below) & echo $PPID > $D/guardian; trap '' TERM; ticks marks";
@@ -74,7 +81,6 @@ async fn a_killed_guardian_ends_the_command_and_the_lease_is_given_back() {
     assert!(granted < killed + Duration::from_secs(1), "given back, not lapsed");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_guardian_is_replaced_by_the_run() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 1s", DEAF);
@@ -88,7 +94,6 @@ async fn a_stopped_guardian_is_replaced_by_the_run() {
     println!("its last trace {} ms before the next grant", before.as_millis());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_command_does_not_outlive_both() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 20s", DEAF);
@@ -102,7 +107,6 @@ async fn the_command_does_not_outlive_both() {
 }
 
 /// A supervisor signals every process that it sees: the command gets its time all the same.
-#[tokio::test(flavor = "multi_thread")]
 async fn term_to_all_of_them_ends_the_command_well() {
     let world = World::start().await;
     let script = "echo $PPID > $D/guardian; trap 'sleep 0.3; mark done marks; exit 8' TERM; ticks marks";

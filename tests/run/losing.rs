@@ -4,7 +4,14 @@
 use std::time::Duration;
 
 use crate::process::Process;
+use crate::steady::steady;
 use crate::world::{Mark, World, code, wall};
+
+steady!(
+    nothing_of_the_command_runs_when_the_next_has_the_lease,
+    without_term_the_command_is_killed_at_the_deadline,
+    what_is_revoked_or_handed_over_ends_the_command,
+);
 
 const TTL: Duration = Duration::from_millis(1500);
 const GRACE: Duration = Duration::from_millis(400);
@@ -35,7 +42,6 @@ async fn start(
     waited
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_the_command_runs_when_the_next_has_the_lease() {
     let world = World::start().await;
     let scripts = [("polite", POLITE), ("deaf", DEAF), ("family", FAMILY), ("escaped", ESCAPED), ("stopped", STOPPED)];
@@ -58,7 +64,6 @@ async fn nothing_of_the_command_runs_when_the_next_has_the_lease() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn without_term_the_command_is_killed_at_the_deadline() {
     let world = World::start().await;
     let started = start(&world, &[("polite", POLITE)], "--on-lost kill").await;
@@ -71,7 +76,6 @@ async fn without_term_the_command_is_killed_at_the_deadline() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_is_revoked_or_handed_over_ends_the_command() {
     let world = World::start().await;
     let grace = "--grace 300ms --ttl 1500ms";

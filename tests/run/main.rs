@@ -16,6 +16,8 @@ mod port;
 #[allow(dead_code)]
 #[path = "../processes/process.rs"]
 mod process;
+#[path = "../support/steady.rs"]
+mod steady;
 
 mod link;
 mod world;

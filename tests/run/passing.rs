@@ -3,9 +3,11 @@
 use rustix::process::Signal;
 
 use crate::process::Process;
+use crate::steady::steady;
 use crate::world::{World, code};
 
-#[tokio::test(flavor = "multi_thread")]
+steady!(signals_reach_the_command, what_nohup_ignores_stays_ignored);
+
 async fn signals_reach_the_command() {
     let world = World::start().await;
     let traps =
@@ -22,7 +24,6 @@ async fn signals_reach_the_command() {
     assert_eq!(words, ["up", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2"], "each once");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_nohup_ignores_stays_ignored() {
     let world = World::start().await;
     let run = "trap '' HUP; exec $T run job --ttl 2s -- sh -c '. \"$D/library\"; ticks marks'";

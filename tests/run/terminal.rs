@@ -8,7 +8,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::process::Process;
+use crate::steady::steady;
 use crate::world::{World, code};
+
+steady!(the_command_reads_from_the_terminal_and_has_its_keys, what_is_stopped_with_its_run_is_killed_by_the_deadline,);
 
 /// `tenure run` at a terminal of its own.
 fn run(world: &World, name: &str, script: &str) -> (File, Process) {
@@ -24,7 +27,6 @@ fn run(world: &World, name: &str, script: &str) -> (File, Process) {
     (File::from(keys), process)
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_command_reads_from_the_terminal_and_has_its_keys() {
     let world = World::start().await;
     let script = "trap \"mark INT marks; exit 5\" INT; mark up marks; read -r word; mark \"$word\" marks; ticks marks";
@@ -37,7 +39,6 @@ async fn the_command_reads_from_the_terminal_and_has_its_keys() {
 }
 
 /// As Ctrl-Z does it: `tenure run` and the command are stopped together, and the guardian counts on.
-#[tokio::test(flavor = "multi_thread")]
 async fn what_is_stopped_with_its_run_is_killed_by_the_deadline() {
     let world = World::start().await;
     let script = "cut -d\" \" -f5 /proc/$$/stat > $D/group; ticks marks";

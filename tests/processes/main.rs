@@ -28,6 +28,7 @@ mod disks;
 mod examples;
 mod fenced;
 mod formation;
+mod hangups;
 mod open_files;
 mod overload;
 mod pauses;

@@ -97,6 +97,10 @@ fn read_url(word: &str) -> Result<Url, InvalidEndpoints> {
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
         return Err(invalid("a scheme, a host, a port and a path are all that belongs there"));
     }
+    if url.host_str().is_some_and(|host| host.contains(',')) {
+        // Written as %2c: it would be two where this is read again.
+        return Err(invalid("no host has a comma in its name"));
+    }
     if !url.path().ends_with('/') {
         // Else the last part of the path would be replaced by what is asked for.
         let path = format!("{}/", url.path());
@@ -135,7 +139,8 @@ mod tests {
 
     #[test]
     fn what_is_no_node_is_named() {
-        for bad in ["", ",", "http://u:p@a", "http://:p@a", "http://a?x=1", "http://a#x", "ftp://a", "http://"] {
+        for bad in ["", ",", "http://u:p@a", "http://:p@a", "http://a?x=1", "http://a#x", "ftp://a", "http://", "a%2cb"]
+        {
             assert!(bad.parse::<Endpoints>().is_err(), "{bad}");
         }
     }

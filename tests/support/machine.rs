@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tenure::clock::{Clock, SystemClock};
 
 /// What takes so much longer than it should was kept from running. Tests allow for more than this.
@@ -51,9 +50,9 @@ impl Machine {
         let watch = Arc::<Watch>::default();
         let mut watchers = Vec::new();
         // Each keeps to a processor of its own: one may stand still while the others run.
-        for cpu in processors() {
+        for place in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             let watch = watch.clone();
-            watchers.push(std::thread::spawn(move || watch.processor(&cpu)));
+            watchers.push(std::thread::spawn(move || watch.processor(place)));
         }
         let (disk, mut file) = (watch.clone(), tempfile::tempfile_in(folder).expect("the folder can be written"));
         watchers.push(std::thread::spawn(move || disk.disk(&mut file)));
@@ -77,9 +76,8 @@ impl Drop for Machine {
 }
 
 impl Watch {
-    fn processor(&self, cpu: &CpuSet) {
-        // One that is taken away meanwhile leaves its watcher to the others.
-        let _ = sched_setaffinity(None, cpu);
+    fn processor(&self, place: usize) {
+        keep_to(place);
         while !self.is_over.load(Ordering::SeqCst) {
             let from = SystemClock.elapsed() + PAUSE;
             std::thread::sleep(PAUSE);
@@ -105,12 +103,19 @@ impl Watch {
     }
 }
 
-/// Each processor that this process may use, as a set of one.
-fn processors() -> impl Iterator<Item = CpuSet> {
+/// Keeps this thread to one of the processors that it may use, by its place among them.
+#[cfg(target_os = "linux")]
+fn keep_to(place: usize) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
     let allowed = sched_getaffinity(None).expect("a thread may ask for itself");
-    (0..CpuSet::MAX_CPU).filter(move |cpu| allowed.is_set(*cpu)).map(|cpu| {
-        let mut one = CpuSet::new();
-        one.set(cpu);
-        one
-    })
+    let Some(cpu) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(place) else { return };
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    // One that was taken away meanwhile leaves its watcher to the others.
+    let _ = sched_setaffinity(None, &one);
 }
+
+/// A thread cannot say where it runs.
+#[cfg(not(target_os = "linux"))]
+fn keep_to(_: usize) {}

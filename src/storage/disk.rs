@@ -79,26 +79,15 @@ impl SledStorage {
         let data_file = File::options().read(true).write(true).open(&data_path);
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
-        let mut incarnation = chance().random();
-        match recovery::read_identity(&directory, &trees)? {
-            Some((found, stored)) => {
-                directory.check_identity(found, &identity)?;
-                incarnation = stored;
+        let recovered =
+            trees::reading(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
+        let (incarnation, found) = match recovered {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                trees::let_go(trees);
+                return Err(error);
             }
-            None if is_initialised => {
-                return Err(directory.emptied(&identity, "the store holds no record of it".to_string()));
-            }
-            None => {}
-        }
-        if !is_initialised {
-            // Until the marker is there no open has returned, so nothing but the identity can have been written.
-            if recovery::holds_data(&directory, &trees)? {
-                return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
-            }
-            trees::write_identity(&directory, &trees, &data_file, &identity, incarnation)?;
-            directory.write_marker(&identity)?;
-        }
-        let found = recovery::check_all(&directory, &trees)?;
+        };
         let storage = SledStorage::start(directory, trees, data_file, found)?;
         Ok(Opened { storage, is_new: !is_initialised, incarnation })
     }
@@ -209,6 +198,36 @@ impl Shared {
     }
 }
 
+/// Checks all that there is, and writes what a first start has to. With it the store's incarnation.
+fn recover(
+    directory: &Directory,
+    trees: &Trees,
+    data_file: &File,
+    identity: &Identity,
+    is_initialised: bool,
+) -> Result<(u64, Found), StorageError> {
+    let mut incarnation = chance().random();
+    match recovery::read_identity(directory, trees)? {
+        Some((found, stored)) => {
+            directory.check_identity(found, identity)?;
+            incarnation = stored;
+        }
+        None if is_initialised => {
+            return Err(directory.emptied(identity, "the store holds no record of it".to_string()));
+        }
+        None => {}
+    }
+    if !is_initialised {
+        // Until the marker is there no open has returned, so nothing but the identity can have been written.
+        if recovery::holds_data(directory, trees)? {
+            return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+        }
+        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
+        directory.write_marker(identity)?;
+    }
+    Ok((incarnation, recovery::check_all(directory, trees)?))
+}
+
 /// The storage thread, from its start to the release of everything.
 fn run_thread(mut committer: Committer) {
     let shared = committer.shared();
@@ -224,8 +243,7 @@ fn run_thread(mut committer: Committer) {
     committer.fail_all(&end);
     shared.trees.write().take();
     let (trees, directory) = committer.into_parts();
-    // sled writes what is left when it goes, and panics when that fails: nobody was promised any of it.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
+    trees::let_go(trees);
     trees::wait_for_release(&directory);
 }
 

@@ -61,12 +61,20 @@ pub(super) fn open(directory: &Directory) -> Result<Trees, StorageError> {
         let (log, meta, snap) = (db.open_tree("log")?, db.open_tree("meta")?, db.open_tree("snap")?);
         Ok(Trees { log, meta, snap, db })
     };
-    match catch_unwind(AssertUnwindSafe(open)) {
-        Ok(Ok(trees)) => Ok(trees),
-        Ok(Err(error @ sled::Error::Io(_))) => Err(sled_error(directory.path(), "open", error)),
-        Ok(Err(error)) => Err(directory.corrupt(error)),
-        Err(panic) => Err(directory.corrupt(panic_message(panic.as_ref()))),
-    }
+    reading(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
+}
+
+/// Reads what a directory holds. sled panics where pages are missing that others lead to: that is damage, too.
+pub(super) fn reading<T>(
+    directory: &Directory,
+    read: impl FnOnce() -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err(directory.corrupt(panic_message(panic.as_ref()))))
+}
+
+/// Lets go of the store. sled writes what is left then, and panics when that fails: nobody was promised any of it.
+pub(super) fn let_go(trees: Trees) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
 }
 
 pub(super) fn write_identity(

@@ -3,8 +3,10 @@
 use std::fs;
 
 use super::*;
+use crate::storage::directory::Directory;
 use crate::storage::entries as layout;
 use crate::storage::group::{FLOOR, IDENTITY, VOTE, chunk_key};
+use crate::storage::trees;
 
 /// A closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
@@ -265,4 +267,15 @@ fn an_unreadable_marker() {
     let dir = filled();
     fs::write(dir.path().join("TENURE"), "").unwrap();
     assert_damaged(dir.path(), &format!("{} is not readable: \"\"", dir.path().join("TENURE").display()));
+}
+
+/// As it did in recorded runs whose syncs were left out: opening had found nothing, and reading what was opened panicked.
+#[test]
+fn a_panic_while_it_is_read_is_damage() {
+    let dir = filled();
+    let directory = Directory::claim(dir.path()).unwrap();
+    let read = || -> Result<(), StorageError> { panic!("cannot find pid 4, planted by a test") };
+    let error = trees::reading(&directory, read).unwrap_err();
+    let what = "cannot find pid 4, planted by a test".to_string();
+    assert_eq!(error, StorageError::Corrupt { dir: dir.path().to_path_buf(), what });
 }

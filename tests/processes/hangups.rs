@@ -23,13 +23,15 @@ const READ: &str = "/v1/leases?consistency=linearizable";
 /// Reads that a majority has to confirm, at a leader that cannot reach one: each is on its way until its time is over.
 async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
     let mut cluster = Cluster::start("").await;
-    let leader = cluster.leader().await;
-    let address = cluster.client.endpoints().split(',').nth(place(leader)).expect("one of each").replace("http://", "");
-    let process = cluster.node(leader).id();
-    let followers: Vec<u64> = NODES.into_iter().filter(|id| *id != leader).collect();
-    assert!(cluster.ask(leader, READ).await.is_some(), "it is confirmed");
-    let before = figures::memory(process);
+    let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
     for round in 1..=3 {
+        // Whoever leads now: those that were stopped may have elected another.
+        let leader = cluster.leader().await;
+        let (process, before) = (cluster.node(leader).id(), before[place(leader)]);
+        let urls = cluster.client.endpoints();
+        let address = urls.split(',').nth(place(leader)).expect("one of each").replace("http://", "");
+        let followers: Vec<u64> = NODES.into_iter().filter(|id| *id != leader).collect();
+        assert!(cluster.ask(leader, READ).await.is_some(), "it is confirmed");
         followers.iter().for_each(|id| cluster.stop(*id));
         let asked = futures_util::stream::iter(0..READS).map(|_| ask_and_hang_up(&address));
         asked.buffer_unordered(AT_ONCE).collect::<()>().await;

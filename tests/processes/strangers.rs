@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
 use crate::cluster::{Cluster, NODES, SOON};
+use crate::figures;
 use crate::steady::steady;
 
 steady!(noise_on_the_peer_port_changes_nothing_and_is_named);
@@ -36,7 +37,7 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
     let mut cluster = Cluster::start(WAN).await;
     let leader = cluster.leader().await;
     let term = cluster.term(leader).await;
-    let before = NODES.map(|id| resident_bytes(cluster.node(id).id()));
+    let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
     let served = tokio::spawn(claims(cluster.client.clone()));
 
     let mut attacks = JoinSet::new();
@@ -63,7 +64,7 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
     for (id, before) in NODES.into_iter().zip(before) {
         let node = cluster.node(id);
         assert!(node.is_running(), "node {id} ended");
-        let grown = resident_bytes(node.id()).saturating_sub(before);
+        let grown = figures::memory(node.id()).saturating_sub(before);
         let said = node.said();
         let lines = said.lines().filter(|line| line.contains("refused a peer connection")).count();
         eprintln!("node {id} has grown by {} KiB and said {lines} lines", grown >> 10);
@@ -172,12 +173,4 @@ fn hello(cluster: &str, from: u64, promise_ms: u64, to: u64) -> Vec<u8> {
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = (1 + 8 + body.len()) as u32;
     [&length.to_be_bytes()[..], &[kind], &7u64.to_be_bytes(), body].concat()
-}
-
-/// What a process has in memory.
-fn resident_bytes(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
-    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
-    kibibytes << 10
 }

@@ -97,6 +97,12 @@
 //! resource that checks the token. `docs/guarantees.md` names each promise, the tests that carry its name, and where it
 //! ends; `docs/what-a-lease-cannot-do.md` has the rest.
 
+/// What `tenure serve` logs: a filter for `tracing-subscriber`'s `EnvFilter`, to be used by programs that embed a node.
+///
+/// openraft logs several lines a second for each node that cannot be reached. Tenure itself logs one line when a node
+/// becomes unreachable, and one when it is reached again.
+pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
+
 pub mod api;
 #[cfg(feature = "client")]
 mod chance;
@@ -121,7 +127,7 @@ pub mod http;
 pub mod lease;
 #[cfg(feature = "server")]
 pub mod node;
-#[cfg(feature = "server")]
+#[cfg(feature = "client")]
 mod pace;
 #[cfg(feature = "server")]
 pub mod peer;

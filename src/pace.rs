@@ -1,28 +1,33 @@
-//! How fast time passes for a node's tasks, and whether they run at all.
+//! How fast time passes for the tasks of a node or of a lease manager, and whether they run at all.
 //!
-//! As fast as it does, and always. With the feature `testing` the tasks of a node can be given another pace instead: a
-//! timer that runs fast or slow, and a process that is stopped and goes on. A task hands its pace on to the tasks that
-//! it starts.
+//! As fast as it does, and always. With the feature `testing` these tasks can be given another pace instead: a
+//! timer that runs fast or slow, a process that is stopped and goes on, and a machine that is suspended. A task hands its
+//! pace on to the tasks that it starts.
 
+#[cfg(all(feature = "server", not(feature = "testing")))]
+pub(crate) use steady::{Pace, current};
 #[cfg(not(feature = "testing"))]
-pub(crate) use steady::{Pace, current, kept, sleep};
+pub(crate) use steady::{kept, sleep};
 #[cfg(feature = "testing")]
 pub use variable::Pace;
 #[cfg(feature = "testing")]
-pub(crate) use variable::{Rate, current, kept, sleep};
+pub(crate) use variable::{Rate, Sleep, current, kept, sleep, sleep_until};
 
 #[cfg(not(feature = "testing"))]
 mod steady {
     use std::time::Duration;
 
     /// The only one that there is.
+    #[cfg(feature = "server")]
     #[derive(Clone, Copy)]
     pub struct Pace;
 
+    #[cfg(feature = "server")]
     pub fn current() -> Pace {
         Pace
     }
 
+    #[cfg(feature = "server")]
     impl Pace {
         pub fn keep<F: Future>(&self, task: F) -> F {
             task
@@ -44,7 +49,8 @@ mod variable {
     use std::cell::RefCell;
     use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll, Waker};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Context, Poll, Waker, ready};
     use std::time::Duration;
 
     use parking_lot::Mutex;
@@ -74,11 +80,32 @@ mod variable {
         tasks: Vec<Waker>,
     }
 
-    /// A node's time: true time since some moment, times a factor.
+    /// A node's time: true time since some moment, without that in which its machine was suspended, times a factor.
     #[derive(Clone, Copy, Debug)]
     pub struct Rate {
         began: Instant,
         factor: f64,
+        /// openraft wants an instant that can be copied, so a test leaks these few bytes.
+        suspends: &'static Suspends,
+    }
+
+    /// When a machine was suspended.
+    #[derive(Debug)]
+    struct Suspends {
+        /// Nanoseconds in suspends that are over.
+        over: AtomicU64,
+        /// Nanoseconds from `began` to the start of the suspend that goes on, or `AWAKE`.
+        since: AtomicU64,
+    }
+
+    /// No suspend goes on.
+    const AWAKE: u64 = u64::MAX;
+
+    /// A timer on a node's clock. It stands still while the machine is suspended.
+    pub struct Sleep {
+        rate: Option<Rate>,
+        deadline: Instant,
+        timer: Pin<Box<tokio::time::Sleep>>,
     }
 
     /// A task at a pace.
@@ -90,7 +117,7 @@ mod variable {
     impl Pace {
         /// From `began` on, time passes `factor` times as fast as it does.
         pub fn new(began: Instant, factor: f64) -> Pace {
-            Pace(Some(Arc::new(Own { rate: Rate { began, factor }, halted: Mutex::default() })))
+            Pace(Some(Arc::new(Own { rate: Rate::new(began, factor), halted: Mutex::default() })))
         }
 
         /// Nothing of the node runs until it goes on, as after SIGSTOP. Its clock does.
@@ -98,10 +125,22 @@ mod variable {
             self.0.iter().for_each(|own| own.halted.lock().is_halted = true);
         }
 
+        /// The machine is suspended until the node goes on: nothing of the node runs, and its clock stands still.
+        pub fn suspend(&self) {
+            self.halt();
+            self.0.iter().for_each(|own| own.rate.suspend(Instant::now()));
+        }
+
+        /// How long the machine was suspended in all, until now.
+        pub fn suspended(&self) -> Duration {
+            self.0.as_ref().map_or(Duration::ZERO, |own| own.rate.suspended_until(Instant::now()))
+        }
+
         pub fn go_on(&self) {
             let woken = self.0.iter().flat_map(|own| {
                 let mut halted = own.halted.lock();
                 halted.is_halted = false;
+                own.rate.resume(Instant::now());
                 std::mem::take(&mut halted.tasks)
             });
             woken.collect::<Vec<_>>().into_iter().for_each(Waker::wake);
@@ -128,15 +167,42 @@ mod variable {
     }
 
     impl Rate {
+        fn new(began: Instant, factor: f64) -> Rate {
+            let suspends = Suspends { over: AtomicU64::new(0), since: AtomicU64::new(AWAKE) };
+            Rate { began, factor, suspends: Box::leak(Box::new(suspends)) }
+        }
+
+        /// A suspend begins, unless one goes on.
+        fn suspend(self, moment: Instant) {
+            let since = (moment - self.began).as_nanos() as u64;
+            let _ = self.suspends.since.compare_exchange(AWAKE, since, Ordering::SeqCst, Ordering::SeqCst);
+        }
+
+        fn resume(self, moment: Instant) {
+            let over = self.suspended_until(moment).as_nanos() as u64;
+            self.suspends.since.store(AWAKE, Ordering::SeqCst);
+            self.suspends.over.store(over, Ordering::SeqCst);
+        }
+
+        /// How long the machine was suspended before this moment.
+        fn suspended_until(self, moment: Instant) -> Duration {
+            let over = Duration::from_nanos(self.suspends.over.load(Ordering::SeqCst));
+            match self.suspends.since.load(Ordering::SeqCst) {
+                AWAKE => over,
+                since => over + (moment - self.began).saturating_sub(Duration::from_nanos(since)),
+            }
+        }
+
         /// What the node's clock shows at this moment.
         pub fn shown_at(self, moment: Instant) -> Instant {
-            self.began + (moment - self.began).mul_f64(self.factor)
+            self.began + (moment - self.began - self.suspended_until(moment)).mul_f64(self.factor)
         }
 
         /// A moment at which the node's clock shows this or, by the rounding, a little more: a timer that fires before
         /// its clock shows the time is set again for the same time, for ever.
         pub fn moment_of(self, shown: Instant) -> Instant {
-            self.began + self.in_true_time(shown - self.began) + ROUNDING
+            let suspended = self.suspended_until(Instant::now());
+            self.began + suspended + self.in_true_time(shown - self.began) + ROUNDING
         }
 
         pub fn in_true_time(self, time: Duration) -> Duration {
@@ -174,8 +240,33 @@ mod variable {
         current().keep(task)
     }
 
-    pub fn sleep(time: Duration) -> tokio::time::Sleep {
-        tokio::time::sleep(current().rate().map_or(time, |rate| rate.in_true_time(time)))
+    pub fn sleep(time: Duration) -> Sleep {
+        let (now, rate) = (Instant::now(), current().rate());
+        sleep_until(rate.map_or(now, |rate| rate.shown_at(now)) + time, rate)
+    }
+
+    /// Sleeps until this clock shows `deadline`; without one, until tokio's does.
+    pub fn sleep_until(deadline: Instant, rate: Option<Rate>) -> Sleep {
+        let moment = rate.map_or(deadline, |rate| rate.moment_of(deadline));
+        Sleep { rate, deadline, timer: Box::pin(tokio::time::sleep_until(moment)) }
+    }
+
+    impl Future for Sleep {
+        type Output = ();
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+            loop {
+                ready!(self.timer.as_mut().poll(context));
+                let deadline = self.deadline;
+                match self.rate {
+                    // The machine was suspended meanwhile.
+                    Some(rate) if rate.shown_at(Instant::now()) < deadline => {
+                        self.timer.as_mut().reset(rate.moment_of(deadline));
+                    }
+                    _ => return Poll::Ready(()),
+                }
+            }
+        }
     }
 
     #[cfg(test)]
@@ -188,7 +279,7 @@ mod variable {
             for (factor, step) in
                 [(0.5, 7_001), (0.9955, 104_729), (1.0, 1_000_003), (1.0045, 86_243), (2.0, 15_485_863)]
             {
-                let rate = Rate { began, factor };
+                let rate = Rate::new(began, factor);
                 for number in 0..10_000 {
                     let shown = began + Duration::from_nanos(number * step);
                     let late = rate.shown_at(rate.moment_of(shown)).checked_duration_since(shown);
@@ -225,6 +316,39 @@ mod variable {
             assert!(!task.is_finished());
             pace.go_on();
             assert_eq!(task.await.expect("no panic"), 7);
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn the_clock_of_a_suspended_machine_stands_still() {
+            let began = Instant::now();
+            let pace = Pace::new(began, 1.0);
+            let rate = pace.rate().expect("its own");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            pace.suspend();
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            pace.suspend();
+            assert_eq!(rate.shown_at(Instant::now()) - began, Duration::from_secs(1), "while it is suspended");
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            pace.go_on();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let shown = rate.shown_at(Instant::now());
+            assert_eq!((shown - began, pace.suspended()), (Duration::from_secs(3), Duration::from_secs(7)));
+            assert_eq!((rate.moment_of(shown) - began).as_secs(), 10, "and back");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn timers_stand_still_while_the_machine_is_suspended() {
+            let began = Instant::now();
+            let pace = Pace::new(began, 1.0);
+            let task = tokio::spawn(pace.keep(async move {
+                sleep(Duration::from_secs(2)).await;
+                began.elapsed().as_secs()
+            }));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            pace.suspend();
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            pace.go_on();
+            assert_eq!(task.await.expect("no panic"), 9);
         }
     }
 }

@@ -26,7 +26,7 @@ static NEXT_PERMIT: AtomicU64 = AtomicU64::new(1);
 /// let manager = LeaseManager::connect("http://10.0.0.1:7101")?;
 /// let uploads = Semaphore::new(&manager, "uploads", 3, LeaseOptions::new())?;
 /// let permit = uploads.acquire(Wait::ForTtl).await?;
-/// permit.while_held(upload(permit.token())).await.map_err(WithError::Lost)?;
+/// permit.while_held(upload(permit.token())).await.map_err(WithError::from)?;
 /// permit.release().await?;
 /// # Ok(()) }
 /// ```
@@ -63,18 +63,18 @@ impl Semaphore {
     /// [`MAX_LIMIT`](crate::types::MAX_LIMIT) permits.
     pub fn new(
         manager: &LeaseManager,
-        name: &str,
+        name: impl AsRef<str>,
         permits: u32,
         options: LeaseOptions,
     ) -> Result<Semaphore, InvalidValue> {
         let semaphore = Semaphore {
             manager: manager.clone(),
-            name: LeaseName::new(name)?,
+            name: LeaseName::new(name.as_ref())?,
             permits,
             options: options.limit(permits),
         };
         // Has the options checked.
-        manager.handle(name, &next_holder(manager)?, Some(semaphore.options.clone()))?;
+        manager.handle(name.as_ref(), &next_holder(manager)?, Some(semaphore.options.clone()))?;
         Ok(semaphore)
     }
 
@@ -130,12 +130,13 @@ impl Semaphore {
 }
 
 impl Permit {
-    /// Gives the permit back. `false`: it was lost before.
+    /// Gives the permit back. `false`: it was lost, or given back, before.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`](crate::client::Lease::release).
-    pub async fn release(self) -> Result<bool, CallError> {
+    /// As [`Lease::release`](crate::client::Lease::release): the permit is not held here any more, and may be released
+    /// again.
+    pub async fn release(&self) -> Result<bool, CallError> {
         self.guard.release().await
     }
 }

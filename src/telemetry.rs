@@ -15,7 +15,7 @@ use crate::types::NodeId;
 /// Environment variable that says what to log.
 pub const LOG_VARIABLE: &str = "TENURE_LOG";
 /// What `tenure serve` logs if nothing is said.
-pub const SERVE_LOG: &str = "info,openraft=error,sled=warn";
+pub const SERVE_LOG: &str = crate::LOG_FILTER;
 /// What `tenure dev` logs if nothing is said.
 pub const DEV_LOG: &str = "warn,openraft=error,sled=warn";
 

@@ -25,6 +25,9 @@ pub const MAX_REASON_BYTES: usize = 500;
 pub const MAX_METADATA_ENTRIES: usize = 32;
 /// Most bytes in a lease's metadata, keys and values together.
 pub const MAX_METADATA_BYTES: usize = 4096;
+/// Highest version of metadata that a change may name: the largest integer that every JSON reader has exactly.
+#[cfg(feature = "server")]
+pub(crate) const MAX_METADATA_VERSION: u64 = (1 << 53) - 1;
 /// Shortest ttl, in milliseconds.
 pub const MIN_TTL_MS: u64 = 100;
 /// Longest finite ttl, in milliseconds: 24 hours.
@@ -39,6 +42,12 @@ pub const MAX_LIMIT: u32 = 10_000;
 /// How the keys of metadata begin that the library itself writes.
 #[cfg(feature = "client")]
 pub(crate) const OWN_KEYS: &str = "tenure.";
+
+/// A wait in whole milliseconds, rounded up: no wait ends before the time that was asked for.
+#[cfg(feature = "client")]
+pub(crate) fn wait_ms(wait: std::time::Duration) -> u64 {
+    wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
+}
 
 /// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:-]*`, at most [`MAX_NAME_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,7 +112,7 @@ impl HolderId {
 
 impl Metadata {
     pub fn new(entries: BTreeMap<String, String>) -> Result<Metadata, InvalidValue> {
-        let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         if entries.len() > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES {
             return Err(InvalidValue::Metadata { entries: entries.len(), bytes });
         }
@@ -112,6 +121,11 @@ impl Metadata {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Bytes of keys and values together.
+    pub fn bytes(&self) -> usize {
+        self.iter().map(|(key, value)| key.len() + value.len()).sum()
     }
 
     /// With more entries: the library's own notes, whose keys start with [`OWN_KEYS`].
@@ -150,7 +164,8 @@ impl Ttl {
         }
     }
 
-    /// The cluster time at which a grant or renewal made at `now` is due to lapse.
+    /// The last millisecond of cluster time for which a grant or renewal made at `now` is certainly held. The lease
+    /// expires one millisecond later, because `now` is rounded down.
     pub fn deadline(self, now: ClusterMs) -> Option<ClusterMs> {
         self.as_millis().map(|ms| now.saturating_add(ms))
     }
@@ -180,6 +195,13 @@ impl fmt::Display for Ttl {
 /// Maps by name can be searched by text, a prefix for instance: both sort alike.
 impl Borrow<str> for LeaseName {
     fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A lease is named by text or by its name alike.
+impl AsRef<str> for LeaseName {
+    fn as_ref(&self) -> &str {
         &self.0
     }
 }
@@ -275,4 +297,42 @@ pub enum InvalidValue {
     Limit(u32),
     #[error("fencing token {0:?} is not a decimal integer of at most 63 bits")]
     Token(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_and_a_holder_have_200_bytes() {
+        let too_long = |what| Some(InvalidValue::TooLong { what, bytes: 201, max: 200 });
+        assert_eq!(LeaseName::new("n".repeat(200)).expect("it is at the bound").as_str().len(), 200);
+        assert_eq!(LeaseName::new("n".repeat(201)).err(), too_long("lease name"));
+        assert_eq!(HolderId::new("h".repeat(200)).expect("it is at the bound").as_str().len(), 200);
+        assert_eq!(HolderId::new("h".repeat(201)).err(), too_long("holder"));
+        // Bytes, not characters.
+        assert_eq!(HolderId::new("\u{e9}".repeat(100)).expect("200 bytes").as_str().len(), 200);
+        assert_eq!(HolderId::new(format!("h{}", "\u{e9}".repeat(100))).err(), too_long("holder"));
+    }
+
+    #[test]
+    fn metadata_has_32_entries_and_4096_bytes() {
+        let metadata = |entries: usize, bytes: usize| {
+            let value = |number: usize| if number == 0 { "v".repeat(bytes - 2 * entries) } else { String::new() };
+            Metadata::new((0..entries).map(|number| (format!("{number:02}"), value(number))).collect())
+        };
+        assert_eq!(metadata(32, 4_096).expect("both are at their bound").bytes(), 4_096);
+        assert_eq!(metadata(33, 4_096).err(), Some(InvalidValue::Metadata { entries: 33, bytes: 4_096 }));
+        assert_eq!(metadata(32, 4_097).err(), Some(InvalidValue::Metadata { entries: 32, bytes: 4_097 }));
+    }
+
+    #[test]
+    fn a_ttl_has_100_ms_to_24_hours() {
+        for ms in [100, 86_400_000] {
+            assert_eq!(Ttl::millis(ms), Ok(Ttl::Finite(ms)));
+        }
+        for ms in [99, 86_400_001] {
+            assert_eq!(Ttl::millis(ms), Err(InvalidValue::Ttl(ms)));
+        }
+    }
 }

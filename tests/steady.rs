@@ -1,4 +1,4 @@
-//! That tests of time are run again on a machine that stood still, and on no other.
+//! Tests of real-time bounds run a second time on a machine that stood still, and on no other. Safety assertions are final.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,44 +6,107 @@ use std::process::Command;
 use std::time::Duration;
 
 #[path = "support/steady.rs"]
-#[expect(dead_code, unused_imports, unused_macros, reason = "the tests of time use the rest of it")]
 mod steady;
 
 use steady::machine::{Machine, Standstill};
+use steady::safety;
 
 const STOOD_STILL: Standstill = Standstill { from: Duration::from_secs(7), until: Duration::from_secs(8) };
+const REPORT: &str = "TENURE_REPEATED_TESTS";
+/// Set in the process that a test starts to run itself again.
+const CASE: &str = "TENURE_TEST_STEADY_CASE";
 
 /// How often a case ran of which so many runs fail, and whether it passed in the end.
-fn runs(failures: u32, stood_still: &[Standstill]) -> (u32, bool) {
+fn runs(failures: u32, stood_still: &[Standstill], safety_failed: bool) -> (u32, bool) {
     let runs = Cell::new(0);
     let case = || {
         runs.set(runs.get() + 1);
         assert!(runs.get() > failures, "planted by a test");
     };
-    let passed = catch_unwind(AssertUnwindSafe(|| steady::attempts(case, || || stood_still.to_vec()))).is_ok();
+    let repeated = || steady::repeated_once(case, || || stood_still.to_vec(), || safety_failed, |_, _| {});
+    let passed = catch_unwind(AssertUnwindSafe(repeated)).is_ok();
     (runs.get(), passed)
 }
 
 #[test]
-fn on_a_machine_that_runs_the_first_failure_is_final() {
-    assert_eq!(runs(0, &[]), (1, true));
-    assert_eq!(runs(1, &[]), (1, false));
+fn first_failure_is_final_on_a_machine_that_runs() {
+    assert_eq!(runs(0, &[], false), (1, true));
+    assert_eq!(runs(1, &[], false), (1, false));
 }
 
 #[test]
-fn on_one_that_stands_still_a_failure_does_not_count_for_some_time() {
-    assert_eq!(runs(0, &[STOOD_STILL]), (1, true));
-    assert_eq!(runs(2, &[STOOD_STILL]), (3, true));
-    assert_eq!(runs(u32::MAX, &[STOOD_STILL]), (steady::ATTEMPTS, false));
+fn failure_during_a_standstill_is_repeated_once() {
+    assert_eq!(runs(0, &[STOOD_STILL], false), (1, true));
+    assert_eq!(runs(1, &[STOOD_STILL], false), (2, true));
+    assert_eq!(runs(u32::MAX, &[STOOD_STILL], false), (2, false));
 }
 
 #[test]
-fn a_standstill_is_noticed() {
+fn failed_safety_assertion_is_final_during_a_standstill() {
+    assert_eq!(runs(1, &[STOOD_STILL], true), (1, false));
+}
+
+/// In a process of its own, because the mark of a failed safety assertion stays.
+#[test]
+fn safety_assertion_in_a_task_makes_the_failure_final() {
+    if std::env::var_os(CASE).is_some() {
+        let runs = Cell::new(0);
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            steady::run(async || {
+                runs.set(runs.get() + 1);
+                stand_still();
+                let task = tokio::spawn(async { safety!(1 + 1 == 3, "planted by a test") });
+                task.await.expect("the task does not panic");
+            });
+        }));
+        assert!(failed.is_err());
+        assert_eq!(runs.get(), 1);
+        return;
+    }
+    let this = std::env::current_exe().expect("a test has a binary");
+    let mut command = Command::new(this);
+    command.args(["safety_assertion_in_a_task_makes_the_failure_final", "--exact"]).env(CASE, "1");
+    let ended = command.output().expect("it runs again");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+/// In a process of its own, for its environment.
+#[test]
+fn repetition_is_reported_with_the_first_failure() {
+    if std::env::var_os(CASE).is_some() {
+        let runs = Cell::new(0);
+        steady::run(async || {
+            runs.set(runs.get() + 1);
+            stand_still();
+            assert_eq!(runs.get(), 2, "planted by a test");
+        });
+        return;
+    }
+    let this = std::env::current_exe().expect("a test has a binary");
+    let report = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = Command::new(this);
+    command
+        .args(["repetition_is_reported_with_the_first_failure", "--exact"])
+        .env(CASE, "1")
+        .env(REPORT, report.path());
+    assert!(command.status().expect("it runs again").success());
+    let said = std::fs::read_to_string(report.path()).expect("the report is there");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("repetition_is_reported_with_the_first_failure: the machine stood still for "), "{said}");
+    assert!(said.contains("planted by a test"), "{said}");
+}
+
+#[test]
+fn standstill_is_noticed() {
     let machine = Machine::watch(&std::env::temp_dir());
-    // To this process, being stopped is the same.
-    let stop = "kill -STOP $PPID && sleep 0.4; kill -CONT $PPID";
-    assert!(Command::new("sh").args(["-c", stop]).status().expect("there is a shell").success());
-    std::thread::sleep(Duration::from_millis(20));
+    stand_still();
     let longest = machine.standstills().iter().map(Standstill::lasted).max();
     assert!(longest.is_some_and(|longest| longest > Duration::from_millis(300)), "{longest:?}");
+}
+
+/// Stops this process for a moment. To its threads that is a machine that stands still.
+fn stand_still() {
+    let stop = format!("kill -STOP {0} && sleep 0.4; kill -CONT {0}", std::process::id());
+    assert!(Command::new("sh").args(["-c", &stop]).status().expect("there is a shell").success());
+    std::thread::sleep(Duration::from_millis(50));
 }

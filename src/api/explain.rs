@@ -11,7 +11,9 @@ pub struct Explanation {
     pub name: String,
     /// The same in words, for people.
     pub summary: String,
-    /// Present holders, in the order of their tokens.
+    /// How many hold it.
+    pub holders: u32,
+    /// The present holders in the order of their tokens: at most 1,000 of them and about 1 MiB.
     pub held: Vec<Lease>,
     /// Nobody gets it for this long, after a lapse or a revoke. `null`: there is no such delay.
     pub lock_delay_left_ms: Option<u64>,

@@ -32,17 +32,27 @@ pub struct Lease {
     pub renewed_at: Timestamp,
     /// How often this grant was renewed.
     pub renewals: u64,
+    /// Absent if there is none, and in the answer to a batched renewal.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     /// How many may hold the lease at once.
     pub limit: u32,
     pub lock_delay_ms: u64,
     /// How many wait for it.
     pub waiters: u32,
-    /// Every present holder of a counted lease (`limit` above 1), in the order of their tokens; the fields above are
-    /// those of the first. Absent for a plain lease, and in lists, which have one entry for each holder.
+    /// How often the metadata was replaced during this grant. A change of the metadata names it.
+    #[serde(default)]
+    pub metadata_version: u64,
+    /// The present holders of a counted lease (`limit` above 1), in the order of their tokens; the fields above are
+    /// those of the first. At most 1,000 of them and about 1 MiB; `holders_cursor` leads to the others. Absent for a
+    /// plain lease, and in lists, which have one entry for each holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(no_recursion)]
     pub holders: Option<Vec<Lease>>,
+    /// There if there are more holders: pass it as `cursor` to `GET /v1/leases` with the name as `prefix` and the state
+    /// `active`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holders_cursor: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -118,6 +128,9 @@ pub struct History {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     pub name: String,
+    /// How many wait.
+    pub total: u32,
+    /// The first 1,000 of them.
     pub waiters: Vec<Waiter>,
 }
 

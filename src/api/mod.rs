@@ -9,7 +9,9 @@ mod cluster;
 mod decimal;
 mod event;
 mod explain;
+mod integer;
 mod lease;
+mod object;
 mod problem;
 mod request;
 mod timestamp;
@@ -21,15 +23,20 @@ pub use explain::{Explanation, Standing};
 pub use lease::{
     History, Lease, LeasePage, LeaseState, LostReason, Queue, Released, RenewResult, Renewed, Revoked, Waiter,
 };
+#[cfg(feature = "server")]
+pub(crate) use object::Object;
 pub use problem::{Code, Problem};
-pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, StateFilter};
+pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, StateFilter, UpdateMetadata};
 pub use timestamp::Timestamp;
 pub use ttl::TtlMs;
 
 /// Most leases of one batched renewal.
 pub const MAX_RENEW_ITEMS: usize = 10_000;
-/// Largest request body, in bytes. A batch of [`MAX_RENEW_ITEMS`] with ordinary names fits.
+/// Largest body of a request about many leases, in bytes. A batch of [`MAX_RENEW_ITEMS`] with ordinary names fits.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
+/// Largest body of a request about one lease, in bytes. The largest valid claim fits: its holder and metadata take
+/// 4,296 bytes, and JSON may write each of them as an escape of 6.
+pub const MAX_LEASE_BODY_BYTES: usize = 32 * 1024;
 /// Most leases on one page of a list.
 pub const MAX_PAGE: u32 = 1_000;
 /// Leases on a page when the request does not say.

@@ -41,9 +41,13 @@ pub struct Problem {
     /// `lost`: how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<LostReason>,
-    /// `limit_differs`: the limit it is held with. `queue_full`, `too_many_leases`: how many there may be.
+    /// `limit_differs`: the limit it is held with. `queue_full`, `too_many_leases`, `lease_full`: how many there
+    /// may be, or how many bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// `metadata_changed`: the version of the present metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_version: Option<u64>,
     /// `compacted`: the oldest log index that can still be resumed after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<u64>,
@@ -141,6 +145,8 @@ codes! {
     NotDrained = "not_drained", 409, "The work has not ended";
     /// The token is not the current one of this holder.
     Lost = "lost", 409, "The lease is not held with this token";
+    /// The metadata has another version than the request replaces. Certainly not done.
+    MetadataChanged = "metadata_changed", 409, "The metadata has another version";
     /// Nobody waits, or the one named does not.
     NoSuchWaiter = "no_such_waiter", 409, "There is no such waiter";
     /// The watch cannot be resumed from there: events after it are no longer kept.
@@ -149,6 +155,8 @@ codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "The body must be application/json";
     /// The queue has as many waiters as it may.
     QueueFull = "queue_full", 429, "The queue is full";
+    /// The holders and waiters of the lease keep as many bytes as they may. Certainly not done.
+    LeaseFull = "lease_full", 429, "The lease has too many holders and waiters";
     /// There are as many leases as there may be.
     TooManyLeases = "too_many_leases", 429, "There are too many leases";
     /// The node has as much in hand as it takes. Certainly not done.

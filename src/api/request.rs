@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{TtlMs, decimal};
+use super::{TtlMs, decimal, integer, object};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata};
 
@@ -19,18 +19,19 @@ pub struct Acquire {
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
     /// Wait in the queue for at most this long when the lease is held. Absent: do not wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub wait_ms: Option<u64>,
     /// After a lapse or a revoke of this grant nobody gets the lease for this long. Absent: 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub lock_delay_ms: Option<u64>,
     /// How many may hold the lease at once. Absent: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub limit: Option<u32>,
-    /// The holder's own notes: at most 32 entries and 4096 bytes, keys and values together.
+    /// The holder's own metadata: at most 32 entries and 4096 bytes, keys and values together. It is set by the grant: a
+    /// holder that acquires again does not change it.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
     pub metadata: Metadata,
@@ -53,7 +54,7 @@ pub struct Renew {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// A new ttl. Absent: that of the grant stays.
+    /// The ttl to count from now. Absent: that of the grant. The expiry never moves to an earlier moment.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
@@ -65,6 +66,7 @@ pub struct Renew {
 pub struct RenewBatch {
     #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
+    #[serde(deserialize_with = "object::list")]
     #[schema(max_items = 10000)]
     pub leases: Vec<RenewItem>,
 }
@@ -78,7 +80,7 @@ pub struct RenewItem {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// A new ttl. Absent: that of the grant stays.
+    /// The ttl to count from now. Absent: that of the grant. The expiry never moves to an earlier moment.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
@@ -106,8 +108,28 @@ pub struct HandOver {
     pub token: FencingToken,
     /// The waiter to give it to. Absent: the first in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 200)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub to: Option<HolderId>,
+}
+
+/// Body of `POST /v1/leases/{name}/metadata`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateMetadata {
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    pub holder: HolderId,
+    /// The token of the grant.
+    #[serde(with = "decimal")]
+    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    pub token: FencingToken,
+    /// The `metadata_version` that this change replaces.
+    #[serde(deserialize_with = "integer::required")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    pub version: u64,
+    /// The new metadata: at most 32 entries and 4096 bytes, keys and values together.
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
+    pub metadata: Metadata,
 }
 
 /// What a list can be narrowed to.
@@ -132,6 +154,14 @@ mod tests {
         let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("enough");
         assert_eq!(acquire, Acquire::new(HolderId::new("h").expect("valid")));
         assert_eq!(serde_json::to_string(&acquire).expect("plain"), r#"{"holder":"h"}"#);
+    }
+
+    #[test]
+    fn version_is_an_integer_also_with_a_zero_fraction() {
+        let update = r#"{"holder":"h","token":"281474976710661","version":2.0}"#;
+        assert_eq!(serde_json::from_str::<UpdateMetadata>(update).expect("an integer").version, 2);
+        let error = serde_json::from_str::<UpdateMetadata>(&update.replace("2.0", "2.5")).expect_err("no integer");
+        assert!(error.to_string().contains("an integer from 0"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::integer;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS};
 
 /// What an infinite ttl is called.
@@ -52,6 +53,11 @@ impl<'de> Deserialize<'de> for TtlMs {
                 Ok(TtlMs::Millis(ms))
             }
 
+            fn visit_f64<E: serde::de::Error>(self, ms: f64) -> Result<TtlMs, E> {
+                let integer = integer::from_float(ms).map(TtlMs::Millis);
+                integer.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(ms), &self))
+            }
+
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TtlMs, E> {
                 match text {
                     INFINITE => Ok(TtlMs::Infinite),
@@ -83,8 +89,9 @@ mod tests {
     #[test]
     fn milliseconds_or_the_word() {
         assert_eq!(serde_json::from_str::<TtlMs>("1500").expect("a number"), TtlMs::Millis(1500));
+        assert_eq!(serde_json::from_str::<TtlMs>("1500.0").expect("the same number"), TtlMs::Millis(1500));
         assert_eq!(serde_json::from_str::<TtlMs>("\"infinite\"").expect("the word"), TtlMs::Infinite);
-        for bad in ["null", "-1", "1.5", "\"1500\"", "\"Infinite\"", "true", "[]", "1e3"] {
+        for bad in ["null", "-1", "1.5", "\"1500\"", "\"Infinite\"", "true", "[]", "1e300"] {
             let error = serde_json::from_str::<TtlMs>(bad).expect_err(bad).to_string();
             assert!(error.contains("milliseconds"), "{bad}: {error}");
         }

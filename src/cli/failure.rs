@@ -43,7 +43,7 @@ impl From<CallError> for Failure {
         match error {
             CallError::Refused(problem) => Failure::Refused(problem),
             CallError::Unknown { .. } => Failure::Unknown(words),
-            CallError::Unavailable(_) => Failure::Unavailable(words),
+            CallError::Unavailable(_) | CallError::ShutDown => Failure::Unavailable(words),
         }
     }
 }

@@ -7,7 +7,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 
 use super::CallError;
-use crate::api::{Code, Problem};
+use crate::api::{Code, Problem, Released};
 use crate::chance::chance;
 
 /// Pauses between rounds over all nodes, doubled from the first to the last.
@@ -19,8 +19,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 pub struct Patience {
     /// One attempt, so that one silent node does not take all of it.
     pub attempt: Duration,
-    /// All attempts together. An attempt that could not have its whole time any more is not begun, so that an answer
-    /// is not cut off just before it comes.
+    /// All attempts together, beside what the request waits for a lease. An attempt that could not have its whole time
+    /// any more is not begun, so that an answer is not cut off just before it comes.
     pub total: Duration,
 }
 
@@ -32,11 +32,6 @@ impl Patience {
     pub fn within(total: Duration) -> Patience {
         Patience { attempt: (total * 2 / 5).min(Patience::ATTEMPT), total }
     }
-
-    /// The same for a request that first waits for a lease.
-    pub fn plus(self, wait: Duration) -> Patience {
-        Patience { attempt: self.attempt + wait, total: self.total + wait }
-    }
 }
 
 /// Whether a request whose answer was lost is sent again by itself, and what a later answer then says of it.
@@ -47,10 +42,13 @@ pub(crate) enum Repeat {
     /// A renewal: sent again. A later answer settles it, because a lease that is lost stays lost. An attempt whose answer
     /// takes long goes on beside the next one: a cluster that is slow must not cost a lease that it keeps.
     Renewal,
-    /// A claim: sent again, because the same holder claims again without harm. A later grant settles it; a later
+    /// A claim or a change of metadata: sent again, because the same request twice does no harm. A later grant settles it; a later
     /// refusal does not, because the first attempt may still be granted.
     Claim,
-    /// Not sent again: `released: false` to the second attempt would hide that the first one released.
+    /// A release: sent again, because it names a token and ends no other grant. `released: true` settles it;
+    /// `released: false` after a lost answer does not, because the first attempt may have released.
+    Release,
+    /// Not sent again: a second hand-over or revoke could hit the next holder.
     Never,
 }
 
@@ -69,6 +67,9 @@ pub(crate) enum Attempt<T> {
     /// Certainly not done; another node, or a later moment, may do it.
     NotDone(String),
     Unknown(String),
+    /// Certainly not done, and nothing more is done here: said by a node in the same process.
+    #[cfg(feature = "server")]
+    ShutDown,
 }
 
 /// One attempt that is to be made.
@@ -82,13 +83,32 @@ pub(crate) struct Trial {
     pub limit: Duration,
 }
 
+/// An answer, and why an earlier attempt of its request may have been carried out too.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Settled<T> {
+    pub answer: T,
+    pub doubt: Option<String>,
+}
+
+impl Settled<Released> {
+    /// What a release came to. Nothing was held, and an earlier attempt may have released it: that is unknown.
+    pub fn released(self) -> Result<Released, CallError> {
+        match self.doubt.filter(|_| !self.answer.released) {
+            Some(why) => Err(CallError::Unknown { why, last: None }),
+            None => Ok(self.answer),
+        }
+    }
+}
+
 /// Attempts until one is done, refused, of unknown outcome or out of time. There are so many `nodes` to ask in turn.
+/// The request itself waits for a lease for at most `wait`: an attempt has its part of that beside its own time.
 pub(crate) async fn attempts<T, F, Fut>(
     repeat: Repeat,
     patience: Patience,
+    wait: Duration,
     nodes: usize,
     mut attempt: F,
-) -> Result<T, CallError>
+) -> Result<Settled<T>, CallError>
 where
     F: FnMut(Trial) -> Fut,
     Fut: Future<Output = Attempt<T>>,
@@ -97,9 +117,11 @@ where
     let mut under_way = FuturesUnordered::new();
     let mut ends = Ends { repeat, doubt: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
+    let total = patience.total + wait;
+    let whole_attempt = |elapsed: Duration| patience.attempt + wait.saturating_sub(elapsed);
     for number in 0.. {
-        let left = patience.total.saturating_sub(began.elapsed());
-        let limit = if repeat.has_all_the_time() { left } else { patience.attempt };
+        let left = total.saturating_sub(began.elapsed());
+        let limit = if repeat.has_all_the_time() { left } else { whole_attempt(began.elapsed()) };
         under_way.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
         let ended = match repeat {
             Repeat::Renewal => tokio::time::timeout(patience.attempt, under_way.next()).await.ok().flatten(),
@@ -113,8 +135,9 @@ where
             tokio::time::sleep(pause.mul_f64(chance().random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
-        let needed = if repeat == Repeat::Never { Duration::ZERO } else { patience.attempt };
-        if began.elapsed() + needed >= patience.total {
+        let elapsed = began.elapsed();
+        let needed = if repeat == Repeat::Never { Duration::ZERO } else { whole_attempt(elapsed) };
+        if elapsed + needed >= total {
             break;
         }
     }
@@ -137,11 +160,16 @@ struct Ends {
 
 impl Ends {
     /// One more attempt has ended; what that makes of the request, if it settles it.
-    fn take<T>(&mut self, ended: Attempt<T>) -> Option<Result<T, CallError>> {
+    fn take<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
         match ended {
-            Attempt::Done(done) => return Some(Ok(done)),
+            Attempt::Done(answer) => return Some(Ok(Settled { answer, doubt: self.doubt.take() })),
             Attempt::Refused(problem) => return Some(Err(settle(self.repeat, self.doubt.take(), problem))),
             Attempt::NotDone(why) => self.not_done = why,
+            #[cfg(feature = "server")]
+            Attempt::ShutDown => {
+                let unknown = self.doubt.take().map(|why| CallError::Unknown { why, last: None });
+                return Some(Err(unknown.unwrap_or(CallError::ShutDown)));
+            }
             Attempt::Unknown(why) if self.repeat == Repeat::Read => self.not_done = why,
             Attempt::Unknown(why) if self.repeat == Repeat::Never => {
                 return Some(Err(CallError::Unknown { why, last: None }));
@@ -174,7 +202,9 @@ pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
 
 fn settle(repeat: Repeat, doubt: Option<String>, problem: Box<Problem>) -> CallError {
     match doubt {
-        Some(why) if repeat == Repeat::Claim => CallError::Unknown { why, last: Some(problem) },
+        Some(why) if matches!(repeat, Repeat::Claim | Repeat::Release) => {
+            CallError::Unknown { why, last: Some(problem) }
+        }
         _ => CallError::Refused(problem),
     }
 }
@@ -182,6 +212,10 @@ fn settle(repeat: Repeat, doubt: Option<String>, problem: Box<Problem>) -> CallE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn settled(answer: usize) -> Result<Settled<usize>, CallError> {
+        Ok(Settled { answer, doubt: None })
+    }
 
     fn judged(status: u16, code: Code) -> Attempt<()> {
         judge(Problem { status, ..Problem::new(code, "why") }, "node 1")
@@ -214,7 +248,7 @@ mod tests {
     async fn an_attempt_that_could_not_have_its_whole_time_is_not_begun() {
         let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
         let mut begun = 0;
-        let result: Result<(), CallError> = attempts(Repeat::Claim, patience, 3, |trial| {
+        let result: Result<Settled<()>, CallError> = attempts(Repeat::Claim, patience, Duration::ZERO, 3, |trial| {
             begun += 1;
             assert!(trial.elapsed + trial.limit <= patience.total);
             async move {
@@ -237,32 +271,72 @@ mod tests {
                 Err(_) => Attempt::Unknown("no answer".to_owned()),
             }
         };
-        assert_eq!(attempts(Repeat::Renewal, patience, 3, slow).await, Ok(0), "the first is not given up");
-        let given_up = attempts(Repeat::Claim, Patience { total: Duration::from_millis(500), ..patience }, 3, slow);
+        assert_eq!(
+            attempts(Repeat::Renewal, patience, Duration::ZERO, 3, slow).await,
+            settled(0),
+            "the first is not given up"
+        );
+        let short = Patience { total: Duration::from_millis(500), ..patience };
+        let given_up = attempts(Repeat::Claim, short, Duration::ZERO, 3, slow);
         assert!(matches!(given_up.await, Err(CallError::Unknown { .. })));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_asks_another_node_beside_one_that_hangs() {
         let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
-        let ended = attempts(Repeat::Renewal, patience, 3, |trial| async move {
+        let ended = attempts(Repeat::Renewal, patience, Duration::ZERO, 3, |trial| async move {
             match trial.number {
                 0 => std::future::pending().await,
                 1 => Attempt::NotDone("no leader".to_owned()),
                 number => Attempt::Done(number),
             }
         });
-        assert_eq!(ended.await, Ok(2));
+        assert_eq!(ended.await, settled(2));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_sent_again_is_still_sent_to_the_next_node_when_it_was_not_done() {
-        let ended = attempts(Repeat::Never, Patience::within(Duration::from_secs(2)), 3, |trial| async move {
+        let patience = Patience::within(Duration::from_secs(2));
+        let ended = attempts(Repeat::Never, patience, Duration::ZERO, 3, |trial| async move {
             match trial.number {
                 0 | 1 => Attempt::NotDone("it is down".to_owned()),
                 number => Attempt::Done(number),
             }
         });
-        assert_eq!(ended.await, Ok(2));
+        assert_eq!(ended.await, settled(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_goes_on_at_the_next_node_at_any_time_of_it() {
+        let (patience, wait) = (Patience::within(Duration::from_secs(5)), Duration::from_secs(60));
+        let ended = attempts(Repeat::Claim, patience, wait, 3, |trial| async move {
+            assert!(trial.elapsed + trial.limit <= patience.total + wait, "{trial:?}");
+            match trial.number {
+                0..3 => {
+                    tokio::time::sleep(Duration::from_secs(19)).await;
+                    Attempt::Unknown("its node is gone".to_owned())
+                }
+                number => Attempt::Done(number),
+            }
+        });
+        let ended = ended.await.expect("the fourth node grants");
+        assert_eq!(ended, Settled { answer: 3, doubt: Some("its node is gone".to_owned()) });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_is_sent_again_and_is_unknown_if_nothing_is_held_then() {
+        for (released, expected) in [(true, Ok(true)), (false, Err(()))] {
+            let patience = Patience::within(Duration::from_secs(5));
+            let ended = attempts(Repeat::Release, patience, Duration::ZERO, 3, |trial| async move {
+                match trial.number {
+                    0 => Attempt::Unknown("the connection broke".to_owned()),
+                    1 => Attempt::Done(Released { released }),
+                    number => panic!("attempt {number}"),
+                }
+            });
+            let limited = |ended: Result<Settled<Released>, CallError>| ended.and_then(Settled::released);
+            let ended = limited(ended.await).map(|released| released.released);
+            assert_eq!(ended.map_err(|error| assert!(matches!(error, CallError::Unknown { .. }))), expected);
+        }
     }
 }

@@ -5,12 +5,17 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::attempts::{Attempt, Patience, Repeat, Trial, attempts, judge};
+use super::attempts::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
 use super::{CallError, Endpoints};
 use crate::api::Problem;
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Where a node says whether requests should come to it.
+const READY: &str = "readyz";
+
+/// Makes the body of an attempt that begins this long after the first one did.
+pub(super) type Body = Box<dyn Fn(Duration) -> Vec<u8> + Send + Sync>;
 
 /// A request before it is sent.
 pub(super) struct Call {
@@ -18,10 +23,19 @@ pub(super) struct Call {
     /// Path below the endpoint, without a slash in front.
     pub path: String,
     pub query: Vec<(&'static str, String)>,
-    /// The body for an attempt that begins this long after the first one did.
-    pub body: Option<Box<dyn Fn(Duration) -> Vec<u8> + Send + Sync>>,
+    pub body: Option<Body>,
     pub repeat: Repeat,
     pub patience: Patience,
+    /// What the request waits for a lease.
+    pub wait: Option<WaitFor>,
+}
+
+/// A wait for a lease.
+#[derive(Clone, Copy)]
+pub(super) struct WaitFor {
+    pub longest: Duration,
+    /// How often to ask the node that has the request whether it is ready, and how long it may take to say so.
+    pub probe: Duration,
 }
 
 impl Call {
@@ -30,20 +44,23 @@ impl Call {
         self,
         http: &reqwest::Client,
         endpoints: &Endpoints,
-    ) -> Result<T, CallError> {
+    ) -> Result<Settled<T>, CallError> {
         let first = endpoints.preferred();
         let call = &self;
-        let body: Vec<u8> = attempts(self.repeat, self.patience, endpoints.len(), |trial| async move {
+        let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
+        let settled = attempts(self.repeat, self.patience, wait, endpoints.len(), |trial| async move {
             let (place, url) = endpoints.at(first, trial.number);
             let ended = call.attempt(http, url, trial).await;
             match ended {
                 Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(place),
                 Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(place),
+                #[cfg(feature = "server")]
+                Attempt::ShutDown => endpoints.avoid(place),
             }
             ended
         })
         .await?;
-        read(&body)
+        Ok(Settled { answer: read::<T>(&settled.answer)?, doubt: settled.doubt })
     }
 
     async fn attempt(&self, http: &reqwest::Client, endpoint: &reqwest::Url, trial: Trial) -> Attempt<Vec<u8>> {
@@ -52,11 +69,32 @@ impl Call {
         if let Some(body) = &self.body {
             request = request.header("content-type", "application/json").body(body(trial.elapsed));
         }
-        match tokio::time::timeout(trial.limit, exchange(request)).await {
+        let exchanged = tokio::select! {
+            exchanged = tokio::time::timeout(trial.limit, exchange(request)) => exchanged,
+            why = self.node_is_gone(http, endpoint) => return Attempt::Unknown(why),
+        };
+        match exchanged {
             Ok(Ok((status, body))) => judge_answer(endpoint, status, body),
             Ok(Err(error)) if error.is_connect() => Attempt::NotDone(in_words(endpoint, &error)),
             Ok(Err(error)) => Attempt::Unknown(in_words(endpoint, &error)),
             Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", trial.limit)),
+        }
+    }
+
+    /// While the request waits for a lease: asks its node again and again whether it is ready, on another connection.
+    /// Returns why the wait has to go on elsewhere. A node that is stopped, or cut off, answers no request and closes no
+    /// connection, so that an open request alone says nothing.
+    async fn node_is_gone(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
+        let Some(WaitFor { probe, .. }) = self.wait else { return std::future::pending().await };
+        let url = endpoint.join(READY).expect("it is a path");
+        loop {
+            tokio::time::sleep(probe).await;
+            match tokio::time::timeout(probe, http.get(url.clone()).send()).await {
+                Ok(Ok(answer)) if answer.status() != StatusCode::SERVICE_UNAVAILABLE => {}
+                Ok(Ok(_)) => return format!("{endpoint} is not ready"),
+                Ok(Err(error)) => return in_words(endpoint, &error),
+                Err(_) => return format!("{endpoint} did not say within {probe:?} whether it is ready"),
+            }
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::pin::Pin;
 
 use super::{CallError, Patience};
-use crate::api::{Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed};
+use crate::api::{
+    Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+};
 use crate::types::{HolderId, LeaseName};
 
 /// The answer to a request: done, refused or unknown.
@@ -21,11 +23,14 @@ pub trait Coordinator: Send + Sync + 'static {
     /// Keeps many leases of one holder. One result each, in the order asked.
     fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed>;
 
-    /// Gives a lease back. Sent once.
+    /// Gives a lease back. Unknown if any attempt's answer was lost and no later one says that it released.
     fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released>;
 
     /// Gives a lease to a waiter. Sent once.
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease>;
+
+    /// Replaces the metadata of a held lease. Sent again when the answer is lost.
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease>;
 
     /// How a holder stands with a lease, by the committed state.
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation>;

@@ -157,4 +157,11 @@ mod tests {
         endpoints.avoid(2);
         assert_eq!(endpoints.preferred(), 0);
     }
+
+    #[test]
+    fn endpoints_are_at_most_32() {
+        let named = |count: usize| vec!["node:7101"; count].join(",").parse::<Endpoints>();
+        assert_eq!(named(32).expect("it is at the bound").len(), 32);
+        assert_eq!(named(33).err(), Some(InvalidEndpoints::TooMany { found: 33 }));
+    }
 }

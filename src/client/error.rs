@@ -1,6 +1,7 @@
 //! What can come of a request that was not done.
 
-use crate::api::Problem;
+use crate::api::{Code, Problem};
+use crate::types::InvalidValue;
 
 /// A request without the answer that was asked for. Every variant says whether it may have been done.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -19,8 +20,33 @@ pub enum CallError {
     /// Certainly not done: no node could be reached, or none could serve within the time.
     #[error("no node could serve the request: {0}")]
     Unavailable(String),
+    /// Certainly not done: the lease manager, or the node in this process, was shut down. Trying again is of no use.
+    #[error("the lease manager or its node is shut down")]
+    ShutDown,
+}
+
+impl From<InvalidValue> for CallError {
+    fn from(error: InvalidValue) -> CallError {
+        CallError::Refused(Box::new(Problem::new(Code::Invalid, error.to_string())))
+    }
 }
 
 fn last_words(last: &Option<Box<Problem>>) -> String {
     last.as_ref().map(|problem| format!("; a later attempt was refused: {}", problem.detail)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Loss, WithError};
+    use crate::types::LeaseName;
+
+    #[test]
+    fn errors_of_parts_become_errors_of_the_whole() {
+        let name = LeaseName::new("no name").expect_err("it has a space");
+        let refused = CallError::from(name.clone());
+        assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Invalid));
+        assert_eq!(refused.to_string(), name.to_string());
+        assert_eq!(WithError::from(Loss::Revoked), WithError::Lost(Loss::Revoked));
+    }
 }

@@ -1,6 +1,7 @@
 //! A lease that is held for one part of a program.
 
 use std::ops::Deref;
+use std::sync::Mutex;
 use std::task::Poll;
 
 use tokio::sync::OwnedMutexGuard;
@@ -20,12 +21,13 @@ use crate::token::FencingToken;
 pub struct LeaseGuard {
     lease: Lease,
     token: FencingToken,
-    permit: Option<OwnedMutexGuard<()>>,
+    /// Keeps other guards of this lease out. None once it was released.
+    permit: Mutex<Option<OwnedMutexGuard<()>>>,
 }
 
 impl LeaseGuard {
     pub(super) fn new(lease: Lease, token: FencingToken, permit: OwnedMutexGuard<()>) -> LeaseGuard {
-        LeaseGuard { lease, token, permit: Some(permit) }
+        LeaseGuard { lease, token, permit: Mutex::new(Some(permit)) }
     }
 
     /// The fencing token of this guard's grant, whether or not it is still in force.
@@ -33,20 +35,27 @@ impl LeaseGuard {
         self.token
     }
 
-    /// Drains and gives the lease back. `false`: it was lost before.
+    /// Drains and gives the lease back. `false`: it was lost, or released, before.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`].
-    pub async fn release(mut self) -> Result<bool, CallError> {
-        let permit = self.permit.take();
-        if !self.is_current() {
-            self.give_back();
-            return Ok(false);
-        }
-        let released = self.lease.release().await;
-        drop(permit);
-        released
+    /// As [`Lease::release`]: the lease is not held here any more. The guard goes on keeping other guards out, and may
+    /// be released again.
+    pub async fn release(&self) -> Result<bool, CallError> {
+        let released = match self.is_current() || self.is_unreleased() {
+            true => self.lease.release().await?,
+            false => {
+                self.give_back();
+                false
+            }
+        };
+        drop(self.take_permit());
+        Ok(released)
+    }
+
+    /// Whether this guard's grant was given up here, and its release failed.
+    pub(crate) fn is_unreleased(&self) -> bool {
+        self.lease.hold.unreleased() == Some(self.token)
     }
 
     /// Does the work while the lease is held: `Err` with the reason if it is lost first. The work is then dropped, and
@@ -93,15 +102,16 @@ impl LeaseGuard {
         }
     }
 
-    /// The work has ended: if only this side's clock says that the lease is lost, others need not wait for the cluster's.
+    /// The work has ended: if only this side says that the lease is over, others need not wait for its end.
     fn give_back(&self) {
-        if let HoldState::Lost { token, why } = self.lease.state()
-            && token == self.token
-            && why.is_by_own_clock()
-        {
-            let order = Order::GiveBack { hold: self.lease.hold.clone(), token };
+        if self.lease.hold.leftover() == Some(self.token) {
+            let order = Order::GiveBack { hold: self.lease.hold.clone(), token: self.token };
             self.lease.owner.shared.order(order);
         }
+    }
+
+    fn take_permit(&self) -> Option<OwnedMutexGuard<()>> {
+        self.permit.lock().expect("nothing panics while it has the lock").take()
     }
 }
 
@@ -114,8 +124,8 @@ impl Deref for LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        // Taken when it was released by the awaited call.
-        let Some(permit) = self.permit.take() else { return };
+        // Taken when it was released.
+        let Some(permit) = self.take_permit() else { return };
         if self.is_current() {
             let order = Order::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
             self.lease.owner.shared.order(order);

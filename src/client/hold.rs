@@ -46,7 +46,7 @@ struct Record {
     grant: Option<Grant>,
     /// A claim may have been granted without anybody here knowing.
     in_doubt: bool,
-    /// A grant that is lost by this side's clock alone: the cluster may still count it as held.
+    /// A grant that is lost by this side's clock alone, or whose release failed: the cluster may still count it as held.
     leftover: Option<FencingToken>,
     listeners: Listeners,
 }
@@ -156,6 +156,20 @@ impl Hold {
     /// What the cluster may still count as held, though it is lost here.
     pub fn leftover(&self) -> Option<FencingToken> {
         self.record().leftover
+    }
+
+    /// A release of this token has no answer that settles it.
+    pub fn set_leftover(&self, token: FencingToken) {
+        self.record().leftover = Some(token);
+    }
+
+    /// The token that was given up here, and whose release failed.
+    pub fn unreleased(&self) -> Option<FencingToken> {
+        let released = match *self.state.borrow() {
+            HoldState::Released { token } => Some(token),
+            _ => None,
+        };
+        self.leftover().filter(|leftover| Some(*leftover) == released)
     }
 
     pub fn forget_leftover(&self, token: FencingToken) {

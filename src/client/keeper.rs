@@ -14,6 +14,7 @@ use super::operations;
 use super::shared::{Agenda, Order, Shared};
 use super::{Loss, Patience};
 use crate::api::{MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
+use crate::pace;
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
@@ -44,7 +45,7 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => break,
             () = shared.wake.notified() => {}
             Some(()) = work.next(), if !work.is_empty() => {}
-            () = tokio::time::sleep(pause), if next.is_some() => {}
+            () = pace::sleep(pause), if next.is_some() => {}
         }
     }
     for hold in shared.all_held() {
@@ -155,7 +156,7 @@ async fn carry_out(shared: Arc<Shared>, order: Order) {
             }
             drop(permit);
         }
-        Order::Settle { hold } => operations::settle_doubt(&shared, &hold).await,
+        Order::Settle { hold, claim } => operations::settle_doubt(&shared, &hold, claim).await,
         Order::GiveBack { hold, token } => {
             // It lapses by itself; this only saves the others that time.
             let _ = operations::send_release(&shared, &hold, token).await;

@@ -46,7 +46,8 @@ impl Lease {
     ///
     /// [`Refused`](CallError::Refused): somebody else holds it (code `held`), the wait ended (`wait_timeout`), or
     /// another of the [codes](Code). [`Unknown`](CallError::Unknown): it may have been granted, and is not held here;
-    /// acquire again, or release. [`Unavailable`](CallError::Unavailable): certainly not acquired.
+    /// acquire again, or release. [`Unavailable`](CallError::Unavailable), [`ShutDown`](CallError::ShutDown): certainly
+    /// not acquired.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<FencingToken, CallError> {
         self.owner.ensure_running();
         operations::acquire(&self.owner.shared, &self.hold, options.into()).await
@@ -80,7 +81,8 @@ impl Lease {
     /// # Errors
     ///
     /// Whatever the error, the lease is not held here any more. Refused as `not_drained`: the work went on, and the
-    /// lease lapses by its ttl. Unknown, unavailable: it may not have been released, and then lapses by its ttl.
+    /// lease expires by its ttl. Unknown, unavailable: it may not have been released. Release it again, or it expires by
+    /// its ttl.
     pub async fn release(&self) -> Result<bool, CallError> {
         operations::release(&self.owner.shared, &self.hold).await
     }

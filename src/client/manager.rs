@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
-use super::operations::refused;
+use super::operations::release_doubtful;
 use super::shared::Shared;
 use super::{
     CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Patience,
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::api::Code;
 use crate::clock::Clock;
+use crate::pace;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
 /// A holder of leases, with one connection to a cluster and one task that renews all it holds in one request.
@@ -64,8 +65,8 @@ impl LeaseManager {
     /// # Errors
     ///
     /// The name is not a lease's name.
-    pub fn lease(&self, name: &str) -> Result<Lease, InvalidValue> {
-        self.handle(name, self.holder(), None)
+    pub fn lease(&self, name: impl AsRef<str>) -> Result<Lease, InvalidValue> {
+        self.handle(name.as_ref(), self.holder(), None)
     }
 
     /// A handle of a lease that is held with these options from its next acquire on.
@@ -73,8 +74,8 @@ impl LeaseManager {
     /// # Errors
     ///
     /// The name is not a lease's name, or an option is outside the bounds of every cluster.
-    pub fn lease_with(&self, name: &str, options: LeaseOptions) -> Result<Lease, InvalidValue> {
-        self.handle(name, self.holder(), Some(options))
+    pub fn lease_with(&self, name: impl AsRef<str>, options: LeaseOptions) -> Result<Lease, InvalidValue> {
+        self.handle(name.as_ref(), self.holder(), Some(options))
     }
 
     /// Acquires a lease if it is free now; `None` if somebody else holds it, a lock delay runs, or another guard of
@@ -83,8 +84,8 @@ impl LeaseManager {
     /// # Errors
     ///
     /// It is not known whether it was acquired, or nobody could be asked.
-    pub async fn acquire_or_none(&self, name: &str) -> Result<Option<LeaseGuard>, CallError> {
-        match self.valid_lease(name)?.guard(Wait::No).await {
+    pub async fn acquire_or_none(&self, name: impl AsRef<str>) -> Result<Option<LeaseGuard>, CallError> {
+        match self.lease(name)?.guard(Wait::No).await {
             Ok(guard) => Ok(Some(guard)),
             Err(CallError::Refused(problem)) if is_taken(problem.code) => Ok(None),
             Err(error) => Err(error),
@@ -95,11 +96,11 @@ impl LeaseManager {
     /// renewed meanwhile; at its loss the work is dropped before it runs any further.
     ///
     /// With options, or to wait for the lease: [`Lease::with`].
-    pub async fn with<T, W>(&self, name: &str, work: impl FnOnce(Lease) -> W) -> Result<T, WithError>
+    pub async fn with<T, W>(&self, name: impl AsRef<str>, work: impl FnOnce(Lease) -> W) -> Result<T, WithError>
     where
         W: Future<Output = T>,
     {
-        self.valid_lease(name)?.with(Wait::No, work).await
+        self.lease(name).map_err(CallError::from)?.with(Wait::No, work).await
     }
 
     /// Releases everything that is held, all at once. Returns those of which it is not known that they were.
@@ -112,11 +113,21 @@ impl LeaseManager {
         released.await.into_iter().flatten().collect()
     }
 
-    /// Releases everything that is held and ends the manager's tasks. Acquires that wait end as unavailable, and so does
-    /// every later one.
+    /// Leaves every queue, then releases everything that is held, then ends the manager's tasks.
+    ///
+    /// Acquires that wait end as [`ShutDown`](CallError::ShutDown) once the cluster has confirmed that they wait no
+    /// more, and as unknown if it does not. Every later acquire ends as `ShutDown`. Returns the leases that may still be
+    /// held or waited for.
     pub async fn shutdown(&self) -> Vec<(LeaseName, CallError)> {
-        self.owner.shared.closing.cancel();
-        let failed = self.release_all().await;
+        let shared = &self.owner.shared;
+        shared.closing.cancel();
+        let settled = shared.settled.clone().drop_guard();
+        shared.claims.close();
+        shared.claims.wait().await;
+        // Before anything is released: the next in a queue may be one of ours.
+        let mut failed = self.settle_claims().await;
+        drop(settled);
+        failed.extend(self.release_all().await);
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
         for task in running {
@@ -125,6 +136,16 @@ impl LeaseManager {
             }
         }
         failed
+    }
+
+    /// Has no claim left of which it is not known whether it was granted. Returns those where that failed.
+    async fn settle_claims(&self) -> Vec<(LeaseName, CallError)> {
+        let shared = &self.owner.shared;
+        let settled = join_all(shared.all_in_doubt().into_iter().map(|hold| async move {
+            let settled = release_doubtful(shared, &hold).await;
+            settled.err().map(|error| (hold.name.clone(), error))
+        }));
+        settled.await.into_iter().flatten().collect()
     }
 
     /// Whether [`shutdown`](LeaseManager::shutdown) was called: no acquire succeeds ever after.
@@ -165,10 +186,6 @@ impl LeaseManager {
         }
         Ok(Lease { owner: self.owner.clone(), hold })
     }
-
-    fn valid_lease(&self, name: &str) -> Result<Lease, CallError> {
-        self.lease(name).map_err(|error| refused(Code::Invalid, &error.to_string()))
-    }
 }
 
 impl Owner {
@@ -180,11 +197,11 @@ impl Owner {
             let notices = self.shared.notices.clone();
             let told = CancellationToken::new();
             let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
-            tasks.push(tokio::spawn(async move {
+            tasks.push(tokio::spawn(pace::kept(async move {
                 let _last = all_told.drop_guard();
                 keeper::keep(shared, stop).await;
-            }));
-            tasks.push(tokio::spawn(async move { notices.tell(told).await }));
+            })));
+            tasks.push(tokio::spawn(pace::kept(async move { notices.tell(told).await })));
         }
     }
 }

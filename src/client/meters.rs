@@ -32,7 +32,7 @@ pub(super) fn not_acquired(error: &CallError) {
     let outcome = match error {
         CallError::Refused(_) => "refused",
         CallError::Unknown { .. } => "unknown",
-        CallError::Unavailable(_) => "unavailable",
+        CallError::Unavailable(_) | CallError::ShutDown => "unavailable",
     };
     counter!("tenure_client_acquires_total", "outcome" => outcome).increment(1);
 }

@@ -9,7 +9,7 @@
 //! | `manager`, `lease`, `guard`, `work` | what a program uses |
 //! | `options`, `state` | how a lease is held, and how its holder stands |
 //! | `hold`, `grant` | one lease as its holder knows it: grant, deadline, signals |
-//! | `operations`, `annotate` | what is asked of the cluster for one lease |
+//! | `operations`, `metadata` | what is asked of the cluster for one lease |
 //! | `keeper`, `shared` | the task that renews, and what it shares with the rest |
 //! | `listeners`, `meters` | who is told |
 //! | `lookout` | when to look at leases that somebody else may hold |
@@ -20,7 +20,6 @@
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
-mod annotate;
 pub(crate) mod attempts;
 mod call;
 mod coordinator;
@@ -35,6 +34,7 @@ mod lease;
 mod listeners;
 mod lookout;
 mod manager;
+mod metadata;
 mod meters;
 mod operations;
 mod options;

@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::task::JoinError;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::hold::Hold;
 use super::shared::{Order, Shared};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, Patience, meters};
 use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
-use crate::types::HolderId;
+use crate::types::{HolderId, wait_ms};
 
 /// Between two looks at a claim that was given up and still waits.
-const SETTLE_PAUSE: Duration = Duration::from_millis(25);
+const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+/// A claim that was given up and still waits after this is withdrawn by another request.
+const LEAVE_AFTER: Duration = Duration::from_millis(250);
 
 /// Acquires unless it is held already, and has it kept.
 pub(super) async fn acquire(
@@ -23,24 +27,19 @@ pub(super) async fn acquire(
     hold: &Arc<Hold>,
     options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
-    tokio::select! {
-        biased;
-        () = shared.closing.cancelled() => Err(CallError::Unavailable("the lease manager is shut down".to_owned())),
-        acquired = acquire_alone(shared, hold, options) => acquired,
-    }
-}
-
-async fn acquire_alone(
-    shared: &Arc<Shared>,
-    hold: &Arc<Hold>,
-    options: AcquireOptions,
-) -> Result<FencingToken, CallError> {
     let wait = options.wait_for(&hold.options());
     let begun = shared.now();
-    let queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()).await;
+    let queued = tokio::select! {
+        biased;
+        () = shared.closing.cancelled() => return Err(CallError::ShutDown),
+        queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()) => queued,
+    };
     let Ok(_alone) = queued else { return Err(refused(Code::WaitTimeout, "another acquire of it is under way here")) };
     let mut retries = options.retries;
     loop {
+        if shared.closing.is_cancelled() {
+            return Err(CallError::ShutDown);
+        }
         if let Some(token) = hold.token(shared.now()) {
             return Ok(token);
         }
@@ -54,7 +53,10 @@ async fn acquire_alone(
             return Err(error);
         }
         retries -= 1;
-        tokio::time::sleep(options.retry_delay).await;
+        tokio::select! {
+            () = shared.closing.cancelled() => {}
+            () = tokio::time::sleep(options.retry_delay) => {}
+        }
     }
 }
 
@@ -67,24 +69,89 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
         // The work of that time may not have ended: this one must not have its token.
         send_release(shared, hold, token).await?;
     }
-    let wait_ms = Some(wait.as_millis() as u64).filter(|wait| *wait > 0);
+    let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
     let claim = Acquire { wait_ms, ..claim_of(hold, &options) };
-    let doubt = Doubt { shared, hold, is_certain: false };
-    let patience = Patience::within(shared.options.operation_timeout);
     let sent = shared.now();
-    let granted = match shared.coordinator.acquire(hold.name.clone(), claim, patience).await {
-        Ok(lease) => confirm(shared, hold, lease, sent).await,
-        Err(error) => Err(error),
+    // From here until the answer it may be granted without this side knowing; a shutdown settles that.
+    hold.set_doubt(true);
+    let mut doubt = Doubt { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_certain: false };
+    let granted = match doubt.answer().await {
+        Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
+        Some(Err(error)) => Err(error),
+        None => return Err(doubt.settled(ended_by_shutdown(shared, hold).await)),
     };
-    hold.set_doubt(matches!(granted, Err(CallError::Unknown { .. })));
-    let (lease, sent) = doubt.settled(granted)?;
-    hold.granted(lease.token, time(&lease), sent, shared.now());
-    shared.look_at([hold.clone()]);
-    Ok(lease.token)
+    match granted {
+        Ok((lease, sent)) => {
+            let grant = || hold.granted(lease.token, time(&lease), sent, shared.now());
+            if shared.keep_granted(hold, grant) {
+                return Ok(doubt.settled(lease.token));
+            }
+            Err(doubt.settled(ended_by_shutdown(shared, hold).await))
+        }
+        Err(error) => {
+            hold.set_doubt(matches!(error, CallError::Unknown { .. }));
+            Err(doubt.settled(error))
+        }
+    }
+}
+
+/// A claim on its way, in a task of the manager: its caller may stop polling or be dropped. Aborted when dropped.
+#[derive(Debug)]
+pub(super) struct SentClaim {
+    task: AbortOnDropHandle<Option<Result<Lease, CallError>>>,
+    waits: bool,
+}
+
+impl SentClaim {
+    fn send(shared: &Shared, hold: &Hold, claim: Acquire) -> SentClaim {
+        let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
+        let patience = Patience::within(shared.options.operation_timeout);
+        let waits = claim.wait_ms.is_some();
+        let task = shared.claims.spawn(async move {
+            let mut answer = coordinator.acquire(name, claim, patience);
+            tokio::select! {
+                biased;
+                () = closing.cancelled() => {}
+                answer = &mut answer => return Some(answer),
+            }
+            // A claim that does not wait is answered soon, and could still be granted after it was given up.
+            if waits { None } else { tokio::time::timeout(LEAVE_AFTER, answer).await.ok() }
+        });
+        SentClaim { task: AbortOnDropHandle::new(task), waits }
+    }
+
+    /// `None`: the manager is shut down, and the claim was given up on its way.
+    fn answer(ended: Result<Option<Result<Lease, CallError>>, JoinError>) -> Option<Result<Lease, CallError>> {
+        ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    }
+
+    /// The answer to a claim that its caller has given up. A claim that waits in a queue is aborted instead, which has the
+    /// node withdraw it. Until the cluster knows the claim, an abort proves nothing: it may be applied later.
+    async fn last_answer(self, shared: &Shared, hold: &Hold) -> Option<Result<Lease, CallError>> {
+        let leave_at = shared.now() + shared.options.operation_timeout;
+        while self.waits && !self.task.is_finished() {
+            let known = matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }));
+            if known || shared.now() >= leave_at {
+                return None;
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        SentClaim::answer(self.task.await)
+    }
+}
+
+/// What an acquire that a shutdown ended came to, once the shutdown has settled it.
+async fn ended_by_shutdown(shared: &Shared, hold: &Hold) -> CallError {
+    shared.settled.cancelled().await;
+    if hold.is_in_doubt() {
+        let why = "the manager was shut down, and the claim may not have been withdrawn".to_owned();
+        return CallError::Unknown { why, last: None };
+    }
+    CallError::ShutDown
 }
 
 /// What is asked for under these options, without a wait.
-pub(super) fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
+fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
     Acquire {
         holder: hold.holder.clone(),
         ttl_ms: options.ttl_ms(),
@@ -125,14 +192,24 @@ async fn confirm(
 pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bool, CallError> {
     let _alone = hold.operation.lock().await;
     if hold.granted_token().is_none() {
-        return if hold.is_in_doubt() { release_doubtful(shared, hold).await } else { Ok(false) };
+        return match hold.unreleased() {
+            Some(token) => send_release(shared, hold, token).await,
+            None if hold.is_in_doubt() => release_doubtful(shared, hold).await,
+            None => Ok(false),
+        };
     }
     if !drain(hold).await {
         return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to lapse"));
     }
     // Nobody here may believe in it once the cluster might not.
     match hold.give_up() {
-        Some(token) => send_release(shared, hold, token).await,
+        Some(token) => {
+            let released = send_release(shared, hold, token).await;
+            if released.is_err() {
+                hold.set_leftover(token);
+            }
+            released
+        }
         None => Ok(false),
     }
 }
@@ -155,12 +232,26 @@ async fn drain(hold: &Hold) -> bool {
     in_time
 }
 
+/// Releases a grant. If the answer does not say whether it was released, the cluster's history does.
 pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
     let release = Release { holder: hold.holder.clone(), token };
     let patience = Patience::within(shared.options.operation_timeout);
-    let released = shared.coordinator.release(hold.name.clone(), release, patience).await?.released;
+    let released = match shared.coordinator.release(hold.name.clone(), release, patience).await {
+        Ok(answer) => answer.released,
+        Err(unknown @ CallError::Unknown { .. }) => was_released(shared, hold, token).await.ok_or(unknown)?,
+        Err(error) => return Err(error),
+    };
     hold.forget_leftover(token);
     Ok(released)
+}
+
+/// Whether the grant was released, if the cluster says that it is over.
+async fn was_released(shared: &Shared, hold: &Hold, token: FencingToken) -> Option<bool> {
+    match standing(shared, hold).await.ok()? {
+        Standing::Holds { lease, .. } if lease.token == token => None,
+        Standing::Ended { event } => Some(event.token == token && event.event == EventKind::Released),
+        _ => Some(false),
+    }
 }
 
 /// Gives the lease to a waiter, or to the first one.
@@ -221,22 +312,32 @@ pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallErro
     }
 }
 
-/// Releases what a claim may have got that nobody waits for any more.
-pub(super) async fn settle_doubt(shared: &Arc<Shared>, hold: &Arc<Hold>) {
+/// Releases the grant of a claim whose caller has given up, if there is one.
+pub(super) async fn settle_doubt(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
     let _alone = hold.operation.lock().await;
-    if hold.granted_token().is_none() && hold.is_in_doubt() {
-        // What fails lapses.
-        let _ = release_doubtful(shared, hold).await;
+    if hold.granted_token().is_some() || !hold.is_in_doubt() {
+        return;
+    }
+    let answer = match claim {
+        Some(claim) => claim.last_answer(shared, hold).await,
+        None => None,
+    };
+    // A release that fails leaves a lease that expires.
+    match answer {
+        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_doubt(false),
+        _ => _ = release_doubtful(shared, hold).await,
     }
 }
 
-async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
-    let give_up = shared.now() + shared.options.operation_timeout;
+/// Releases what a claim got that has no answer, or withdraws it if it still waits.
+pub(super) async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
+    let leave_at = shared.now() + LEAVE_AFTER;
     let released = loop {
         match standing(shared, hold).await? {
             Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
             // Its turn could come before the cluster sees that nobody waits any more.
-            Standing::Waits { .. } if shared.now() < give_up => tokio::time::sleep(SETTLE_PAUSE).await,
+            Standing::Waits { .. } if shared.now() < leave_at => tokio::time::sleep(SETTLE_PAUSE).await,
+            Standing::Waits { .. } => break leave_queue(shared, hold).await?,
             _ => break false,
         }
     };
@@ -244,7 +345,18 @@ async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<bool, CallErro
     Ok(released)
 }
 
-async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, CallError> {
+/// Leaves the queue: claims once more with the shortest wait, whose end is a committed one.
+async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
+    let claim = Acquire { wait_ms: Some(1), ..claim_of(hold, &hold.options()) };
+    let patience = Patience::within(shared.options.operation_timeout);
+    match shared.coordinator.acquire(hold.name.clone(), claim, patience).await {
+        Ok(lease) => send_release(shared, hold, lease.token).await,
+        Err(CallError::Refused(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, CallError> {
     let patience = Patience::within(shared.options.operation_timeout);
     let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), patience).await?;
     Ok(explained.standing.unwrap_or(Standing::Unknown))
@@ -254,10 +366,19 @@ async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, CallError> {
 struct Doubt<'a> {
     shared: &'a Shared,
     hold: &'a Arc<Hold>,
+    /// Without an answer so far.
+    claim: Option<SentClaim>,
     is_certain: bool,
 }
 
 impl Doubt<'_> {
+    async fn answer(&mut self) -> Option<Result<Lease, CallError>> {
+        let ended = (&mut self.claim.as_mut().expect("a claim is answered once").task).await;
+        // A claim that panicked has ended, too: it must not be waited for again.
+        self.claim = None;
+        SentClaim::answer(ended)
+    }
+
     fn settled<T>(mut self, value: T) -> T {
         self.is_certain = true;
         value
@@ -268,7 +389,7 @@ impl Drop for Doubt<'_> {
     fn drop(&mut self) {
         if !self.is_certain {
             self.hold.set_doubt(true);
-            self.shared.order(Order::Settle { hold: self.hold.clone() });
+            self.shared.order(Order::Settle { hold: self.hold.clone(), claim: self.claim.take() });
         }
     }
 }

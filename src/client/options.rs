@@ -301,4 +301,18 @@ mod tests {
         assert!(bad.iter().all(|options| options.check().is_err()));
         assert!(LeaseOptions::new().infinite().limit(3).check().is_ok());
     }
+
+    #[test]
+    fn options_at_their_bounds_are_taken() {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let ms = Duration::from_millis(1);
+        let ttl = |ttl| LeaseOptions::new().ttl(ttl).check();
+        assert_eq!((ttl(100 * ms), ttl(DAY)), (Ok(()), Ok(())));
+        assert_eq!((ttl(99 * ms), ttl(DAY + ms)), (Err(InvalidValue::Ttl(99)), Err(InvalidValue::Ttl(86_400_001))));
+        let delay = |delay| LeaseOptions::new().lock_delay(delay).check();
+        assert_eq!((delay(DAY), delay(DAY + ms)), (Ok(()), Err(InvalidValue::LockDelay(86_400_001))));
+        let limit = |limit| LeaseOptions::new().limit(limit).check();
+        assert_eq!((limit(1), limit(10_000)), (Ok(()), Ok(())));
+        assert_eq!((limit(0), limit(10_001)), (Err(InvalidValue::Limit(0)), Err(InvalidValue::Limit(10_001))));
+    }
 }

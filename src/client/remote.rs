@@ -5,14 +5,14 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::attempts::Repeat;
-use super::call::Call;
+use super::call::{Body, Call, WaitFor};
 use super::coordinator::{Answer, Coordinator, Events};
 use super::{CallError, Endpoints, Patience, Watch};
 use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
-    Renew, RenewBatch, Renewed, Revoked,
+    Renew, RenewBatch, Renewed, Revoked, TtlMs, UpdateMetadata,
 };
-use crate::types::{HolderId, LeaseName};
+use crate::types::{HolderId, LeaseName, wait_ms};
 
 /// Time for one request, all attempts together, beside what it waits for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,6 +22,10 @@ const PAGE: u32 = 1000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A node closes an idle connection after 60 s; one that is used in that very moment would break.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Bounds of the time between two probes of the node at which a claim waits.
+const SHORTEST_PROBE_INTERVAL: Duration = Duration::from_millis(500);
+const LONGEST_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A client of a remote cluster. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
@@ -70,19 +74,23 @@ impl Remote {
     }
 
     /// Claims a lease. Sent again when the answer is lost: the same holder claims again without harm.
+    ///
+    /// While it waits in the queue, the node that has the request is asked every third of the ttl (0.5 to 10 s) whether
+    /// it is ready. If it does not say so within as long again, the wait goes on at the next node, and keeps its place.
     pub async fn acquire(&self, name: &LeaseName, claim: &Acquire) -> Result<Lease, CallError> {
         let claim = claim.clone();
+        let probe = probe_interval(claim.ttl_ms);
         let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
         let body = move |waited: Duration| {
-            let left = wait.saturating_sub(waited).as_millis() as u64;
+            let left = wait_ms(wait.saturating_sub(waited));
             to_json(&Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
         };
         let call = Call {
             body: Some(Box::new(body)),
-            patience: self.patience.plus(wait),
+            wait: Some(WaitFor { longest: wait, probe }).filter(|_| !wait.is_zero()),
             ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
         };
-        call.send(&self.http, &self.endpoints).await
+        self.send(call).await
     }
 
     /// Keeps a lease. Sent again when the answer is lost.
@@ -96,10 +104,15 @@ impl Remote {
         self.post("v1/renew".to_owned(), batch, Repeat::Renewal).await
     }
 
-    /// Gives a lease back. Not sent again: whoever has no answer may ask who holds the lease, or release again and
-    /// take `released: false` for an earlier success.
+    /// Gives a lease back. Sent again when the answer is lost: the token names one grant, which ends once. If a later
+    /// attempt finds nothing held, the outcome is unknown: an earlier attempt may have released the lease, or it had
+    /// ended before.
     pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
-        self.post(format!("v1/leases/{name}/release"), release, Repeat::Never).await
+        let json = to_json(release);
+        let path = format!("v1/leases/{name}/release");
+        let body = Some(Box::new(move |_| json.clone()) as Body);
+        let call = Call { body, ..self.call(Method::POST, path, Repeat::Release) };
+        call.send(&self.http, &self.endpoints).await?.released()
     }
 
     /// Gives a lease to a waiter. Not sent again.
@@ -107,16 +120,36 @@ impl Remote {
         self.post(format!("v1/leases/{name}/handover"), hand_over, Repeat::Never).await
     }
 
+    /// Replaces the metadata of a held lease. Sent again when the answer is lost.
+    pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<Lease, CallError> {
+        self.post(format!("v1/leases/{name}/metadata"), update, Repeat::Claim).await
+    }
+
     /// Takes a lease from all its holders. Not sent again: a second revoke could hit the next holder.
     pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
         let query = vec![("reason", reason.to_owned())];
         let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), Repeat::Never) };
-        call.send(&self.http, &self.endpoints).await
+        self.send(call).await
     }
 
-    /// One lease; refused as `not_found` when nothing is remembered of it.
+    /// One lease; refused as `not_found` when nothing is remembered of it. Its `holders` are complete: those that do not
+    /// fit into the first answer are read page by page.
     pub async fn get(&self, name: &LeaseName) -> Result<Lease, CallError> {
-        self.read(format!("v1/leases/{name}"), Vec::new()).await
+        let mut lease: Lease = self.read(format!("v1/leases/{name}"), Vec::new()).await?;
+        let query = ListQuery {
+            prefix: name.to_string(),
+            states: "active".to_owned(),
+            limit: Some(PAGE),
+            ..ListQuery::default()
+        };
+        while let Some(cursor) = lease.holders_cursor.take() {
+            let page = self.list(&query, Some(&cursor)).await?;
+            let longer_name = page.leases.iter().position(|held| held.name != lease.name);
+            let more = page.leases.into_iter().take(longer_name.unwrap_or(usize::MAX));
+            lease.holders.get_or_insert_default().extend(more);
+            lease.holders_cursor = page.cursor.filter(|_| longer_name.is_none());
+        }
+        Ok(lease)
     }
 
     pub async fn history(&self, name: &LeaseName) -> Result<History, CallError> {
@@ -162,7 +195,7 @@ impl Remote {
     {
         let json = to_json(body);
         let call = Call { body: Some(Box::new(move |_| json.clone())), ..self.call(Method::POST, path, repeat) };
-        call.send(&self.http, &self.endpoints).await
+        self.send(call).await
     }
 
     async fn read<A>(&self, path: String, query: Vec<(&'static str, String)>) -> Result<A, CallError>
@@ -170,11 +203,15 @@ impl Remote {
         A: serde::de::DeserializeOwned,
     {
         let call = Call { query, ..self.call(Method::GET, path, Repeat::Read) };
-        call.send(&self.http, &self.endpoints).await
+        self.send(call).await
+    }
+
+    async fn send<A: serde::de::DeserializeOwned>(&self, call: Call) -> Result<A, CallError> {
+        Ok(call.send(&self.http, &self.endpoints).await?.answer)
     }
 
     fn call(&self, method: Method, path: String, repeat: Repeat) -> Call {
-        Call { method, path, query: Vec::new(), body: None, repeat, patience: self.patience }
+        Call { method, path, query: Vec::new(), body: None, repeat, patience: self.patience, wait: None }
     }
 
     /// The same cluster, asked with another patience.
@@ -202,6 +239,11 @@ impl Coordinator for Remote {
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
         let remote = self.patient(patience);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
+    }
+
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
+        let remote = self.patient(patience);
+        Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
@@ -239,6 +281,15 @@ impl Events for Watch {
     fn place(&self) -> Option<EventId> {
         Watch::place(self)
     }
+}
+
+/// How often a node is asked whether it is ready while a claim waits at it.
+fn probe_interval(ttl: Option<TtlMs>) -> Duration {
+    let third = match ttl {
+        Some(TtlMs::Millis(ttl)) => Duration::from_millis(ttl / 3),
+        Some(TtlMs::Infinite) | None => LONGEST_PROBE_INTERVAL,
+    };
+    third.clamp(SHORTEST_PROBE_INTERVAL, LONGEST_PROBE_INTERVAL)
 }
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::hold::Hold;
 use super::listeners::Notices;
+use super::operations::SentClaim;
 use super::{Coordinator, ManagerOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
@@ -24,6 +26,10 @@ pub(super) struct Shared {
     pub wake: Notify,
     /// Nothing is acquired any more.
     pub closing: CancellationToken,
+    /// After that: every claim that was under way is settled, or given up.
+    pub settled: CancellationToken,
+    /// Claims under way.
+    pub claims: TaskTracker,
     known: Mutex<Known>,
     agenda: Mutex<Agenda>,
     orders: Mutex<Vec<Order>>,
@@ -34,7 +40,7 @@ pub(super) enum Order {
     /// Release a lease, and let the next guard of this process have it only then.
     Release { hold: Arc<Hold>, permit: Option<OwnedMutexGuard<()>> },
     /// A claim was given up on its way: release what it may have got.
-    Settle { hold: Arc<Hold> },
+    Settle { hold: Arc<Hold>, claim: Option<SentClaim> },
     /// The lease is lost here and the work has ended: the cluster need not wait for it to lapse.
     GiveBack { hold: Arc<Hold>, token: FencingToken },
 }
@@ -55,6 +61,8 @@ impl Shared {
             notices: Arc::default(),
             wake: Notify::new(),
             closing: CancellationToken::new(),
+            settled: CancellationToken::new(),
+            claims: TaskTracker::new(),
             known: Mutex::default(),
             agenda: Mutex::default(),
             orders: Mutex::default(),
@@ -88,6 +96,26 @@ impl Shared {
         holds.into_iter().for_each(|hold| agenda.insert(Duration::ZERO, &hold));
         drop(agenda);
         self.wake.notify_one();
+    }
+
+    /// Makes the grant, and has it kept. `false`: the manager is shut down, and nothing was done.
+    pub fn keep_granted(&self, hold: &Arc<Hold>, grant: impl FnOnce()) -> bool {
+        let mut agenda = self.agenda();
+        // Under the lock that a shutdown takes to see what is held: it sees this grant, or this sees the shutdown.
+        if self.closing.is_cancelled() {
+            return false;
+        }
+        grant();
+        agenda.insert(Duration::ZERO, hold);
+        drop(agenda);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Leases of which it is not known whether a claim was granted.
+    pub fn all_in_doubt(&self) -> Vec<Arc<Hold>> {
+        let known = self.known.lock().expect(UNPOISONED);
+        known.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_in_doubt()).collect()
     }
 
     pub fn all_held(&self) -> Vec<Arc<Hold>> {

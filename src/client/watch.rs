@@ -20,10 +20,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct Watch {
     remote: Remote,
     prefix: String,
-    /// Up to here everything was received: where a broken stream goes on.
-    received: Option<EventId>,
-    /// Up to here everything was returned.
-    returned: Option<EventId>,
+    /// Up to here everything was returned. All that was received is returned before a stream is opened again.
+    place: Option<EventId>,
     open: Option<Open>,
     ready: VecDeque<(Option<EventId>, Option<Event>)>,
 }
@@ -36,12 +34,12 @@ struct Open {
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, received: after, returned: after, open: None, ready: VecDeque::new() }
+        Watch { remote, prefix, place: after, open: None, ready: VecDeque::new() }
     }
 
     /// Where the stream is: everything up to and with it has been returned. A new watch may go on from here.
     pub fn place(&self) -> Option<EventId> {
-        self.returned
+        self.place
     }
 
     /// Waits for the next transition.
@@ -53,7 +51,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Event, CallError> {
         loop {
             while let Some((place, event)) = self.ready.pop_front() {
-                self.returned = place.or(self.returned);
+                self.place = place.or(self.place);
                 if let Some(event) = event {
                     return Ok(event);
                 }
@@ -77,7 +75,6 @@ impl Watch {
             // `lagged` the stream ends, and is opened again behind the last place.
             let event = serde_json::from_str::<Event>(&frame.data).ok();
             let place = frame.id.and_then(|id| id.parse().ok());
-            self.received = place.or(self.received);
             self.ready.push_back((place, event));
         }
     }
@@ -87,7 +84,7 @@ impl Watch {
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
-        query.extend(self.received.map(|place| ("after", place.to_string())));
+        query.extend(self.place.map(|place| ("after", place.to_string())));
         for attempt in 0.. {
             let (place, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");

@@ -43,3 +43,9 @@ pub enum WithError {
     #[error("the lease was lost while the work was done: {0}")]
     Lost(Loss),
 }
+
+impl From<Loss> for WithError {
+    fn from(why: Loss) -> WithError {
+        WithError::Lost(why)
+    }
+}

@@ -15,17 +15,25 @@ pub struct HttpLimits {
     pub max_waits: usize,
     /// Open watches.
     pub max_watches: usize,
+    /// MiB of memory for the bodies of all requests. A quarter is for claims, the rest for what keeps or frees a lease.
+    pub body_budget_mib: usize,
 }
 
 impl Default for HttpLimits {
     fn default() -> HttpLimits {
-        HttpLimits { max_connections: 25_000, max_requests: 1_024, max_waits: 10_000, max_watches: 10_000 }
+        HttpLimits {
+            max_connections: 25_000,
+            max_requests: 1_024,
+            max_waits: 10_000,
+            max_watches: 10_000,
+            body_budget_mib: 64,
+        }
     }
 }
 
 const MOST: u64 = 1_000_000;
 
-const NUMBERS: [Number<HttpLimits>; 4] = [
+const NUMBERS: [Number<HttpLimits>; 5] = [
     Number {
         key: "max_connections",
         min: 16,
@@ -55,6 +63,14 @@ const NUMBERS: [Number<HttpLimits>; 4] = [
         max: MOST,
         get: |limits| limits.max_watches as u64,
         set: |limits, value| limits.max_watches = value as usize,
+    },
+    Number {
+        key: "body_budget_mib",
+        // The largest body fits into the share for it.
+        min: 4,
+        max: 16_384,
+        get: |limits| limits.body_budget_mib as u64,
+        set: |limits, value| limits.body_budget_mib = value as usize,
     },
 ];
 

@@ -10,6 +10,9 @@ const DEFAULT_TTL_MS: u64 = 30_000;
 /// Longest time between two ticks while anything has a deadline, in milliseconds.
 const DEFAULT_TICK_MS: u64 = 1_000;
 
+/// Highest `max_waiters`: so many waiters without metadata are below [`MAX_NAME_BYTES_KEPT`](crate::lease::MAX_NAME_BYTES_KEPT).
+const MOST_WAITERS: u64 = 100_000;
+
 /// The lease machine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
@@ -110,7 +113,7 @@ const NUMBERS: [Number<LeaseSettings>; 7] = [
     Number {
         key: "max_waiters",
         min: 0,
-        max: 1_000_000,
+        max: MOST_WAITERS,
         get: |settings| settings.limits.max_waiters.into(),
         set: |settings, value| settings.limits.max_waiters = narrow(value),
     },

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub use address::is_loopback;
 pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy};
-pub use nodes::{MemberConfig, NodeEntry};
+pub use nodes::{MAX_NODES, MemberConfig, NodeEntry};
 pub use raft::RaftTimings;
 use reader::Reader;
 

@@ -64,13 +64,15 @@ const NUMBERS: [Number<RaftTimings>; 6] = [
     Number {
         key: "election_timeout_min_ms",
         min: 50,
-        max: 60_000,
+        // The longest timeout is above it.
+        max: 59_999,
         get: |timings| timings.election_timeout_min_ms,
         set: |timings, value| timings.election_timeout_min_ms = value,
     },
     Number {
         key: "election_timeout_max_ms",
-        min: 50,
+        // The shortest timeout is below it.
+        min: 51,
         max: 60_000,
         get: |timings| timings.election_timeout_max_ms,
         set: |timings, value| timings.election_timeout_max_ms = value,
@@ -92,7 +94,8 @@ const NUMBERS: [Number<RaftTimings>; 6] = [
     Number {
         key: "snapshot_keep",
         min: 0,
-        max: 100_000_000,
+        // `snapshot_every` is above it.
+        max: 99_999_999,
         get: |timings| timings.snapshot_keep,
         set: |timings, value| timings.snapshot_keep = value,
     },

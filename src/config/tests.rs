@@ -101,11 +101,16 @@ fn nodes_do_not_share_ids_addresses_or_folders() {
 
 #[test]
 fn an_open_network_must_be_asked_for() {
-    let text = one_node("cluster = \"a\"").replace("127.0.0.1:7101", "10.0.0.1:7101");
-    let found = problems(&text);
-    assert!(matches!(found.as_slice(), [one] if one.contains("allow_insecure_network = true")), "{found:?}");
-    let config = Config::parse(&format!("allow_insecure_network = true\n{text}"), Path::new("")).expect("asked for");
-    assert!(config.warnings().iter().any(|warning| warning.starts_with("allow_insecure_network")));
+    for address in ["127.0.0.1:7101", "127.0.0.1:7201"] {
+        for open in ["10.0.0.1:7301", "[2001:db8::1]:7301", "tenure.example:7301"] {
+            let text = one_node("cluster = \"a\"").replace(address, open);
+            let found = problems(&text);
+            assert!(matches!(found.as_slice(), [one] if one.contains("allow_insecure_network = true")), "{found:?}");
+            let asked = format!("allow_insecure_network = true\n{text}");
+            let config = Config::parse(&asked, Path::new("")).expect("asked for");
+            assert!(config.warnings().iter().any(|warning| warning.starts_with("allow_insecure_network")));
+        }
+    }
 }
 
 #[test]
@@ -124,4 +129,161 @@ fn a_broken_file_says_where() {
     assert!(matches!(found.as_slice(), [one] if one.contains("line 1")), "{found:?}");
     let missing = Config::load(Path::new("/nowhere/cluster.toml")).expect_err("there is no such file");
     assert!(missing.to_string().starts_with("cannot read /nowhere/cluster.toml"), "{missing}");
+}
+
+/// A number of the file with its bounds, and the settings beside it that its lowest and its highest value need.
+struct Bound {
+    section: &'static str,
+    key: &'static str,
+    min: i64,
+    max: i64,
+    beside_min: &'static str,
+    beside_max: &'static str,
+    get: fn(&Config) -> u64,
+}
+
+fn bound(section: &'static str, key: &'static str, min: i64, max: i64, get: fn(&Config) -> u64) -> Bound {
+    Bound { section, key, min, max, beside_min: "", beside_max: "", get }
+}
+
+impl Bound {
+    fn beside_min(self, beside_min: &'static str) -> Bound {
+        Bound { beside_min, ..self }
+    }
+
+    fn beside_max(self, beside_max: &'static str) -> Bound {
+        Bound { beside_max, ..self }
+    }
+
+    fn parse(&self, number: i64, beside: &str) -> Result<Config, Problems> {
+        let Bound { section, key, .. } = self;
+        let text = one_node(&format!("cluster = \"a\"\n[{section}]\n{key} = {number}\n{beside}"));
+        Config::parse(&text, Path::new(""))
+    }
+}
+
+/// Every number of the table in docs/operations.md.
+fn bounds() -> Vec<Bound> {
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+    let raft = [
+        bound("raft", "heartbeat_interval_ms", 10, 10_000, |config| config.raft.heartbeat_interval_ms)
+            .beside_max("election_timeout_min_ms = 30000\nelection_timeout_max_ms = 60000"),
+        bound("raft", "election_timeout_min_ms", 50, 59_999, |config| config.raft.election_timeout_min_ms)
+            .beside_min("heartbeat_interval_ms = 10")
+            .beside_max("election_timeout_max_ms = 60000"),
+        bound("raft", "election_timeout_max_ms", 51, 60_000, |config| config.raft.election_timeout_max_ms)
+            .beside_min("heartbeat_interval_ms = 10\nelection_timeout_min_ms = 50"),
+        bound("raft", "drift_permille", 1, 200, |config| config.raft.drift_permille),
+        bound("raft", "snapshot_every", 100, 100_000_000, |config| config.raft.snapshot_every)
+            .beside_min("snapshot_keep = 0"),
+        bound("raft", "snapshot_keep", 0, 99_999_999, |config| config.raft.snapshot_keep)
+            .beside_max("snapshot_every = 100000000"),
+    ];
+    let lease = [
+        bound("lease", "default_ttl_ms", 100, DAY_MS, |config| config.ttl.default_ms),
+        bound("lease", "min_ttl_ms", 100, DAY_MS, |config| config.ttl.min_ms).beside_max("default_ttl_ms = 86400000"),
+        bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).beside_min("default_ttl_ms = 100"),
+        bound("lease", "max_leases", 1, 10_000_000, |config| config.lease.limits.max_leases),
+        bound("lease", "max_waiters", 0, 100_000, |config| config.lease.limits.max_waiters.into()),
+        bound("lease", "patience_ms", 1_000, 600_000, |config| config.lease.limits.patience_ms),
+        bound("lease", "history", 1, 1_000, |config| config.lease.limits.history.into()),
+        bound("lease", "ended_keep_ms", 0, 7 * DAY_MS, |config| config.lease.limits.ended_keep_ms),
+        bound("lease", "ended_keep", 0, 1_000_000, |config| config.lease.limits.ended_keep),
+        bound("lease", "tick_ms", 50, 60_000, |config| config.lease.tick_ms),
+    ];
+    let http = [
+        bound("http", "max_connections", 16, 1_000_000, |config| config.http.max_connections as u64),
+        bound("http", "max_requests", 16, 16_384, |config| config.http.max_requests as u64),
+        bound("http", "max_waits", 0, 16_384, |config| config.http.max_waits as u64),
+        bound("http", "max_watches", 0, 1_000_000, |config| config.http.max_watches as u64),
+        bound("http", "body_budget_mib", 4, 16_384, |config| config.http.body_budget_mib as u64),
+    ];
+    raft.into_iter().chain(lease).chain(http).collect()
+}
+
+#[test]
+fn numbers_are_taken_up_to_their_bounds() {
+    for bound in bounds() {
+        let Bound { section, key, min, max, .. } = bound;
+        for (number, beside) in [(min, bound.beside_min), (max, bound.beside_max)] {
+            let taken = bound.parse(number, beside).unwrap_or_else(|problems| panic!("{key} = {number}: {problems}"));
+            assert_eq!((bound.get)(&taken), number as u64, "{section}.{key}");
+        }
+        for (number, beside) in [(min - 1, bound.beside_min), (max + 1, bound.beside_max)] {
+            let Problems(refused) = bound.parse(number, beside).expect_err(key);
+            assert_eq!(refused, [format!("{section}.{key}: {number} is outside {min} to {max}")]);
+        }
+    }
+}
+
+#[test]
+fn every_number_of_the_example_has_a_tested_bound() {
+    let is_number = |value: &str| value.trim().parse::<i64>().is_ok();
+    let settings = THREE.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
+    let mut keys: Vec<&str> = settings.filter(|(_, value)| is_number(value)).map(|(key, _)| key).collect();
+    let mut tested: Vec<&str> = bounds().iter().map(|bound| bound.key).collect();
+    keys.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(tested, keys);
+}
+
+#[test]
+fn timings_are_taken_up_to_where_they_clash() {
+    let clashes =
+        |raft: &str| match Config::parse(&one_node(&format!("cluster = \"a\"\n[raft]\n{raft}")), Path::new("")) {
+            Ok(_) => Vec::new(),
+            Err(Problems(problems)) => problems,
+        };
+    for (fits, clash, key) in [
+        (
+            "heartbeat_interval_ms = 80\nelection_timeout_min_ms = 240",
+            "heartbeat_interval_ms = 80\nelection_timeout_min_ms = 239",
+            "raft.heartbeat_interval_ms: 80 must fit 3 times",
+        ),
+        (
+            "election_timeout_min_ms = 324",
+            "election_timeout_min_ms = 325",
+            "raft.election_timeout_min_ms: 325 must be below",
+        ),
+        (
+            "snapshot_every = 2001",
+            "snapshot_every = 2000",
+            "raft.snapshot_keep: 2000 must be below snapshot_every, 2000",
+        ),
+    ] {
+        assert_eq!(clashes(fits), Vec::<String>::new(), "{fits}");
+        let found = clashes(clash);
+        assert!(matches!(found.as_slice(), [one] if one.starts_with(key)), "{clash}: {found:?}");
+    }
+}
+
+#[test]
+fn a_file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
+    let node = |id: usize| {
+        let (http, peer) = (8000 + id, 9000 + id);
+        format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"{id}\"\n")
+    };
+    let file = |name: usize, nodes: usize| {
+        format!("cluster = \"{}\"\n{}", "c".repeat(name), (1..=nodes).map(node).collect::<String>())
+    };
+    let config = Config::parse(&file(100, 15), Path::new("")).expect("both are at their bound");
+    assert_eq!((config.cluster.len(), config.nodes.len()), (100, 15));
+    assert_eq!(problems(&file(100, 16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
+    assert_eq!(problems(&file(100, 0)), ["node: a cluster has 1 to 15 nodes, found 0"]);
+    let found = problems(&file(101, 15));
+    assert!(matches!(found.as_slice(), [one] if one.contains("must be at most 100 letters")), "{found:?}");
+}
+
+#[test]
+fn a_file_is_read_up_to_1_mib() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cluster.toml");
+    let mut text = one_node("cluster = \"a\"");
+    text.push_str(&"#".repeat((1 << 20) - text.len()));
+    std::fs::write(&path, &text).expect("it is written");
+    assert_eq!(Config::load(&path).expect("it is at the bound").cluster, "a");
+    text.push('#');
+    std::fs::write(&path, &text).expect("it is written");
+    let refused = Config::load(&path).expect_err("it is above the bound");
+    assert!(matches!(refused, ConfigError::TooLarge { bytes: 1_048_577, .. }), "{refused}");
 }

@@ -53,7 +53,11 @@ impl Election {
     /// # Errors
     ///
     /// The name is not a lease's name, or an option is outside the bounds of every cluster.
-    pub fn new(manager: &LeaseManager, name: &str, options: ElectionOptions) -> Result<Election, InvalidValue> {
+    pub fn new(
+        manager: &LeaseManager,
+        name: impl AsRef<str>,
+        options: ElectionOptions,
+    ) -> Result<Election, InvalidValue> {
         view::established(&options.metadata, view::LONGEST_TOKEN)?;
         let lease_options: LeaseOptions = options.lease.clone().metadata(options.metadata.clone());
         let lease = manager.lease_with(name, lease_options)?;
@@ -80,7 +84,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those that waiting does not mend: the cluster refuses the request as such, or the manager was shut down.
+    /// Those that waiting does not mend: the cluster refuses the request as such, or the manager or its node was shut
+    /// down. An unknown outcome is returned only then: this candidate may still be in the queue.
     pub async fn campaign(&self) -> Result<Leadership, CallError> {
         let candidate = &self.candidate;
         let _idle_at_the_end = Idle(candidate);
@@ -142,8 +147,8 @@ impl Candidate {
     /// Whether another try may end otherwise.
     fn is_worth_waiting(&self, error: &CallError) -> bool {
         match error {
-            CallError::Unknown { .. } => true,
-            CallError::Unavailable(_) => !self.manager.is_shut_down(),
+            CallError::Unknown { .. } | CallError::Unavailable(_) => !self.manager.is_shut_down(),
+            CallError::ShutDown => false,
             CallError::Refused(problem) => matches!(
                 problem.code,
                 Code::Held
@@ -151,6 +156,7 @@ impl Candidate {
                     | Code::WaitTimeout
                     | Code::WaitAbandoned
                     | Code::QueueFull
+                    | Code::LeaseFull
                     | Code::TooManyLeases
                     // By the renewal of a grant that was waited for: it had ended again.
                     | Code::Lost

@@ -92,7 +92,7 @@ impl Leadership {
         let fenced = fenced.map_err(EstablishError::Fencing)?;
         let metadata = view::established(&self.candidate.options.metadata, self.token());
         let metadata = metadata.expect("checked with the longest token when the election was made");
-        match self.guard.annotate(metadata).await {
+        match self.guard.update_metadata(metadata).await {
             Ok(true) if self.is_leader() => {
                 self.is_established.store(true, Ordering::Relaxed);
                 Ok(fenced)
@@ -107,7 +107,7 @@ impl Leadership {
     /// # Errors
     ///
     /// [`TooEarly`](ResignError::TooEarly): still the leader. Otherwise as [`Lease::release`]: not the leader any more,
-    /// and the successor may have to wait for the ttl.
+    /// and the successor may have to wait for the ttl. Resigning again tries once more.
     ///
     /// [`Lease::release`]: crate::client::Lease::release
     pub async fn resign(&self) -> Result<bool, ResignError> {
@@ -122,7 +122,7 @@ impl Leadership {
     ///
     /// As [`Lease::release`](crate::client::Lease::release).
     pub async fn resign_now(&self) -> Result<bool, CallError> {
-        match self.is_leader() {
+        match self.is_leader() || self.guard.is_unreleased() {
             true => Lease::release(&self.guard).await,
             false => Ok(false),
         }

@@ -169,6 +169,8 @@ mod tests {
         assert_eq!(raised(&mut rooms, "a", 5).unwrap(), Step::Inside("a".into()));
         assert_eq!(raised(&mut rooms, "0", 1).unwrap(), Step::Inside("0".into()));
         assert!(matches!(raised(&mut rooms, "one more", 9), Err(Refused::TooManyResources)));
+        let longest = "x".repeat(MAX_RESOURCE_BYTES);
+        assert_eq!(raised(&mut Rooms::default(), &longest, 9).unwrap(), Step::Inside(longest.as_str().into()));
         for name in ["", &"x".repeat(MAX_RESOURCE_BYTES + 1)] {
             assert!(matches!(rooms.step(name, token(9)), Err(Refused::ResourceName { .. })));
         }

@@ -1,11 +1,12 @@
-//! How much a node has in hand for its clients at once. What is above a bound is refused before its body is read: that
-//! costs a small part of what serving it would, and memory and answer times stay bounded.
+//! How much a node has in hand for its clients at once. What is above a bound is refused before its body is parsed: that
+//! costs a small part of what serving it would, and memory and answer times stay bounded. A request is counted from the
+//! moment its body is complete: a client that sends slowly takes no place from the others.
 //!
 //! Of the requests in hand only some are carried out at a time; the others wait for their turn, for a short time.
 //! More at a time would not be done sooner, and whoever comes later would wait behind all of them for the processor.
 //!
 //! What keeps or frees a lease takes no place here, so those who hold leases get in when others do not. Their number is
-//! bounded by that of connections: each has one request in hand.
+//! bounded by that of connections: each has one request in hand. Their bodies are bounded by the budget in `body`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use metrics::{Counter, counter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::app::App;
+use super::body::BodyBudget;
 use super::refusal::Refused;
 use crate::api::Code;
 use crate::config::HttpLimits;
@@ -35,6 +37,8 @@ pub(super) struct Admission {
     /// Claims that wait in a queue.
     pub waits: Places,
     pub watches: Places,
+    /// Memory for bodies.
+    pub bodies: BodyBudget,
 }
 
 /// So many places of one kind.
@@ -50,11 +54,16 @@ pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The place of a request whose turn it is. Handlers name it before the body.
+/// The place of a request whose turn it is. Handlers of requests without a body extract it; the others take it once the
+/// body is complete.
 pub(super) struct Turn {
     _place: Place,
     _permit: OwnedSemaphorePermit,
 }
+
+/// Refuses a request with a body while the node has no place for it, before the body is read. It takes no place: only
+/// [`Admission::turn`] does, once the body is complete.
+pub(super) struct MayEnter;
 
 impl Admission {
     pub fn new(limits: HttpLimits) -> Admission {
@@ -64,11 +73,12 @@ impl Admission {
             late: refused("turn_late"),
             waits: Places::new("waits", limits.max_waits),
             watches: Places::new("watches", limits.max_watches),
+            bodies: BodyBudget::new(limits.body_budget_mib),
         }
     }
 
     /// Waits for a request's turn, first come, first served.
-    async fn turn(&self) -> Result<Turn, Refused> {
+    pub async fn turn(&self) -> Result<Turn, Refused> {
         let place = self.requests.take()?;
         let turn = tokio::time::timeout(MAX_WAIT_FOR_TURN, self.turns.clone().acquire_owned());
         match turn.await {
@@ -91,13 +101,22 @@ impl Places {
     }
 
     pub fn take(&self) -> Result<Place, Refused> {
-        match self.free.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Place { _permit: permit }),
-            Err(_) => {
-                self.refused.increment(1);
-                Err(Refused::new(Code::TooBusy, self.full.as_str()))
-            }
-        }
+        let permit = self.free.clone().try_acquire_owned().map_err(|_| self.refuse())?;
+        Ok(Place { _permit: permit })
+    }
+
+    fn refuse(&self) -> Refused {
+        self.refused.increment(1);
+        Refused::new(Code::TooBusy, self.full.as_str())
+    }
+}
+
+impl FromRequestParts<App> for MayEnter {
+    type Rejection = Refused;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<MayEnter, Refused> {
+        let requests = &app.admission.requests;
+        if requests.free.available_permits() > 0 { Ok(MayEnter) } else { Err(requests.refuse()) }
     }
 }
 
@@ -132,10 +151,12 @@ mod tests {
             .collect();
         tokio::task::yield_now().await;
         let began = tokio::time::Instant::now();
-        assert!(admission.turn().await.is_err(), "the seventeenth");
+        let refused = admission.turn().await.err().expect("the seventeenth");
+        assert_eq!(refused.code(), Code::TooBusy);
         assert_eq!(began.elapsed(), Duration::ZERO);
         for waiting in waiting {
-            assert!(waiting.await.expect("it does not panic").is_err(), "nobody gave a turn on");
+            let refused = waiting.await.expect("it does not panic").err().expect("no turn became free");
+            assert_eq!(refused.code(), Code::TooBusy);
         }
         assert_eq!(began.elapsed(), MAX_WAIT_FOR_TURN);
         let next = tokio::spawn(async move { admission.turn().await });

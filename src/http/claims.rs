@@ -5,10 +5,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::Turn;
+use super::admission::{MayEnter, Turn};
 use super::answer;
 use super::app::App;
-use super::input::{Body, Hop, Name, Params};
+use super::body::{Body, Complete};
+use super::input::{Hop, Name, Params};
 use super::refusal::Refused;
 use crate::api::{self, Problem};
 use crate::node::{Request, wire};
@@ -23,15 +24,19 @@ use crate::node::{Request, wire};
     responses(
         (status = 200, description = "Held, with this token", body = api::Lease),
         (status = 409, description = "`held`, `lock_delay`, `wait_timeout`, `wait_abandoned`, `lost`, `limit_differs`", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "`queue_full`, `too_many_leases`, `too_busy`", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "`queue_full`, `lease_full`, `too_many_leases`, `too_busy`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn acquire(
     State(app): State<App>,
-    turn: Turn,
+    _: MayEnter,
     hop: Hop,
     Name(name): Name,
-    Body(body): Body<api::Acquire>,
+    body: Complete<api::Acquire>,
 ) -> Result<Response, Refused> {
+    // Only now that the body is complete: a slow sender must not hold a turn.
+    let turn = app.admission.turn().await?;
+    // It may wait for a day, among a bounded number of its kind: its body is not counted for so long.
+    let Body(body, _) = body.parse()?;
     let claim = wire::claim(&app.node()?.ttl(), name, body)?;
     // One that waits may be in hand for a day: it has a place among its own kind instead.
     let (_turn, _place) = if claim.wait_ms.is_some() {
@@ -55,7 +60,7 @@ pub(super) async fn renew(
     State(app): State<App>,
     hop: Hop,
     Name(name): Name,
-    Body(body): Body<api::Renew>,
+    Body(body, _counted): Body<api::Renew>,
 ) -> Result<Response, Refused> {
     let renew = wire::renew(&app.node()?.ttl(), name, body)?;
     let response = hop.ask(&app, renew).await?;
@@ -68,7 +73,7 @@ pub(super) async fn renew(
 pub(super) async fn renew_batch(
     State(app): State<App>,
     hop: Hop,
-    Body(body): Body<api::RenewBatch>,
+    Body(body, _counted): Body<api::RenewBatch>,
 ) -> Result<Response, Refused> {
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
     let renew = wire::renew_batch(&app.node()?.ttl(), body)?;
@@ -84,7 +89,7 @@ pub(super) async fn release(
     State(app): State<App>,
     hop: Hop,
     Name(name): Name,
-    Body(body): Body<api::Release>,
+    Body(body, _counted): Body<api::Release>,
 ) -> Result<Response, Refused> {
     let response = hop.ask(&app, wire::release(name, body)).await?;
     answer::reply(response, |answer, _| wire::released(answer))
@@ -101,10 +106,33 @@ pub(super) async fn hand_over(
     State(app): State<App>,
     hop: Hop,
     Name(name): Name,
-    Body(body): Body<api::HandOver>,
+    Body(body, _counted): Body<api::HandOver>,
 ) -> Result<Response, Refused> {
     let response = hop.ask(&app, wire::hand_over(name, body)).await?;
     answer::reply(response, wire::handed_over)
+}
+
+/// Replace the metadata of a held lease.
+///
+/// `version` is the `metadata_version` that the change replaces. So a request that arrives late or twice never overwrites
+/// newer metadata, and sending one again is safe.
+#[utoipa::path(post, path = "/v1/leases/{name}/metadata", tag = "claims",
+    params(("name" = String, Path, description = "The lease's name")), request_body = api::UpdateMetadata,
+    responses(
+        (status = 200, description = "The lease with its new metadata", body = api::Lease),
+        (status = 409, description = "`lost`; `metadata_changed`, with the present `metadata_version`", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn update_metadata(
+    State(app): State<App>,
+    _: MayEnter,
+    hop: Hop,
+    Name(name): Name,
+    body: Complete<api::UpdateMetadata>,
+) -> Result<Response, Refused> {
+    let _turn = app.admission.turn().await?;
+    let Body(body, _counted) = body.parse()?;
+    let response = hop.ask(&app, wire::update_metadata(name, body)?).await?;
+    answer::reply(response, wire::granted)
 }
 
 /// The query of a revoke.
@@ -114,7 +142,7 @@ pub(super) async fn hand_over(
 pub(super) struct RevokeParams {
     /// Kept in the history, at most 500 bytes.
     #[serde(default)]
-    #[param(required = false)]
+    #[param(required = false, max_length = 500)]
     reason: String,
 }
 

@@ -1,77 +1,19 @@
-//! Parts of requests, parsed. What cannot be parsed is a problem that says where.
+//! Parts of requests beside their bodies, parsed. What cannot be parsed is a problem that says where.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, OriginalUri, Path, Query, Request};
+use axum::extract::{FromRequestParts, OriginalUri, Path, Query};
 use axum::http::HeaderName;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, ToSchema};
 
 use super::app::App;
 use super::refusal::Refused;
-use crate::api::{Code, MAX_BODY_BYTES, NO_FORWARD_HEADER};
+use crate::api::NO_FORWARD_HEADER;
 use crate::node::{self, Consistency, Forward};
 use crate::types::LeaseName;
-
-/// How long what is too large is taken from its client before that is told so.
-const DISCARDED_WITHIN: Duration = Duration::from_secs(1);
-
-/// A JSON body.
-pub(super) struct Body<T>(pub T);
-
-impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
-    type Rejection = Refused;
-
-    async fn from_request(request: Request, app: &App) -> Result<Body<T>, Refused> {
-        let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
-        if !is_json {
-            // Refused rather than guessed: a web page can send every other type to a local node without asking.
-            return Err(Refused::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
-        }
-        let bytes = read_body(request, app).await?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| Refused::invalid(format!("body: {error}")))?;
-        Ok(Body(value))
-    }
-}
-
-fn is_json(content_type: &[u8]) -> bool {
-    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
-}
-
-async fn read_body(request: Request, app: &App) -> Result<Bytes, Refused> {
-    let (head, mut body) = request.into_parts();
-    let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > MAX_BODY_BYTES as u64) {
-        // Whoever asks first sends nothing of it when it is refused now.
-        return Err(if head.headers.contains_key(EXPECT) { too_large() } else { discard(body).await });
-    }
-    let limit = app.settings.body_timeout;
-    match tokio::time::timeout(limit, Limited::new(&mut body, MAX_BODY_BYTES).collect()).await {
-        Ok(Ok(read)) => Ok(read.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(discard(body).await),
-        Ok(Err(error)) => Err(Refused::invalid(format!("body: {error}"))),
-        Err(_) => Err(Refused::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
-    }
-}
-
-/// Refuses a body that is too large once the client has sent it: one that is answered earlier may see its connection
-/// break under what it still sends, and not the answer.
-async fn discard(mut body: axum::body::Body) -> Refused {
-    let sent = async { while let Some(Ok(_)) = body.frame().await {} };
-    let _ = tokio::time::timeout(DISCARDED_WITHIN, sent).await;
-    too_large()
-}
-
-fn too_large() -> Refused {
-    Refused::new(Code::TooLarge, format!("a body has at most {MAX_BODY_BYTES} bytes"))
-}
 
 /// The `{name}` of a path.
 pub(super) struct Name(pub LeaseName);
@@ -167,19 +109,4 @@ pub(super) struct ReadParams {
     #[serde(default)]
     #[param(inline, required = false)]
     pub consistency: ConsistencyParam,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_json_is_json() {
-        for good in ["application/json", "Application/JSON; charset=utf-8", " application/json ;x=y"] {
-            assert!(is_json(good.as_bytes()), "{good}");
-        }
-        for bad in ["", "text/plain", "application/jsonx", "application/x-www-form-urlencoded"] {
-            assert!(!is_json(bad.as_bytes()), "{bad}");
-        }
-    }
 }

@@ -12,7 +12,8 @@
 //! | `routes`, `openapi` | which paths there are, and the document that says so |
 //! | `admission` | how much is in hand at once, and what is refused at the door |
 //! | `observe` | what every request has: the node's header, counts and durations |
-//! | `input` | parts of requests, parsed |
+//! | `body` | bodies of requests, and how much memory they may take |
+//! | `input` | the other parts of requests, parsed |
 //! | `answer`, `refusal` | answers and problems, as HTTP responses |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
@@ -21,6 +22,7 @@
 mod admission;
 mod answer;
 mod app;
+mod body;
 mod claims;
 mod input;
 mod mount;

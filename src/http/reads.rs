@@ -140,7 +140,7 @@ pub(super) async fn list(
     let response = read(&app, hop, Query::List { filter, after, limit }, params.consistency).await?;
     answer::reply(response, |answer, now| {
         let (leases, next) = wire::listed(answer, now)?;
-        Ok(api::LeasePage { leases, cursor: next.map(|next| write_cursor(&next)) })
+        Ok(api::LeasePage { leases, cursor: next.as_ref().map(wire::write_cursor) })
     })
 }
 
@@ -157,11 +157,7 @@ fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
 
-/// Opaque to clients: the name and the token behind which the next page begins. No name has a tilde.
-pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
-    format!("{}~{}", cursor.name, cursor.token)
-}
-
+/// The cursor that [`wire::write_cursor`] has written.
 pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
     let parts = text
         .split_once('~')
@@ -176,7 +172,7 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
         let cursor = ListCursor { name: LeaseName::new("jobs:nightly.7").expect("valid"), token: u64::MAX };
-        assert_eq!(read_cursor(&write_cursor(&cursor)).expect("it reads back"), cursor);
+        assert_eq!(read_cursor(&wire::write_cursor(&cursor)).expect("it reads back"), cursor);
         for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
             assert!(read_cursor(bad).is_err(), "{bad}");
         }

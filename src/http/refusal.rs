@@ -30,6 +30,11 @@ impl Refused {
         Refused::new(Code::Invalid, detail)
     }
 
+    #[cfg(all(test, feature = "testing"))]
+    pub fn code(&self) -> Code {
+        self.0.problem.code
+    }
+
     /// Says what state the refusal reflects.
     pub fn served(mut self, served: Served) -> Refused {
         self.0.served = Some(served);

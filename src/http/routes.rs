@@ -27,6 +27,7 @@ fn table() -> Vec<Route> {
         route(Method::POST, "/v1/leases/{name}/renew", post(claims::renew)),
         route(Method::POST, "/v1/leases/{name}/release", post(claims::release)),
         route(Method::POST, "/v1/leases/{name}/handover", post(claims::hand_over)),
+        route(Method::POST, "/v1/leases/{name}/metadata", post(claims::update_metadata)),
         route(Method::POST, "/v1/renew", post(claims::renew_batch)),
         route(Method::DELETE, "/v1/leases/{name}", delete(claims::revoke)),
         route(Method::GET, "/v1/leases/{name}", get(reads::get)),

@@ -30,7 +30,8 @@ const KEEP_ALIVE_PROBES: u32 = 3;
 /// Connections above the limit that are told so in good order, and for how long each may take. More are closed sooner.
 const REFUSALS: usize = 64;
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
-/// Largest request head, in bytes.
+/// Largest request head that is always taken, in bytes. The read that passes it may bring the rest of a longer one, of less
+/// than twice as many bytes.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// What a connection above the limit is told before it is closed. Its request was not looked at, so nothing was done.

@@ -2,12 +2,14 @@
 
 use imbl::OrdSet;
 
+use super::turn::Turn;
 use crate::types::{ClusterMs, LeaseName};
 
 /// Something that happens at a cluster time. Its order is the order in which things due together happen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due {
-    pub at: ClusterMs,
+    /// The first stamp at which it happens: see [`What::first_stamp`].
+    at: ClusterMs,
     pub name: LeaseName,
     pub what: What,
 }
@@ -24,26 +26,67 @@ pub(super) enum What {
     Turn,
 }
 
+impl What {
+    /// The first stamp at which a timer set for `at` fires.
+    ///
+    /// A stamp is rounded down: an entry stamped `at` can be up to 1 ms younger than `at` plus the moment at which the
+    /// timer was set. Firing one stamp later keeps every duration at least as long as was acknowledged.
+    fn first_stamp(self, at: ClusterMs) -> ClusterMs {
+        match self {
+            What::Lapse(_) | What::WaitEnds(_) | What::DelayEnds => at.saturating_add(1),
+            What::Turn => at,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Agenda(OrdSet<Due>);
+pub(super) struct Agenda {
+    timers: OrdSet<Due>,
+    /// Names with a free place whose first waiter is not confirmed. All have the same deadline: the machine knows it.
+    unconfirmed: OrdSet<LeaseName>,
+}
 
 impl Agenda {
     pub fn first(&self) -> Option<ClusterMs> {
-        self.0.get_min().map(|due| due.at)
+        self.timers.get_min().map(|due| due.at)
     }
 
     pub fn add(&mut self, at: ClusterMs, name: &LeaseName, what: What) {
-        self.0.insert(Due { at, name: name.clone(), what });
+        self.timers.insert(Due { at: what.first_stamp(at), name: name.clone(), what });
     }
 
     pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, what: What) {
-        self.0.remove(&Due { at, name: name.clone(), what });
+        self.timers.remove(&Due { at: what.first_stamp(at), name: name.clone(), what });
     }
 
     /// Takes the first thing that is due at `now`.
     pub fn pop(&mut self, now: ClusterMs) -> Option<Due> {
-        let first = self.0.get_min().filter(|due| due.at <= now)?.clone();
-        self.0.remove(&first);
+        let first = self.timers.get_min().filter(|due| due.at <= now)?.clone();
+        self.timers.remove(&first);
         Some(first)
+    }
+
+    /// Notes when the free place of a name goes to a waiter.
+    pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
+        match turn {
+            Some(Turn::Next) => self.add(now, name, What::Turn),
+            _ => self.remove(now, name, What::Turn),
+        }
+        match turn {
+            Some(Turn::Unconfirmed) => self.unconfirmed.insert(name.clone()),
+            _ => self.unconfirmed.remove(name),
+        };
+    }
+
+    pub fn has_unconfirmed(&self) -> bool {
+        !self.unconfirmed.is_empty()
+    }
+
+    pub fn is_unconfirmed(&self, name: &LeaseName) -> bool {
+        self.unconfirmed.contains(name)
+    }
+
+    pub fn take_unconfirmed(&mut self) -> impl Iterator<Item = LeaseName> + use<> {
+        std::mem::take(&mut self.unconfirmed).into_iter()
     }
 }

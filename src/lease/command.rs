@@ -25,7 +25,7 @@ pub struct Stamp {
 /// One request to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Claim a lease, or join its queue. By its holder: the same token, and never less time than before.
+    /// Claim a lease, or join its queue. By its holder: the same token, never less time than before, nothing else new.
     Acquire(Acquire),
     /// Extend leases of one holder, each answered on its own.
     Renew { holder: HolderId, leases: Vec<Renewal> },
@@ -43,6 +43,8 @@ pub enum Command {
     Tick,
     /// Bounds that apply reads; replicated, so that replicas with other configuration files still agree.
     SetLimits(Limits),
+    /// Replace the metadata of a held lease, if `version` is the version that it has.
+    UpdateMetadata { name: LeaseName, holder: HolderId, token: FencingToken, version: u64, metadata: Metadata },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +65,7 @@ pub struct Acquire {
 pub struct Renewal {
     pub name: LeaseName,
     pub token: FencingToken,
-    /// A new ttl, longer or shorter, or `None` for the one of the grant. Without one no time is taken away.
+    /// The ttl to count from now, or `None` for the one of the grant. It never moves the expiry to an earlier moment.
     pub ttl: Option<Ttl>,
 }
 
@@ -91,15 +93,35 @@ pub struct Limits {
     pub patience_ms: u64,
 }
 
+impl Limits {
+    /// Every replica starts with these limits; only [`Command::SetLimits`] and snapshots replace them.
+    ///
+    /// The values are frozen. Replicas that start with different values diverge.
+    pub const INITIAL: Limits = Limits {
+        max_leases: 2_000_000,
+        max_waiters: 10_000,
+        history: 16,
+        ended_keep_ms: 10 * 60 * 1000,
+        ended_keep: 10_000,
+        patience_ms: 10_000,
+    };
+}
+
 impl Default for Limits {
+    /// The limits of a configuration that names none.
     fn default() -> Limits {
-        Limits {
-            max_leases: 2_000_000,
-            max_waiters: 10_000,
-            history: 16,
-            ended_keep_ms: 10 * 60 * 1000,
-            ended_keep: 10_000,
-            patience_ms: 10_000,
-        }
+        Limits::INITIAL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_limits_are_frozen() {
+        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms } = Limits::INITIAL;
+        assert_eq!((max_leases, max_waiters, history), (2_000_000, 10_000, 16));
+        assert_eq!((ended_keep_ms, ended_keep, patience_ms), (600_000, 10_000, 10_000));
     }
 }

@@ -1,10 +1,12 @@
 //! Grants of one name that are over and still remembered.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+
+use imbl::OrdMap;
 
 use super::LeaseState;
 use super::holders::Grant;
+use super::machine::EndedAt;
 use crate::types::ClusterMs;
 
 /// A grant that is over.
@@ -19,33 +21,87 @@ pub(super) struct Ended {
     pub part: u32,
 }
 
-/// In token order: for a plain lease also the order in which they ended, so both ends are cheap. All names together
-/// have at most [`Limits::ended_keep`](super::Limits::ended_keep) of them.
+/// The ended grants of one name, by token. Most names have none or one, so the record has one word for them.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::box_collection, reason = "one word in every record, and nearly all have none")]
-pub(super) struct EndedGrants(Option<Box<VecDeque<Arc<Ended>>>>);
+pub(super) struct EndedGrants(Option<Box<Remembered>>);
+
+#[derive(Clone, Debug)]
+enum Remembered {
+    One(Ended),
+    Many(Many),
+}
+
+/// Persistent maps: a record that a snapshot shares is copied without them.
+#[derive(Clone, Debug, Default)]
+struct Many {
+    by_token: OrdMap<u64, Arc<Ended>>,
+    by_end: OrdMap<EndedAt, u64>,
+    bytes: u64,
+}
+
+impl Ended {
+    pub fn ended_at(&self) -> EndedAt {
+        (self.index, self.part)
+    }
+
+    fn token(&self) -> u64 {
+        self.grant.token.as_u64()
+    }
+}
 
 impl EndedGrants {
     pub fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |grants| grants.len())
+        match self.0.as_deref() {
+            None => 0,
+            Some(Remembered::One(_)) => 1,
+            Some(Remembered::Many(many)) => many.by_token.len(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
+    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    pub fn bytes(&self) -> u64 {
+        match self.0.as_deref() {
+            None => 0,
+            Some(Remembered::One(ended)) => ended.grant.bytes(),
+            Some(Remembered::Many(many)) => many.bytes,
+        }
+    }
+
     pub fn with_token(&self, token: u64) -> Option<&Ended> {
-        let grants = self.0.as_ref()?;
-        grants.binary_search_by_key(&token, |ended| ended.token()).ok().map(|at| grants[at].as_ref())
+        match self.0.as_deref()? {
+            Remembered::One(ended) => Some(ended).filter(|ended| ended.token() == token),
+            Remembered::Many(many) => many.by_token.get(&token).map(Arc::as_ref),
+        }
+    }
+
+    /// The one with the highest token.
+    pub fn newest(&self) -> Option<&Ended> {
+        match self.0.as_deref()? {
+            Remembered::One(ended) => Some(ended),
+            Remembered::Many(many) => many.by_token.get_max().map(|(_, ended)| ended.as_ref()),
+        }
+    }
+
+    /// The one that ended first.
+    pub fn oldest(&self) -> Option<&Ended> {
+        match self.0.as_deref()? {
+            Remembered::One(ended) => Some(ended),
+            Remembered::Many(many) => self.with_token(many.by_end.get_min()?.1),
+        }
     }
 
     /// In token order, from the token `from` on.
     pub fn from(&self, from: u64) -> impl Iterator<Item = &Ended> {
-        let grants = self.0.iter().flat_map(move |grants| {
-            let at = grants.partition_point(|ended| ended.token() < from);
-            grants.range(at..)
-        });
-        grants.map(Arc::as_ref)
+        let (one, many) = match self.0.as_deref() {
+            None => (None, None),
+            Some(Remembered::One(ended)) => (Some(ended).filter(|ended| ended.token() >= from), None),
+            Some(Remembered::Many(many)) => (None, Some(many.by_token.range(from..).map(|(_, ended)| ended.as_ref()))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Ended> {
@@ -53,28 +109,49 @@ impl EndedGrants {
     }
 
     pub fn insert(&mut self, ended: Ended) {
-        let grants = self.0.get_or_insert_default();
-        let at = grants.partition_point(|other| other.token() < ended.token());
-        if grants.len() == grants.capacity() {
-            // Most names have one: grow by doubling, but from one and not from four.
-            grants.reserve_exact(grants.len().max(1));
-        }
-        grants.insert(at, Arc::new(ended));
+        let mut many = match self.0.take().map(|remembered| *remembered) {
+            None => {
+                self.0 = Some(Box::new(Remembered::One(ended)));
+                return;
+            }
+            Some(Remembered::One(first)) => {
+                let mut many = Many::default();
+                many.insert(first);
+                many
+            }
+            Some(Remembered::Many(many)) => many,
+        };
+        many.insert(ended);
+        self.0 = Some(Box::new(Remembered::Many(many)));
     }
 
     pub fn remove(&mut self, token: u64) {
-        let Some(grants) = &mut self.0 else { return };
-        if let Ok(at) = grants.binary_search_by_key(&token, |ended| ended.token()) {
-            grants.remove(at);
-        }
-        if grants.is_empty() {
-            self.0 = None;
+        match self.0.as_deref_mut() {
+            Some(Remembered::One(ended)) if ended.token() == token => self.0 = None,
+            Some(Remembered::Many(many)) => {
+                many.remove(token);
+                if many.by_token.is_empty() {
+                    self.0 = None;
+                }
+            }
+            _ => {}
         }
     }
 }
 
-impl Ended {
-    fn token(&self) -> u64 {
-        self.grant.token.as_u64()
+impl Many {
+    fn insert(&mut self, ended: Ended) {
+        self.bytes += ended.grant.bytes();
+        self.by_end.insert(ended.ended_at(), ended.token());
+        if let Some(before) = self.by_token.insert(ended.token(), Arc::new(ended)) {
+            self.bytes -= before.grant.bytes();
+        }
+    }
+
+    fn remove(&mut self, token: u64) {
+        if let Some(ended) = self.by_token.remove(&token) {
+            self.bytes -= ended.grant.bytes();
+            self.by_end.remove(&ended.ended_at());
+        }
     }
 }

@@ -9,12 +9,13 @@ use super::agenda::What;
 use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
-use super::machine::{Fading, Machine};
+use super::machine::{EndedAt, Fading, Machine};
 use super::queue::{Ask, Place};
 use super::record::Record;
 use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
+use super::{MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName};
+use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
 pub(super) struct Entry<'m> {
     pub machine: &'m mut Machine,
@@ -28,6 +29,9 @@ impl<'m> Entry<'m> {
     pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> Entry<'m> {
         // A leader that lost its time starts behind the state: time stands still until it has caught up.
         machine.now = machine.now.max(stamp.now);
+        if machine.applied.is_none_or(|last| last.term < position.term) {
+            machine.term_began = machine.now;
+        }
         machine.applied = Some(position);
         let now = machine.now;
         Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
@@ -46,6 +50,9 @@ impl<'m> Entry<'m> {
             }
             touched.push(due.name);
         }
+        if self.machine.window_is_over() {
+            touched.extend(self.machine.agenda.take_unconfirmed());
+        }
         for name in &touched {
             self.settle(name);
         }
@@ -54,19 +61,39 @@ impl<'m> Entry<'m> {
     /// Forgets ended leases beyond their time and number. Only here, after the last command: within an entry the
     /// record still knows that it was granted at this position.
     pub fn finish(mut self) -> Effects {
-        while let Some((&key, oldest)) = self.machine.fading.get_min().map(|(key, oldest)| (key, oldest)) {
+        while let Some((&at, oldest)) = self.machine.fading.get_min().map(|(at, oldest)| (at, oldest)) {
             let limits = &self.machine.limits;
             let is_old = oldest.at.saturating_add(limits.ended_keep_ms) <= self.now;
-            if !is_old && self.machine.fading.len() as u64 <= limits.ended_keep {
+            let are_many = self.machine.fading.len() as u64 > limits.ended_keep;
+            if !is_old && !are_many && self.machine.ended_bytes <= MAX_ENDED_BYTES_KEPT {
                 break;
             }
-            let Fading { name, token, .. } = oldest.clone();
-            self.machine.fading.remove(&key);
-            self.machine.counts.ended -= 1;
-            self.record_mut(&name).ended.remove(token);
+            let name = oldest.name.clone();
+            self.forget(at);
             self.settle(&name);
         }
         std::mem::take(&mut self.effects)
+    }
+
+    /// Forgets the grant that this transition ended.
+    fn forget(&mut self, at: EndedAt) {
+        let Fading { name, token, .. } = self.machine.fading.remove(&at).expect("the caller has seen it");
+        let record = existing(&mut self.machine.records, &name);
+        let ended = record.ended.with_token(token).expect("an ended grant is forgotten in one place");
+        self.machine.ended_bytes -= ended.grant.bytes();
+        self.machine.counts.ended -= 1;
+        record.ended.remove(token);
+    }
+
+    /// Forgets ended grants of a name that keeps too much, the oldest first.
+    pub fn forget_excess(&mut self, name: &LeaseName) {
+        while let Some(record) = self.record(name)
+            && record.engaged_bytes() + record.ended.bytes() > MAX_NAME_BYTES_KEPT
+            && let Some(oldest) = record.ended.oldest()
+        {
+            let at = oldest.ended_at();
+            self.forget(at);
+        }
     }
 
     pub fn record(&self, name: &LeaseName) -> Option<&Record> {
@@ -107,6 +134,7 @@ impl<'m> Entry<'m> {
             renewals: 0,
             lock_delay_ms: ask.lock_delay_ms,
             metadata: ask.metadata,
+            metadata_version: 0,
         };
         let record = self.engage(name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
@@ -154,6 +182,18 @@ impl<'m> Entry<'m> {
         Some(lease)
     }
 
+    /// Replaces the metadata of a held grant.
+    pub fn replace_metadata(&mut self, name: &LeaseName, token: FencingToken, metadata: Metadata) -> Lease {
+        let token = token.as_u64();
+        let record = self.record_mut(name);
+        record.holders.update(token, |grant| {
+            grant.metadata = metadata;
+            grant.metadata_version += 1;
+        });
+        let grant = record.holders.with_token(token).expect("the caller has seen this grant");
+        record.lease(name, grant)
+    }
+
     /// Ends a grant. The place stays free until [`settle`](Entry::settle).
     pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
         let (now, index, part) = (self.now, self.position.index, self.next_part());
@@ -169,6 +209,7 @@ impl<'m> Entry<'m> {
         self.machine.fading.insert((index, part), Fading { at: now, name: name.clone(), token });
         self.machine.counts.held -= 1;
         self.machine.counts.ended += 1;
+        self.machine.ended_bytes += grant.bytes();
         let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
         if calls_for_delay && grant.lock_delay_ms > 0 {
             self.set_delay(name, delay_until);
@@ -202,10 +243,8 @@ impl<'m> Entry<'m> {
     /// Changes what a waiter asked for or how long it waits; its place stays.
     pub fn adjust(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut Place)) {
         let record = existing(&mut self.machine.records, name);
-        let place = record.queue.get_mut(ticket).expect("the caller has seen this waiter");
-        let before = place.due();
-        change(place);
-        let after = place.due();
+        let before = record.queue.get(ticket).expect("the caller has seen this waiter").due();
+        let after = record.queue.update(ticket, change).expect("it has just been there").due();
         self.machine.agenda.remove(before, name, What::WaitEnds(ticket));
         self.machine.agenda.add(after, name, What::WaitEnds(ticket));
     }
@@ -226,25 +265,19 @@ impl<'m> Entry<'m> {
     fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
         let place = self.record(name).and_then(|record| record.queue.get(ticket));
         let until = place.expect("the agenda lists only waiters").until;
-        let cause = if until <= self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
+        let cause = if until < self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
         self.drop_waiter(name, ticket, cause);
     }
 
     /// Brings a name to rest after any change: a free place goes to the first waiter, a second one is put off to the
     /// next entry, and a record that nothing needs is removed.
     pub fn settle(&mut self, name: &LeaseName) {
+        self.forget_excess(name);
+        self.grant_turn(name);
         let Some(record) = self.record(name) else { return };
-        if record.has_turn() && !self.is_granted_here(record) {
-            let (limit, (ticket, _)) = (record.limit, record.queue.first().expect("a turn is a waiter's"));
-            let ask = self.take_waiter(name, ticket).ask;
-            self.grant(name, limit, ask, GrantCause::Queue);
-        }
+        let turn = self.machine.turn(record);
+        self.machine.agenda.set_turn(self.now, name, turn);
         let record = existing(&mut self.machine.records, name);
-        if record.has_turn() {
-            self.machine.agenda.add(self.now, name, What::Turn);
-        } else {
-            self.machine.agenda.remove(self.now, name, What::Turn);
-        }
         let is_live = record.is_live();
         if is_live != record.counted_live {
             record.counted_live = is_live;

@@ -72,6 +72,14 @@ impl History {
         }
     }
 
+    pub fn len(&self) -> usize {
+        match self {
+            History::Empty => 0,
+            History::Events(events) => events.len(),
+            History::OneGrant { .. } => 1,
+        }
+    }
+
     /// All events, oldest first.
     pub fn events(&self, holders: &Holders) -> Vec<Event> {
         match self {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
+use super::kept;
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
@@ -13,7 +14,7 @@ pub(super) struct Grant {
     pub holder: HolderId,
     pub token: FencingToken,
     pub ttl: Ttl,
-    /// When it is due to lapse; `None` for an infinite ttl.
+    /// The last millisecond in which it is held; `None` for an infinite ttl.
     pub deadline: Option<ClusterMs>,
     pub granted_at: ClusterMs,
     pub granted_wall_ms: u64,
@@ -22,20 +23,23 @@ pub(super) struct Grant {
     pub renewals: u64,
     pub lock_delay_ms: u64,
     pub metadata: Metadata,
+    /// How often the metadata was replaced.
+    pub metadata_version: u64,
 }
 
 impl Grant {
-    /// Sets the deadline to `now + ttl`, be it earlier or later: what a renewal that names a ttl asks for.
-    pub fn set_time(&mut self, ttl: Ttl, now: ClusterMs) {
-        self.ttl = ttl;
-        self.deadline = ttl.deadline(now);
+    /// What it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT), held or ended.
+    pub fn bytes(&self) -> u64 {
+        kept::bytes(&self.holder, &self.metadata)
     }
 
-    /// Moves the deadline to `now + ttl` unless that is earlier: a request that may be an old one sent again must
-    /// not take away time that was acknowledged since.
+    /// Moves the deadline to `now + ttl` unless that is earlier. Requests can arrive late or twice, so a request must
+    /// not take away time that was acknowledged since it was sent.
     pub fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
-        if deadline_key(ttl.deadline(now)) >= deadline_key(self.deadline) {
-            self.set_time(ttl, now);
+        let asked = ttl.deadline(now);
+        if deadline_key(asked) >= deadline_key(self.deadline) {
+            self.ttl = ttl;
+            self.deadline = asked;
         }
     }
 }
@@ -44,7 +48,7 @@ impl Grant {
 #[derive(Clone, Debug, Default)]
 pub(super) enum Holders {
     #[default]
-    Nobody,
+    Empty,
     One(Grant),
     Many(Box<Crowd>),
 }
@@ -55,12 +59,13 @@ pub(super) struct Crowd {
     by_token: OrdMap<u64, Arc<Grant>>,
     by_holder: OrdMap<HolderId, u64>,
     by_deadline: OrdSet<(ClusterMs, u64)>,
+    bytes: u64,
 }
 
 impl Holders {
     pub fn len(&self) -> usize {
         match self {
-            Holders::Nobody => 0,
+            Holders::Empty => 0,
             Holders::One(_) => 1,
             Holders::Many(crowd) => crowd.by_token.len(),
         }
@@ -70,9 +75,18 @@ impl Holders {
         self.len() == 0
     }
 
+    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Holders::Empty => 0,
+            Holders::One(grant) => grant.bytes(),
+            Holders::Many(crowd) => crowd.bytes,
+        }
+    }
+
     pub fn with_token(&self, token: u64) -> Option<&Grant> {
         match self {
-            Holders::Nobody => None,
+            Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.token.as_u64() == token),
             Holders::Many(crowd) => crowd.by_token.get(&token).map(Arc::as_ref),
         }
@@ -80,7 +94,7 @@ impl Holders {
 
     pub fn of(&self, holder: &HolderId) -> Option<&Grant> {
         match self {
-            Holders::Nobody => None,
+            Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.holder == *holder),
             Holders::Many(crowd) => self.with_token(*crowd.by_holder.get(holder)?),
         }
@@ -89,7 +103,7 @@ impl Holders {
     /// The one whose time runs out first.
     pub fn soonest(&self) -> Option<&Grant> {
         match self {
-            Holders::Nobody => None,
+            Holders::Empty => None,
             Holders::One(grant) => Some(grant),
             Holders::Many(crowd) => self.with_token(crowd.by_deadline.get_min()?.1),
         }
@@ -98,7 +112,7 @@ impl Holders {
     /// In token order, from the token `from` on.
     pub fn from(&self, from: u64) -> impl Iterator<Item = &Grant> {
         let (one, many) = match self {
-            Holders::Nobody => (None, None),
+            Holders::Empty => (None, None),
             Holders::One(grant) => (Some(grant).filter(|grant| grant.token.as_u64() >= from), None),
             Holders::Many(crowd) => (None, Some(crowd.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
         };
@@ -111,7 +125,7 @@ impl Holders {
 
     pub fn insert(&mut self, grant: Grant) {
         match self {
-            Holders::Nobody => *self = Holders::One(grant),
+            Holders::Empty => *self = Holders::One(grant),
             Holders::Many(crowd) => crowd.insert(grant),
             Holders::One(_) => {
                 let mut crowd = Crowd::default();
@@ -127,7 +141,7 @@ impl Holders {
     /// Changes a grant; only its token and holder must stay.
     pub fn update(&mut self, token: u64, change: impl FnOnce(&mut Grant)) {
         match self {
-            Holders::Nobody => {}
+            Holders::Empty => {}
             Holders::One(grant) => change(grant),
             Holders::Many(crowd) => {
                 if let Some(mut grant) = crowd.remove(token) {
@@ -144,7 +158,7 @@ impl Holders {
             Holders::Many(crowd) if crowd.by_token.len() > 1 => crowd.remove(token),
             Holders::Many(crowd) => {
                 let last = crowd.remove(token);
-                *self = Holders::Nobody;
+                *self = Holders::Empty;
                 last
             }
             _ => match std::mem::take(self) {
@@ -160,11 +174,15 @@ impl Crowd {
         let token = grant.token.as_u64();
         self.by_holder.insert(grant.holder.clone(), token);
         self.by_deadline.insert((deadline_key(grant.deadline), token));
-        self.by_token.insert(token, Arc::new(grant));
+        self.bytes += grant.bytes();
+        if let Some(before) = self.by_token.insert(token, Arc::new(grant)) {
+            self.bytes -= before.bytes();
+        }
     }
 
     fn remove(&mut self, token: u64) -> Option<Grant> {
         let grant = Arc::unwrap_or_clone(self.by_token.remove(&token)?);
+        self.bytes -= grant.bytes();
         self.by_holder.remove(&grant.holder);
         self.by_deadline.remove(&(deadline_key(grant.deadline), token));
         Some(grant)

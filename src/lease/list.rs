@@ -4,6 +4,8 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
+use super::ended::Ended;
+use super::holders::Grant;
 use super::record::Record;
 use super::{Lease, LeaseState, Machine};
 use crate::types::{HolderId, LeaseName};
@@ -11,6 +13,16 @@ use crate::types::{HolderId, LeaseName};
 /// Most leases that one call of [`Machine::list`] looks at, whether they match or not: a filter that matches little
 /// must not hold up the machine.
 pub const LIST_SCAN: usize = 10_000;
+
+/// A page is full when its leases have this many bytes, whatever its limit: each answer is sent and taken whole. The last
+/// lease of a page may go beyond it.
+pub const PAGE_BYTES: usize = 1 << 20;
+
+/// Most holders, and most waiters, that a read of one name shows.
+pub const SHOWN: usize = 1_000;
+
+/// About what a lease has beside its texts, in bytes.
+const NUMBERS_BYTES: usize = 128;
 
 /// Which leases to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +59,7 @@ impl Machine {
     /// after `after`.
     ///
     /// With the cursor that comes back the listing goes on; without one it is complete. A page can be short, or
-    /// empty, and still have a cursor: one call looks at [`LIST_SCAN`] leases at most.
+    /// empty, and still have a cursor: one call looks at [`LIST_SCAN`] leases at most, and [`PAGE_BYTES`] fill a page.
     pub fn list(
         &self,
         filter: &ListFilter,
@@ -58,34 +70,108 @@ impl Machine {
         let from = (Bound::Included(from), Bound::Unbounded);
         let names = self.records.range::<_, str>(from);
         let names = names.take_while(|(name, _)| name.as_str().starts_with(&filter.prefix));
-        let mut leases = Vec::new();
+        let mut page = Page::new(limit.max(1));
         let mut looked_at = 0;
         let mut cursor = after.cloned();
         for (name, record) in names {
             let behind = after.filter(|cursor| cursor.name == *name).map_or(0, |cursor| cursor.token);
             // A name that is only waited for has no lease to show, and costs a look all the same.
             looked_at += 1;
-            for lease in by_token(name, record, behind) {
-                if looked_at >= LIST_SCAN || leases.len() == limit.max(1) {
-                    return (leases, cursor);
+            for grant in by_token(record, behind) {
+                if looked_at >= LIST_SCAN || page.is_full() {
+                    return (page.leases, cursor);
                 }
                 looked_at += 1;
-                cursor = Some(ListCursor { name: name.clone(), token: lease.token.as_u64() });
-                if filter.matches(&lease) {
-                    leases.push(lease);
+                cursor = Some(ListCursor { name: name.clone(), token: grant.token() });
+                if filter.matches(&grant) {
+                    page.push(grant.lease(name, record));
                 }
             }
             if looked_at >= LIST_SCAN {
                 let token = cursor.filter(|cursor| cursor.name == *name).map_or(0, |cursor| cursor.token);
-                return (leases, Some(ListCursor { name: name.clone(), token }));
+                return (page.leases, Some(ListCursor { name: name.clone(), token }));
             }
         }
-        (leases, None)
+        (page.leases, None)
+    }
+
+    /// Who holds a name, in the order of their tokens, at most [`SHOWN`] of them. With the cursor that comes back a
+    /// [`list`](Machine::list) goes on; without one these are all.
+    pub fn holders(&self, name: &LeaseName) -> (Vec<Lease>, Option<ListCursor>) {
+        let mut page = Page::new(SHOWN);
+        let grants = self.records.get(name).into_iter().flat_map(|record| {
+            let lease = move |grant| record.lease(name, grant);
+            record.holders.iter().map(lease)
+        });
+        for lease in grants {
+            if page.is_full() {
+                let last = page.leases.last().map_or(0, |lease| lease.token.as_u64());
+                return (page.leases, Some(ListCursor { name: name.clone(), token: last }));
+            }
+            page.push(lease);
+        }
+        (page.leases, None)
     }
 }
 
-/// Held and ended leases of one name, merged in the order of their tokens.
-fn by_token<'r>(name: &'r LeaseName, record: &'r Record, after: u64) -> impl Iterator<Item = Lease> + 'r {
+/// Leases of one answer.
+struct Page {
+    leases: Vec<Lease>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Page {
+    fn new(limit: usize) -> Page {
+        Page { leases: Vec::new(), bytes: 0, limit }
+    }
+
+    fn is_full(&self) -> bool {
+        self.leases.len() >= self.limit || self.bytes >= PAGE_BYTES
+    }
+
+    fn push(&mut self, lease: Lease) {
+        let metadata: usize = lease.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        self.bytes += NUMBERS_BYTES + lease.name.as_str().len() + lease.holder.as_str().len() + metadata;
+        self.leases.push(lease);
+    }
+}
+
+/// A grant that may be listed. Its lease is made only if it matches.
+enum Listed<'r> {
+    Held(&'r Grant),
+    Ended(&'r Ended),
+}
+
+impl Listed<'_> {
+    fn grant(&self) -> &Grant {
+        match self {
+            Listed::Held(grant) => grant,
+            Listed::Ended(ended) => &ended.grant,
+        }
+    }
+
+    fn token(&self) -> u64 {
+        self.grant().token.as_u64()
+    }
+
+    fn state(&self) -> LeaseState {
+        match self {
+            Listed::Held(_) => LeaseState::Active,
+            Listed::Ended(ended) => ended.state,
+        }
+    }
+
+    fn lease(&self, name: &LeaseName, record: &Record) -> Lease {
+        match self {
+            Listed::Held(grant) => record.lease(name, grant),
+            Listed::Ended(ended) => record.ended_lease(name, ended),
+        }
+    }
+}
+
+/// Held and ended grants of one name, merged in the order of their tokens.
+fn by_token(record: &Record, after: u64) -> impl Iterator<Item = Listed<'_>> {
     let from = after.saturating_add(1);
     let mut held = record.holders.from(from).peekable();
     let mut ended = record.ended.from(from).peekable();
@@ -94,30 +180,27 @@ fn by_token<'r>(name: &'r LeaseName, record: &'r Record, after: u64) -> impl Ite
             (Some(held), Some(ended)) => held.token.as_u64() < ended.grant.token.as_u64(),
             (held, _) => held.is_some(),
         };
-        if held_is_next {
-            held.next().map(|grant| record.lease(name, grant))
-        } else {
-            ended.next().map(|ended| record.ended_lease(name, ended))
-        }
+        if held_is_next { held.next().map(Listed::Held) } else { ended.next().map(Listed::Ended) }
     })
 }
 
 impl ListFilter {
-    fn matches(&self, lease: &Lease) -> bool {
-        let state_fits = self.states.is_empty() || self.states.iter().any(|state| state.fits(lease));
-        state_fits && self.holder.as_ref().is_none_or(|holder| lease.holder == *holder)
+    fn matches(&self, listed: &Listed) -> bool {
+        let state_fits = self.states.is_empty() || self.states.iter().any(|state| state.fits(listed));
+        state_fits && self.holder.as_ref().is_none_or(|holder| listed.grant().holder == *holder)
     }
 }
 
 impl ListState {
-    fn fits(self, lease: &Lease) -> bool {
+    fn fits(self, listed: &Listed) -> bool {
+        let state = listed.state();
         match self {
-            ListState::Active => lease.state == LeaseState::Active,
-            ListState::Renewed => lease.state == LeaseState::Active && lease.renewals > 0,
-            ListState::Expired => lease.state == LeaseState::Expired,
-            ListState::Released => lease.state == LeaseState::Released,
-            ListState::Revoked => lease.state == LeaseState::Revoked,
-            ListState::HandedOver => lease.state == LeaseState::HandedOver,
+            ListState::Active => state == LeaseState::Active,
+            ListState::Renewed => state == LeaseState::Active && listed.grant().renewals > 0,
+            ListState::Expired => state == LeaseState::Expired,
+            ListState::Released => state == LeaseState::Released,
+            ListState::Revoked => state == LeaseState::Revoked,
+            ListState::HandedOver => state == LeaseState::HandedOver,
         }
     }
 }

@@ -24,11 +24,15 @@ pub struct Machine {
     pub(super) now: ClusterMs,
     pub(super) applied: Option<FencingToken>,
     pub(super) limits: Limits,
+    /// Cluster time of the first entry of the present term.
+    pub(super) term_began: ClusterMs,
     pub(super) records: OrdMap<LeaseName, Arc<Record>>,
     // Derived from the above: a restored machine rebuilds them.
     pub(super) agenda: Agenda,
     pub(super) fading: OrdMap<EndedAt, Fading>,
     pub(super) counts: Counts,
+    /// Bytes of all ended grants, as they count against [`MAX_ENDED_BYTES_KEPT`](super::MAX_ENDED_BYTES_KEPT).
+    pub(super) ended_bytes: u64,
     /// Names held, waited for or delayed.
     pub(super) live: u64,
 }
@@ -57,16 +61,25 @@ pub struct Counts {
     pub ended: u64,
 }
 
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine::new()
+    }
+}
+
 impl Machine {
-    pub fn new(limits: Limits) -> Machine {
+    /// The state before the first entry. It takes no setting, so that it is the same on every node.
+    pub fn new() -> Machine {
         Machine {
             now: 0,
             applied: None,
-            limits,
+            limits: Limits::INITIAL,
+            term_began: 0,
             records: OrdMap::new(),
             agenda: Agenda::default(),
             fading: OrdMap::new(),
             counts: Counts::default(),
+            ended_bytes: 0,
             live: 0,
         }
     }
@@ -109,15 +122,18 @@ impl Machine {
     }
 
     /// The earliest cluster time at which a tick changes something: a lapse, a waiter out of time or patience, the
-    /// end of a lock delay, or a waiter whose turn was put off to the next entry (due now).
+    /// end of a lock delay, the end of the time for waiters to be confirmed, or a waiter whose turn was put off to the
+    /// next entry (due now).
+    ///
+    /// A timer fires one millisecond after the last one that it covers, because stamps are rounded down.
     ///
     /// Forgetting ended leases is left out: it happens with whatever entry comes next, and no promise needs it.
     pub fn next_due(&self) -> Option<ClusterMs> {
-        self.agenda.first()
+        self.agenda.first().into_iter().chain(self.window_due()).min()
     }
 
     /// Something has a deadline, so cluster time must be kept recent for the next leader to start from.
     pub fn has_deadlines(&self) -> bool {
-        self.agenda.first().is_some()
+        self.next_due().is_some()
     }
 }

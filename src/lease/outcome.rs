@@ -58,6 +58,10 @@ pub enum Refusal {
     NoSuchWaiter,
     /// The name was granted at this very log position already: one entry grants a name once. Propose again.
     GrantedInThisEntry,
+    /// The holders and waiters of the lease would keep more bytes than they may.
+    LeaseFull { max_bytes: u64 },
+    /// The metadata has another version than the request replaces.
+    MetadataChanged { version: u64 },
 }
 
 /// Why a holder does not have the lease it names.
@@ -85,7 +89,7 @@ pub struct Lease {
     pub holder: HolderId,
     pub token: FencingToken,
     pub ttl: Ttl,
-    /// Cluster time at which it is due to lapse; `None` for an infinite ttl or an ended lease.
+    /// The last millisecond of cluster time in which it is held; `None` for an infinite ttl or an ended lease.
     pub deadline: Option<ClusterMs>,
     pub state: LeaseState,
     pub granted_at: ClusterMs,
@@ -97,6 +101,8 @@ pub struct Lease {
     pub limit: u32,
     pub lock_delay_ms: u64,
     pub waiters: u32,
+    /// How often the metadata was replaced during this grant.
+    pub metadata_version: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -132,6 +138,17 @@ pub enum Change {
     HandedOver { to: HolderId },
 }
 
+impl Change {
+    /// What a caller wrote into it.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Change::Granted(_) | Change::Expired | Change::Released => "",
+            Change::Revoked { reason } => reason,
+            Change::HandedOver { to } => to.as_str(),
+        }
+    }
+}
+
 /// How a grant came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrantCause {
@@ -150,7 +167,7 @@ pub struct Waiter {
     /// Cluster time when it joined.
     pub since: ClusterMs,
     pub since_wall_ms: u64,
-    /// Cluster time when its wait ends.
+    /// The last millisecond of cluster time in which it waits.
     pub until: ClusterMs,
 }
 

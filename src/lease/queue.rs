@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::kept;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
 /// What a grant is made from, now or when a waiter's turn comes.
@@ -15,16 +16,25 @@ pub(super) struct Ask {
     pub metadata: Metadata,
 }
 
+impl Ask {
+    /// What it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT); as much as the grant made from it.
+    pub fn bytes(&self) -> u64 {
+        kept::bytes(&self.holder, &self.metadata)
+    }
+}
+
 /// One waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub ask: Ask,
     pub since: ClusterMs,
     pub since_wall_ms: u64,
-    /// When its wait ends.
+    /// The last millisecond of its wait.
     pub until: ClusterMs,
-    /// When it is dropped unless somebody still asks for it.
+    /// The last millisecond in which it stays without a sign of interest.
     pub patience_until: ClusterMs,
+    /// Term of the last entry that said that the waiter is there; 0 if that is not known.
+    pub confirmed_term: u64,
 }
 
 impl Place {
@@ -41,6 +51,7 @@ pub(super) struct Queue(Option<Box<Line>>);
 struct Line {
     places: OrdMap<u64, Arc<Place>>,
     tickets: OrdMap<HolderId, u64>,
+    bytes: u64,
 }
 
 impl Queue {
@@ -50,6 +61,11 @@ impl Queue {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    pub fn bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |line| line.bytes)
     }
 
     pub fn first(&self) -> Option<(u64, &Place)> {
@@ -86,16 +102,26 @@ impl Queue {
     pub fn put(&mut self, ticket: u64, place: Place) {
         let line = self.0.get_or_insert_default();
         line.tickets.insert(place.ask.holder.clone(), ticket);
-        line.places.insert(ticket, Arc::new(place));
+        line.bytes += place.ask.bytes();
+        if let Some(before) = line.places.insert(ticket, Arc::new(place)) {
+            line.bytes -= before.ask.bytes();
+        }
     }
 
-    pub fn get_mut(&mut self, ticket: u64) -> Option<&mut Place> {
-        self.0.as_mut()?.places.get_mut(&ticket).map(Arc::make_mut)
+    /// Changes a place; only its holder must stay. Returns it as it is then.
+    pub fn update(&mut self, ticket: u64, change: impl FnOnce(&mut Place)) -> Option<&Place> {
+        let line = self.0.as_mut()?;
+        let place = line.places.get_mut(&ticket).map(Arc::make_mut)?;
+        line.bytes -= place.ask.bytes();
+        change(place);
+        line.bytes += place.ask.bytes();
+        Some(place)
     }
 
     pub fn remove(&mut self, ticket: u64) -> Option<Place> {
         let line = self.0.as_mut()?;
         let place = Arc::unwrap_or_clone(line.places.remove(&ticket)?);
+        line.bytes -= place.ask.bytes();
         line.tickets.remove(&place.ask.holder);
         if line.places.is_empty() {
             self.0 = None;

@@ -14,7 +14,7 @@ pub(super) struct Record {
     pub limit: u32,
     /// Token of the last grant: one entry grants a name once.
     pub last_grant: u64,
-    /// Nobody gets it before this.
+    /// The last millisecond of the lock delay.
     pub delay_until: Option<ClusterMs>,
     pub holders: Holders,
     pub queue: Queue,
@@ -30,7 +30,7 @@ impl Record {
             limit,
             last_grant: 0,
             delay_until: None,
-            holders: Holders::Nobody,
+            holders: Holders::Empty,
             queue: Queue::default(),
             ended: EndedGrants::default(),
             history: History::Empty,
@@ -46,6 +46,11 @@ impl Record {
     /// Held, waited for or delayed: then it counts against the number of leases.
     pub fn is_live(&self) -> bool {
         self.is_engaged() || self.delay_until.is_some()
+    }
+
+    /// What its holders and waiters count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    pub fn engaged_bytes(&self) -> u64 {
+        self.holders.bytes() + self.queue.bytes()
     }
 
     pub fn has_free_place(&self) -> bool {
@@ -103,6 +108,7 @@ impl Record {
             limit,
             lock_delay_ms: grant.lock_delay_ms,
             waiters: self.queue.len() as u32,
+            metadata_version: grant.metadata_version,
         }
     }
 }

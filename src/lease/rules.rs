@@ -2,11 +2,13 @@
 //!
 //! Where two readings were possible, these were taken:
 //!
-//! - **Time is taken away only by who says so.** An acquire by the holder, and a renewal without a ttl, never bring a
-//!   deadline forward: they may be old requests that arrive late. A renewal that names a ttl sets it, be it shorter.
+//! - **Requests carry no order.** They can arrive late or twice. So an acquire by the holder and a renewal never move an
+//!   expiry to an earlier moment: only a release, a revoke, a hand-over and time itself end a grant. An acquire by the
+//!   holder changes nothing else of the grant, and a change of metadata names the version that it replaces.
 //! - **A name has one limit** for all who hold it or wait for it. It can change when nobody does.
 //! - **Who waits, waits in line.** A waiter that asks without a wait is refused like anybody and keeps its place; one
 //!   that asks with a wait keeps its place too, with what it asked for last and a new end of its wait.
+//! - **A waiter is granted only if it is there.** See [`turn`](super::turn): after a change of leader it has to be confirmed.
 //! - **A lock delay is the name's**, also for a counted lease; it starts at the entry that ended the grant, and of two
 //!   the later end counts. Renewals, releases and hand-overs go on under it.
 //! - **Nothing due is overlooked.** A place that became free goes to a waiter only if that is still in time at the
@@ -15,9 +17,13 @@
 use super::entry::Entry;
 use super::queue::{Ask, Place};
 use super::record::Record;
+use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
+use super::{MAX_NAME_BYTES_KEPT, kept};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName};
+use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
+
+const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_NAME_BYTES_KEPT });
 
 impl Entry<'_> {
     pub fn obey(&mut self, command: &Command) -> Outcome {
@@ -38,6 +44,9 @@ impl Entry<'_> {
                 self.machine.limits = *limits;
                 Outcome::Done
             }
+            Command::UpdateMetadata { name, holder, token, version, metadata } => {
+                self.update_metadata(name, holder, *token, *version, metadata)
+            }
         }
     }
 
@@ -51,11 +60,7 @@ impl Entry<'_> {
             return Outcome::Refused(Refusal::LimitDiffers { limit: engaged.limit });
         }
         if record.is_some_and(|record| record.holders.of(holder).is_some()) {
-            let lease = self.prolong(name, holder, None, |grant, now| {
-                grant.extend(*ttl, now);
-                grant.metadata = acquire.metadata.clone();
-                grant.lock_delay_ms = acquire.lock_delay_ms;
-            });
+            let lease = self.prolong(name, holder, None, |grant, now| grant.extend(*ttl, now));
             return Outcome::Held { lease: lease.expect("it holds the lease"), fresh: false };
         }
         let max_leases = self.machine.limits.max_leases;
@@ -63,6 +68,7 @@ impl Entry<'_> {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
         let outcome = match (record.and_then(|record| self.obstacle(record)), acquire.wait_ms) {
+            (None, _) if !has_room(record, 0, kept::bytes(holder, &acquire.metadata)) => LEASE_FULL,
             (None, _) => {
                 let lease = self.grant(name, limit, ask_of(acquire), GrantCause::Asked);
                 Outcome::Held { lease, fresh: true }
@@ -72,7 +78,10 @@ impl Entry<'_> {
             (Some(refusal), None) => Outcome::Refused(refusal),
         };
         self.settle(name);
-        outcome
+        // A waiter that the place was kept for is confirmed by this request, and granted.
+        let own = self.record(name).filter(|_| matches!(outcome, Outcome::Queued { .. }));
+        let granted = own.and_then(|record| Some(record.lease(name, record.holders.of(holder)?)));
+        granted.map_or(outcome, |lease| Outcome::Held { lease, fresh: true })
     }
 
     /// What keeps this name from being granted to a newcomer.
@@ -81,25 +90,35 @@ impl Entry<'_> {
             return record.held_refusal(self.now);
         }
         if let Some(until) = record.delay_until {
-            return Some(Refusal::LockDelay { retry_after_ms: until - self.now });
+            return Some(Refusal::LockDelay { retry_after_ms: until - self.now + 1 });
         }
-        // A free place that somebody waits for exists only within the entry that granted the name already.
+        if self.machine.turn(record) == Some(Turn::Unconfirmed) && !self.is_granted_here(record) {
+            return Some(Refusal::LockDelay { retry_after_ms: self.machine.window_end() - self.now + 1 });
+        }
+        // A free place with a confirmed waiter exists only within the entry that granted the name already.
         (self.is_granted_here(record) || !record.queue.is_empty()).then_some(Refusal::GrantedInThisEntry)
     }
 
     /// Joins the queue; who is in it already keeps the place and waits with what it asked for last.
     fn wait(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
         let name = &acquire.name;
-        let queue = self.record(name).map(|record| &record.queue);
+        let record = self.record(name);
+        let queue = record.map(|record| &record.queue);
         let (length, ticket) = queue.map_or((0, None), |queue| (queue.len(), queue.ticket_of(&acquire.holder)));
         let until = self.now.saturating_add(wait_ms);
-        let patience_until = self.patience_until();
+        let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
+        let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |place| place.ask.bytes());
+        let has_room = has_room(record, before, kept::bytes(&acquire.holder, &acquire.metadata));
         if let Some(ticket) = ticket {
+            if !has_room {
+                return LEASE_FULL;
+            }
             let place = queue.map_or(0, |queue| queue.ahead_of(ticket));
             self.adjust(name, ticket, |waiting| {
                 waiting.ask = ask_of(acquire);
                 waiting.until = until;
                 waiting.patience_until = patience_until;
+                waiting.confirmed_term = confirmed_term;
             });
             return Outcome::Queued { place };
         }
@@ -107,7 +126,11 @@ impl Entry<'_> {
         if length >= max_waiters as usize {
             return Outcome::Refused(Refusal::QueueFull { max_waiters });
         }
-        let place = Place { ask: ask_of(acquire), since: self.now, since_wall_ms: self.wall_ms, until, patience_until };
+        if !has_room {
+            return LEASE_FULL;
+        }
+        let (since, since_wall_ms) = (self.now, self.wall_ms);
+        let place = Place { ask: ask_of(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
         Outcome::Queued { place: self.join(name, limit, place) }
     }
 
@@ -115,14 +138,39 @@ impl Entry<'_> {
         self.now.saturating_add(self.machine.limits.patience_ms)
     }
 
-    /// A renewal that names a ttl sets the time, be it shorter; one that does not never takes time away.
     fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
         let Renewal { name, token, ttl } = renewal;
-        let renewed = self.prolong(name, holder, Some(*token), |grant, now| match ttl {
-            Some(ttl) => grant.set_time(*ttl, now),
-            None => grant.extend(grant.ttl, now),
-        });
+        let renewed =
+            self.prolong(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
         renewed.ok_or_else(|| self.machine.lost(name, holder, *token))
+    }
+
+    /// A request that arrives twice finds its own change and is answered as done.
+    fn update_metadata(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: FencingToken,
+        version: u64,
+        metadata: &Metadata,
+    ) -> Outcome {
+        let record = self.record(name).and_then(|record| record.grant(holder, token).map(|grant| (record, grant)));
+        let Some((record, grant)) = record else {
+            return Outcome::Refused(Refusal::Lost(self.machine.lost(name, holder, token)));
+        };
+        let is_repeated = version.checked_add(1) == Some(grant.metadata_version) && grant.metadata == *metadata;
+        if is_repeated {
+            return Outcome::Held { lease: record.lease(name, grant), fresh: false };
+        }
+        if grant.metadata_version != version {
+            return Outcome::Refused(Refusal::MetadataChanged { version: grant.metadata_version });
+        }
+        if !has_room(Some(record), grant.bytes(), kept::bytes(holder, metadata)) {
+            return LEASE_FULL;
+        }
+        let lease = self.replace_metadata(name, token, metadata.clone());
+        self.forget_excess(name);
+        Outcome::Held { lease, fresh: false }
     }
 
     /// Whether it was held: releasing what one does not hold changes nothing.
@@ -160,7 +208,8 @@ impl Entry<'_> {
         let record = self.record(name).expect("it has a holder");
         let waiter = match to {
             Some(heir) => record.queue.ticket_of(heir),
-            None => record.queue.first().map(|(ticket, _)| ticket),
+            // A waiter that is not confirmed may be dead.
+            None => record.queue.iter().find(|(_, place)| self.machine.is_confirmed(place)).map(|(ticket, _)| ticket),
         };
         let Some(ticket) = waiter else { return Outcome::Refused(Refusal::NoSuchWaiter) };
         if self.is_granted_here(record) {
@@ -177,8 +226,14 @@ impl Entry<'_> {
 
     fn keep_waiting(&mut self, waiter: &WaiterId) -> bool {
         let Some(ticket) = self.ticket_of(waiter) else { return false };
-        let patience_until = self.patience_until();
-        self.adjust(&waiter.name, ticket, |place| place.patience_until = patience_until);
+        let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
+        self.adjust(&waiter.name, ticket, |place| {
+            place.patience_until = patience_until;
+            place.confirmed_term = confirmed_term;
+        });
+        if self.machine.agenda.is_unconfirmed(&waiter.name) {
+            self.settle(&waiter.name);
+        }
         true
     }
 
@@ -200,6 +255,12 @@ impl Entry<'_> {
     }
 }
 
+/// Whether a name may keep a holder or waiter that counts `after` bytes, in place of one that counts `before`.
+fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
+    let engaged = record.map_or(0, Record::engaged_bytes);
+    after <= before || engaged - before + after <= MAX_NAME_BYTES_KEPT
+}
+
 fn ask_of(acquire: &Acquire) -> Ask {
     Ask {
         holder: acquire.holder.clone(),
@@ -216,7 +277,7 @@ impl Record {
             holder: grant.holder.clone(),
             token: grant.token,
             granted_wall_ms: grant.granted_wall_ms,
-            retry_after_ms: grant.deadline.map(|at| at.saturating_sub(now)),
+            retry_after_ms: grant.deadline.map(|at| at.saturating_sub(now) + 1),
             waiters: self.queue.len() as u32,
         })
     }

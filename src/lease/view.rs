@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::queue::Place;
 use super::record::Record;
 use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
@@ -22,7 +23,7 @@ pub struct LeaseView {
 /// Why things are as they are with one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Who holds it, since when and until when.
+    /// Who holds it, since when and until when: as many as [`Machine::holders`] shows.
     pub held: Vec<Lease>,
     /// Nobody gets it before this cluster time.
     pub delay_until: Option<ClusterMs>,
@@ -60,6 +61,12 @@ impl Machine {
         })
     }
 
+    /// The lease that is held with this token.
+    pub fn held_with(&self, name: &LeaseName, token: FencingToken) -> Option<Lease> {
+        let record = self.records.get(name)?;
+        record.holders.with_token(token.as_u64()).map(|grant| record.lease(name, grant))
+    }
+
     /// Why this holder does not have the lease with this token.
     pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
         let unheard = Lost { cause: LostCause::Unknown, holder: None };
@@ -68,7 +75,24 @@ impl Machine {
 
     /// Who waits, first to be granted first.
     pub fn queue(&self, name: &LeaseName) -> Vec<Waiter> {
-        self.records.get(name).map(|record| waiters(record).collect()).unwrap_or_default()
+        self.next_waiters(name, usize::MAX).0
+    }
+
+    /// The first `most` who wait, and how many wait in all.
+    pub fn next_waiters(&self, name: &LeaseName, most: usize) -> (Vec<Waiter>, u32) {
+        let Some(record) = self.records.get(name) else { return (Vec::new(), 0) };
+        (waiters(record).take(most).collect(), record.queue.len() as u32)
+    }
+
+    /// How many hold a name.
+    pub fn holder_count(&self, name: &LeaseName) -> u32 {
+        self.records.get(name).map_or(0, |record| record.holders.len() as u32)
+    }
+
+    /// The last grant of a name that is over and still remembered.
+    pub fn last_ended(&self, name: &LeaseName) -> Option<Lease> {
+        let record = self.records.get(name)?;
+        record.ended.newest().map(|ended| record.ended_lease(name, ended))
     }
 
     /// The last transitions, oldest first, at most [`Limits::history`](super::Limits::history) of them.
@@ -87,7 +111,7 @@ impl Machine {
             return Explanation { held: Vec::new(), delay_until: None, next: None, waiters: 0, standing };
         };
         Explanation {
-            held: held(name, record),
+            held: self.holders(name).0,
             delay_until: record.delay_until,
             next: waiters(record).next(),
             waiters: record.queue.len() as u32,
@@ -96,12 +120,12 @@ impl Machine {
     }
 
     /// The refusal that this acquire gets, if it is certain to be refused as [`Refusal::Held`] at `now`: the lease
-    /// is held by others until after `now`, and this acquire would not wait. `None` means ask the log.
+    /// cannot expire at `now`, and this acquire would not wait. `None` means ask the log.
     pub fn held_by_other(&self, acquire: &Acquire, now: ClusterMs) -> Option<Refusal> {
         let record = self.records.get(&acquire.name)?;
         let is_same_kind = acquire.wait_ms.is_none() && record.limit == acquire.limit;
         let is_full = !record.has_free_place() && record.holders.of(&acquire.holder).is_none();
-        let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at > now);
+        let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at >= now);
         if is_same_kind && is_full && lasts { record.held_refusal(now) } else { None }
     }
 }
@@ -111,12 +135,12 @@ fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
 }
 
 fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {
-    record.queue.iter().map(|(_, place)| Waiter {
-        holder: place.ask.holder.clone(),
-        since: place.since,
-        since_wall_ms: place.since_wall_ms,
-        until: place.until,
-    })
+    record.queue.iter().map(|(_, place)| waiter(place))
+}
+
+fn waiter(place: &Place) -> Waiter {
+    let Place { since, since_wall_ms, until, .. } = *place;
+    Waiter { holder: place.ask.holder.clone(), since, since_wall_ms, until }
 }
 
 fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
@@ -127,9 +151,8 @@ fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
         return Standing::Holds { lease: record.lease(name, grant), cause };
     }
     if let Some(ticket) = record.queue.ticket_of(holder) {
-        let place = record.queue.ahead_of(ticket);
-        let waiter = waiters(record).nth(place as usize).expect("a place is inside its queue");
-        return Standing::Waits { place, waiter };
+        let place = record.queue.get(ticket).expect("a ticket is of a place");
+        return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(place) };
     }
     let last_end = events.find(|event| event.change.ended_as().is_some());
     last_end.map_or(Standing::Unknown, |event| Standing::Ended(event.transition(name)))

@@ -239,4 +239,18 @@ mod tests {
         assert_eq!(problems(open()).len(), 2);
         assert!(open().allow_insecure_network().check().is_ok());
     }
+
+    #[test]
+    fn a_program_names_1_to_15_members() {
+        let members = |count: u64| {
+            let address = |base: u64, id: u64| format!("127.0.0.1:{}", base + id);
+            let named = Node::builder("c".repeat(100)).id(1).data("data/1");
+            (1..=count).fold(named, |builder, id| builder.member(id, address(8000, id), address(9000, id)))
+        };
+        let (config, _) = members(15).check().expect("both are at their bound");
+        assert_eq!((config.cluster.len(), config.members.len()), (100, 15));
+        assert_eq!(problems(members(16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
+        let found = problems(NodeBuilder { cluster: "c".repeat(101), ..three() });
+        assert!(matches!(found.as_slice(), [one] if one.contains("must be at most 100 letters")), "{found:?}");
+    }
 }

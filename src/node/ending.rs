@@ -5,14 +5,26 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::Node;
+use super::{Forward, Inner, Node, Request};
+use crate::lease::Command;
+use crate::pace;
 use crate::peer::Transport;
-use crate::raft::RaftHandle;
+use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
+
+/// Longest time that a node that is shut down stays a voter for what others release.
+const STAY: Duration = Duration::from_millis(500);
+/// It stays for so long after nothing is held or waited for any more: programs of other nodes still ask whether what they
+/// gave up is gone.
+const QUIET: Duration = Duration::from_millis(50);
+/// Pause before waiting requests that have not ended are asked once more to leave their queues.
+const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a node needs to be ended.
 pub(super) struct Life<S: Storage> {
@@ -68,9 +80,56 @@ async fn end<S: Storage, T: Transport>(
     }
 }
 
+impl<S: Storage, T: Transport> Inner<S, T> {
+    /// Has every waiting request of this process leave its queue, and waits until all of them have ended. One that was
+    /// granted first ends with its grant; one that could not leave in time ends as unknown, with the node.
+    async fn end_local_waits(self: &Arc<Self>) {
+        let ended = async {
+            loop {
+                let waiters = self.local_waits.ids();
+                if waiters.is_empty() {
+                    return;
+                }
+                let leave = |waiter| self.attempt(Request::Change(Command::LeaveQueue { waiter }), Forward::Once);
+                join_all(waiters.into_iter().map(leave)).await;
+                pace::sleep(LEAVE_PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(self.timeouts.hand_on, ended).await.is_err() {
+            tracing::warn!("not every waiting request left its queue: its place is dropped when its patience ends");
+        }
+    }
+
+    /// Stays a voter while leases are held or waited for, and for [`QUIET`] after that: other nodes may be shutting down too.
+    /// What their programs release is committed only by a majority, and so is the answer that it is released.
+    async fn stay_for_releases(&self) {
+        let replica = self.raft.replica();
+        let mut progress = replica.progress();
+        let released = async {
+            let is_in_use = |state: &State| state.machine.counts().held + state.machine.counts().waiting > 0;
+            let mut quiet = std::pin::pin!(pace::sleep(QUIET));
+            while self.raft.leadership().leader.is_some() {
+                let in_use = replica.read(is_in_use);
+                if in_use {
+                    quiet.set(pace::sleep(QUIET));
+                }
+                tokio::select! {
+                    changed = progress.changed() => if changed.is_err() { return },
+                    () = quiet.as_mut(), if !in_use => return,
+                }
+            }
+        };
+        // Leases that live on are the rule when one node of several is restarted.
+        let _ = tokio::time::timeout(STAY, released).await;
+    }
+}
+
 impl<S: Storage, T: Transport> Node<S, T> {
-    /// Hands leadership on, ends everything, and closes the data directory. Takes at most a few leadership leases, and
-    /// as long as the disk hangs.
+    /// Has waiting requests of this process leave their queues, hands leadership on, ends everything, and closes the data
+    /// directory. Takes at most 0.5 s and a few leadership leases, and as long as the disk hangs.
+    ///
+    /// While leases are held or waited for, and for 50 ms after that, the node stays a voter, for up to 0.5 s in all: when all
+    /// nodes are shut down at about the same time, what their programs release then is still committed and confirmed.
     ///
     /// All handles of this node are of a node that has ended then: their requests are refused as
     /// [`ShuttingDown`](super::RequestError::ShuttingDown), and their watches end. Given up half way, it leaves a node
@@ -78,6 +137,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         inner.draining.store(true, Ordering::Relaxed);
+        inner.end_local_waits().await;
+        inner.stay_for_releases().await;
         if inner.clock.lead().is_some() {
             match inner.raft.hand_on(inner.timeouts.hand_on).await {
                 Ok(to) => tracing::info!(to, "leadership handed on"),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Inner, Node};
-use crate::peer::Transport;
+use crate::peer::{Refusal, Transport};
 use crate::storage::Storage;
 
 /// A leader whose disk has not finished a commit for this long gives its leadership away: it can apply nothing, and
@@ -24,10 +24,31 @@ pub struct Health {
     pub not_ready: Option<String>,
 }
 
+/// Why a node cannot go on. A restart is what helps, perhaps elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeFailure {
+    /// The store failed: nothing is written to the data directory any more.
+    #[error("{0}")]
+    Storage(String),
+    /// Raft stopped by an error, or panicked.
+    #[error("{0}")]
+    Raft(String),
+    /// The disk has not finished a write for this long.
+    #[error("the disk has not finished a write for {0:?}")]
+    DiskStalled(Duration),
+    /// Another node refuses this one: its data directory is not the one that it joined with.
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
 impl<S: Storage, T: Transport> Node<S, T> {
     pub fn health(&self) -> Health {
         let inner = &self.inner;
-        Health { failed: inner.failure.borrow().clone(), not_ready: inner.not_ready().map(str::to_string) }
+        Health {
+            failed: inner.failure.borrow().as_ref().map(ToString::to_string),
+            not_ready: inner.not_ready().map(str::to_string),
+        }
     }
 }
 
@@ -40,8 +61,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Some("the node is shutting down")
         } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_HAND_ON) {
             Some("the disk does not finish a write")
-        } else if leads && !self.raft.heard_majority_within(recent) {
-            Some("this node leads, and hears no majority")
+        } else if self.raft.quorum_age().is_some() && self.raft.leads_for().is_none() {
+            Some("this node leads, and no majority acknowledges it")
         } else if !(leads || hears_leader) {
             Some("no leader is known")
         } else if self.raft.leadership().leader.is_none_or(|leader| self.raft.member(leader).is_none()) {
@@ -61,8 +82,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut storage = self.storage.failure();
         let why = tokio::select! {
             biased;
-            Ok(failure) = storage.wait_for(Option::is_some) => failure.as_ref().expect("waited for").to_string(),
-            why = self.raft.stopped() => why,
+            Ok(failure) = storage.wait_for(Option::is_some) => {
+                NodeFailure::Storage(failure.as_ref().expect("waited for").to_string())
+            }
+            why = self.raft.stopped() => NodeFailure::Raft(why),
         };
         self.fail(why);
     }
@@ -73,7 +96,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             tokio::time::sleep(LOOK_INTERVAL).await;
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {
-                return self.fail(format!("the disk has not finished a write for {stalled:?}"));
+                return self.fail(NodeFailure::DiskStalled(stalled));
             }
             if stalled >= STALL_HAND_ON && self.clock.lead().is_some() {
                 match self.raft.hand_on(self.timeouts.hand_on).await {

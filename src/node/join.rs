@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Inner;
+use super::{Inner, NodeFailure};
 use crate::config::MemberConfig;
 use crate::peer::{CallError, Incarnations, Lane, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};
@@ -101,7 +101,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let joined = self.raft.replica().read(|state| state.joined.clone());
             if joined.get(&self.id).is_some_and(|&joined| joined != incarnation) {
                 let refusal = Refusal::OtherDisk { node: self.id, joined: joined[&self.id], now: incarnation };
-                return self.fail(refusal.to_string());
+                return self.fail(NodeFailure::Refused(refusal));
             }
             if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
                 return;
@@ -114,7 +114,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 && !joined.contains_key(&self.id)
                 && let Some(refusal) = ask(&self.transport, self.id, &peers).await
             {
-                return self.fail(refusal.to_string());
+                return self.fail(NodeFailure::Refused(refusal));
             }
             // A member that is met counts towards majorities at once, so it is written down at once: until then it
             // could lose its disk unnoticed.
@@ -127,8 +127,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// The node cannot go on, and says why. The first reason stays.
-    pub(super) fn fail(&self, why: String) {
-        tracing::error!(why, "this node cannot go on");
+    pub(super) fn fail(&self, why: NodeFailure) {
+        tracing::error!(%why, "this node cannot go on");
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
             failure.get_or_insert(why);
@@ -148,4 +148,22 @@ pub(super) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[Membe
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_of_1024_nodes_are_remembered() {
+        let known = Acquaintances::default();
+        for node in 1..=1_025 {
+            known.met(node, node * 10);
+        }
+        // The first disk of a node stays, also where there is no room for another node.
+        known.met(1, 11);
+        let met = known.met.lock();
+        assert_eq!((met.len(), met.last_key_value()), (1_024, Some((&1_024, &10_240))));
+        assert_eq!(met[&1], 10);
+    }
 }

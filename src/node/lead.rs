@@ -32,7 +32,8 @@ impl LeadClock {
     }
 
     /// Takes over in `term`: time goes on from the state's last value. What passed since it was committed is unknown
-    /// here, and leases live longer by it, never shorter.
+    /// here, and leases live longer by it, never shorter. So it is for a leader that lost its majority and has it again:
+    /// an entry that was stamped later by its earlier clock is no harm, because the state's time never falls.
     pub fn begin(&self, term: u64, state_now: ClusterMs) -> Lead {
         let lead = Lead { term, base: state_now, since: self.clock.elapsed() };
         self.lead.send_replace(Some(lead));
@@ -51,6 +52,13 @@ impl LeadClock {
         self.lead.subscribe()
     }
 
+    /// Waits until this node leads no more in `term`.
+    pub async fn ended(&self, term: u64) {
+        let mut leads = self.changes();
+        // Without a clock nothing leads.
+        let _ = leads.wait_for(|lead| lead.is_none_or(|lead| lead.term != term)).await;
+    }
+
     pub fn now(&self, lead: &Lead) -> ClusterMs {
         lead.base + self.clock.elapsed().saturating_sub(lead.since).as_millis() as u64
     }
@@ -63,5 +71,54 @@ impl LeadClock {
     pub fn until(&self, lead: &Lead, at: ClusterMs) -> Duration {
         let reached = lead.since + Duration::from_millis(at.saturating_sub(lead.base));
         reached.saturating_sub(self.clock.elapsed())
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
+    use crate::testing::ManualClock;
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    const TTL: Duration = Duration::from_millis(100);
+
+    /// How long a lease lasts that is granted this long after the leader's time began.
+    fn lifetime(granted: Duration) -> Duration {
+        let manual = ManualClock::new();
+        let clock = LeadClock::new(Arc::new(manual.clone()));
+        let mut machine = Machine::new();
+        let mut apply = |index, stamp: Stamp, command| {
+            machine.apply(FencingToken { term: 1, index }, &Batch { stamp, commands: vec![command] });
+            (machine.next_due(), machine.counts().held)
+        };
+        let lead = clock.begin(1, 5_000);
+        manual.advance(granted);
+        let acquire = Command::Acquire(Acquire {
+            name: LeaseName::new("nightly").expect("a valid name"),
+            holder: HolderId::new("worker-1").expect("a valid holder"),
+            ttl: Ttl::Finite(TTL.as_millis() as u64),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        });
+        let (due, held) = apply(1, clock.stamp(&lead), acquire);
+        assert_eq!(held, 1);
+        let lasts = clock.until(&lead, due.expect("it expires"));
+        manual.advance(lasts);
+        let (_, held) = apply(2, clock.stamp(&lead), Command::Tick);
+        assert_eq!(held, 0, "the tick comes when it can expire the lease");
+        lasts
+    }
+
+    #[test]
+    fn no_early_expiry_wherever_in_a_millisecond_it_is_granted() {
+        for micros in (0..3_000).step_by(50) {
+            let lasts = lifetime(Duration::from_micros(micros));
+            assert!(lasts >= TTL, "granted after {micros} us, it expired after {lasts:?}");
+            assert!(lasts <= TTL + Duration::from_millis(1), "granted after {micros} us, it lasted {lasts:?}");
+        }
     }
 }

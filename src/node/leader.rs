@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::Inner;
 use super::lead::Lead;
-use super::proposer::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
+use super::look_up::look_up;
+use super::proposer::{Answered, NoOutcome};
 use super::request::{Answer, Consistency, Query, Request, Response, Served};
 use super::waiting::{Seat, Wake};
-use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, Renewal, WaiterId};
+use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
-use crate::types::HolderId;
 
 /// How long a wait may outlast its own end before the request gives up on being told.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
@@ -21,21 +21,17 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Carries a request out if this node leads. `NotLeader` means: certainly not done.
     pub(super) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, NoOutcome> {
         let lead = self.clock.lead().ok_or(NoOutcome::NotLeader)?;
-        if !self.raft.heard_majority_within(self.timeouts.leaderless) {
-            // Cut off: whatever it proposed would hang, and most likely never be done.
-            return Err(NoOutcome::NotLeader);
-        }
         let answer = match request {
             Request::Acquire(acquire) => self.acquire(&lead, acquire).await?,
             Request::Change(Command::Renew { holder, leases }) => self.renew(holder, leases).await?,
             Request::Change(command) => Answer::Outcome(self.propose(command).await?.outcome),
-            Request::Read { query, consistency } => return self.read_as_leader(query, consistency).await,
+            Request::Read { query, consistency } => return self.read_as_leader(&lead, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
         };
         Ok(Response { answer, served: self.served() })
     }
 
-    async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
+    pub(super) async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
         let proposed = tokio::time::timeout(self.timeouts.request, self.proposer.propose(command)).await;
         proposed
             .unwrap_or_else(|_| Err(NoOutcome::Unknown(format!("not committed within {:?}", self.timeouts.request))))
@@ -50,12 +46,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
         let mut seat = self.waiting.sit(id);
-        let answered = self.propose(Command::Acquire(acquire)).await?;
-        match answered.outcome {
-            Outcome::Queued { .. } => self.wait(lead, seat, Duration::from_millis(wait_ms)).await,
-            outcome => {
+        match self.propose(Command::Acquire(acquire)).await {
+            Ok(Answered { outcome: Outcome::Queued { .. }, .. }) => {
+                self.wait(lead, seat, Duration::from_millis(wait_ms)).await
+            }
+            answered => {
+                // It is not in the queue now, or an earlier attempt of it keeps its place at the next leader.
                 seat.keep_place();
-                Ok(Answer::Outcome(outcome))
+                Ok(Answer::Outcome(answered?.outcome))
             }
         }
     }
@@ -74,9 +72,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     async fn wait(self: &Arc<Self>, lead: &Lead, mut seat: Seat, wait: Duration) -> Result<Answer, NoOutcome> {
-        seat.is_in_queue();
-        let mut leads = self.clock.changes();
-        let term = lead.term;
         tokio::select! {
             biased;
             wake = seat.woken() => match wake {
@@ -87,7 +82,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 None => Err(NoOutcome::StillWaits),
             },
             // The place in the queue is replicated: the request goes on at the next leader, and keeps it.
-            _ = leads.wait_for(|lead| lead.is_none_or(|lead| lead.term != term)) => {
+            () = self.clock.ended(lead.term) => {
                 seat.keep_place();
                 Err(NoOutcome::StillWaits)
             }
@@ -97,26 +92,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    /// Many renewals take several commands, so that no entry grows beyond what the store takes at once.
-    async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, NoOutcome> {
-        let parts = split(leases).into_iter().map(|leases| {
-            let command = Command::Renew { holder: holder.clone(), leases };
-            self.propose(command)
-        });
-        let mut renewed = Vec::new();
-        for answered in futures_util::future::try_join_all(parts).await? {
-            match answered.outcome {
-                Outcome::Renewed(part) => renewed.extend(part),
-                other => return Ok(Answer::Outcome(other)),
-            }
-        }
-        Ok(Answer::Outcome(Outcome::Renewed(renewed)))
-    }
-
-    async fn read_as_leader(&self, query: Query, consistency: Consistency) -> Result<Response, NoOutcome> {
-        let confirm = consistency == Consistency::Linearizable;
-        if confirm || !self.raft.may_read_locally() {
-            let readable = self.raft.await_readable(confirm, self.timeouts.request).await;
+    async fn read_as_leader(&self, lead: &Lead, query: Query, consistency: Consistency) -> Result<Response, NoOutcome> {
+        let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
+        if !from_memory {
+            let readable = tokio::select! {
+                readable = self.raft.await_readable(self.timeouts.request) => readable,
+                () = self.clock.ended(lead.term) => return Err(NoOutcome::NotLeader),
+            };
             readable.map_err(|error| match error {
                 crate::raft::ProposeError::NotLeader => NoOutcome::NotLeader,
                 crate::raft::ProposeError::Unknown(reason) => NoOutcome::Unknown(reason),
@@ -126,7 +108,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     pub(super) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {
-        let (answer, mut served) = self.raft.replica().read(|state| (look_up(state, query), self.served_by(state)));
+        let (answer, mut served) =
+            self.raft.replica().read(|state| (look_up(&state.machine, query), self.served_by(state)));
         served.stale_ms = stale_ms;
         Response { answer, served }
     }
@@ -145,35 +128,4 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             stale_ms: None,
         }
     }
-}
-
-fn look_up(state: &State, query: Query) -> Answer {
-    let machine = &state.machine;
-    match query {
-        Query::Lease(name) => Answer::Lease(machine.get(&name).map_or(Vec::new(), |view| {
-            if view.held.is_empty() { view.ended.into_iter().last().into_iter().collect() } else { view.held }
-        })),
-        Query::History(name) => Answer::History(machine.history(&name)),
-        Query::Queue(name) => Answer::Queue(machine.queue(&name)),
-        Query::Explain { name, holder } => Answer::Explain(machine.explain(&name, holder.as_ref())),
-        Query::List { filter, after, limit } => {
-            let (leases, next) = machine.list(&filter, after.as_ref(), limit as usize);
-            Answer::List { leases, next }
-        }
-    }
-}
-
-/// Cuts renewals into commands of a size that an entry takes.
-fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for lease in leases {
-        bytes += renewal_weight(&lease);
-        if bytes > MAX_COMMAND_BYTES / 2 {
-            parts.push(Vec::new());
-            bytes = renewal_weight(&lease);
-        }
-        parts.last_mut().expect("never empty").push(lease);
-    }
-    parts
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Compacted, Consistency, Forward, Node, Query, Request, Watch, WatchEnd, wire};
+use super::{Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd, wire};
 use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
+    UpdateMetadata,
 };
-use crate::client::attempts::{Attempt, Repeat, Trial, attempts, judge};
+use crate::client::attempts::{Attempt, Repeat, Settled, Trial, attempts, judge};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
-use crate::lease::{Acquire, ListFilter, ListState};
+use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
-use crate::types::{ClusterMs, HolderId, LeaseName};
+use crate::types::{ClusterMs, HolderId, LeaseName, wait_ms};
 
 /// Pause before a watch says once more that its node has stopped, so that who goes on trying does not spin.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
@@ -59,9 +60,10 @@ impl<S: Storage, T: Transport> Local<S, T> {
         &self,
         repeat: Repeat,
         patience: Patience,
+        wait: Duration,
         request: impl Fn(Duration) -> Request,
         read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
-    ) -> Result<A, CallError> {
+    ) -> Result<Settled<A>, CallError> {
         let (request, read) = (&request, &read);
         let attempt = |Trial { elapsed, limit, .. }| async move {
             let asked = self.node.request(request(elapsed), Forward::Once);
@@ -70,11 +72,13 @@ impl<S: Storage, T: Transport> Local<S, T> {
                     Ok(done) => Attempt::Done(done),
                     Err(problem) => judge(*problem, &self.who),
                 },
+                // The node here: a leader that shuts down is waited out.
+                Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
                 Ok(Err(error)) => judge(wire::request_error(error), &self.who),
                 Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
             }
         };
-        attempts(repeat, patience, 1, attempt).await
+        attempts(repeat, patience, wait, 1, attempt).await
     }
 
     async fn read<A>(
@@ -84,7 +88,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
         read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
         let request = Request::Read { query, consistency: Consistency::Leader };
-        self.ask(Repeat::Read, patience, |_| request.clone(), read).await
+        Ok(self.ask(Repeat::Read, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
     }
 }
 
@@ -94,13 +98,15 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
+            let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
+            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.begin(waiter));
             // An attempt that begins later has less left to wait. It still waits, if only for nothing: without a wait it
             // would be refused, and an earlier attempt's place in the queue would stay.
             let request = |waited| {
-                let left = wait.saturating_sub(waited).as_millis() as u64;
+                let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
-            self.ask(Repeat::Claim, patience.plus(wait), request, wire::granted).await
+            Ok(self.ask(Repeat::Claim, patience, wait, request, wire::granted).await?.answer)
         })
     }
 
@@ -110,19 +116,38 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
             let read = |answer, now| wire::renewed(names.clone(), answer, now);
-            self.ask(Repeat::Renewal, patience, |_| request.clone(), read).await
+            Ok(self.ask(Repeat::Renewal, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
         })
     }
 
     fn release(&self, name: LeaseName, release: Release, patience: Patience) -> client::Answer<'_, Released> {
         let request = wire::release(name, release);
         let read = |answer, _| wire::released(answer);
-        Box::pin(async move { self.ask(Repeat::Never, patience, |_| request.clone(), read).await })
+        Box::pin(async move {
+            self.ask(Repeat::Release, patience, Duration::ZERO, |_| request.clone(), read).await?.released()
+        })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> client::Answer<'_, Lease> {
         let request = wire::hand_over(name, hand_over);
-        Box::pin(async move { self.ask(Repeat::Never, patience, |_| request.clone(), wire::handed_over).await })
+        Box::pin(async move {
+            let handed = self.ask(Repeat::Never, patience, Duration::ZERO, |_| request.clone(), wire::handed_over);
+            Ok(handed.await?.answer)
+        })
+    }
+
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        patience: Patience,
+    ) -> client::Answer<'_, Lease> {
+        let request = wire::update_metadata(name, update);
+        Box::pin(async move {
+            let request = request.map_err(CallError::Refused)?;
+            let updated = self.ask(Repeat::Claim, patience, Duration::ZERO, |_| request.clone(), wire::granted);
+            Ok(updated.await?.answer)
+        })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> client::Answer<'_, Explanation> {

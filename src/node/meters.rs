@@ -7,7 +7,7 @@
 //! | `tenure_raft_term` | the term this node is in |
 //! | `tenure_raft_leader` | 1 while this node leads |
 //! | `tenure_raft_applied_index` | log index of the last entry applied here |
-//! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; 0 while it leads |
+//! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; on a leader, since it sent what a majority last acknowledged |
 //! | `tenure_cluster_time_seconds` | cluster time here: what leases lapse by |
 //! | `tenure_commands_waiting` by `class` | commands of the leader that wait for an entry of the log: `urgent`, `ordinary` |
 
@@ -66,7 +66,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 (state.machine.counts(), state.machine.now(), applied)
             });
             let leads = self.clock.lead().is_some();
-            let contact = if leads { Some(0) } else { self.contact.elapsed_ms() };
+            let contact = self.stale_ms();
             gauges.held.set(counts.held as f64);
             gauges.waiting.set(counts.waiting as f64);
             gauges.delayed.set(counts.delayed as f64);

@@ -7,14 +7,18 @@
 //! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter, and keeps
 //! nothing in statics: several nodes can run in one process.
 
+mod batch;
 mod builder;
 mod contact;
 mod ending;
+mod form;
 mod health;
 mod join;
 mod lead;
 mod leader;
 mod local;
+mod local_waits;
+mod look_up;
 mod meters;
 mod promise;
 mod proposer;
@@ -24,6 +28,8 @@ pub(crate) mod route;
 mod start;
 mod status;
 mod tasks;
+#[cfg(all(test, feature = "testing"))]
+mod tests;
 mod timekeeper;
 mod waiting;
 mod watch;
@@ -43,8 +49,12 @@ use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
 pub use builder::NodeBuilder;
-pub use health::Health;
+pub use health::{Health, NodeFailure};
+#[cfg(feature = "testing")]
+pub(crate) use join::Acquaintances;
 pub use local::Local;
+#[cfg(feature = "testing")]
+pub use promise::exchange as exchange_promise;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 pub use route::Forward;
 pub use start::StartError;
@@ -55,6 +65,7 @@ pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use contact::Contact;
 use lead::LeadClock;
+use local_waits::LocalWaits;
 use proposer::Proposer;
 use waiting::Waiting;
 use watch::History;
@@ -110,6 +121,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     clock: LeadClock,
     proposer: Proposer,
     waiting: Arc<Waiting>,
+    local_waits: Arc<LocalWaits>,
     history: Arc<History>,
     contact: Contact,
     /// New requests are refused.
@@ -120,7 +132,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     /// Cancelled when nothing of the node is left.
     ended: CancellationToken,
     /// Why the node cannot go on, once it cannot.
-    failure: tokio::sync::watch::Sender<Option<String>>,
+    failure: tokio::sync::watch::Sender<Option<NodeFailure>>,
 }
 
 /// How long things may take before they are given up.
@@ -172,7 +184,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 
     /// Waits until the node cannot go on, and tells why. Pending for ever on a node that is well.
-    pub async fn wait_failed(&self) -> String {
+    pub async fn wait_failed(&self) -> NodeFailure {
         let mut failure = self.inner.failure.subscribe();
         // Taken out before anything is awaited again: what is borrowed here cannot move to another thread.
         let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());

@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::lead::LeadClock;
 use super::queue::{Class, Full, Queue, Waiting};
 use super::request::RequestError;
-use crate::lease::{Batch, Command, Outcome, Refusal};
+use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, ProposeError, RaftHandle};
 use crate::storage::{Position, Storage};
+use crate::types::Metadata;
 
 /// Entries on their way at once. Two keep the disk and the network busy; more would only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
@@ -153,33 +154,57 @@ impl Drop for Jobs {
     }
 }
 
-/// Runs until `stop`; whatever is still waiting then is answered as certainly not done.
-pub(super) async fn run<S: Storage>(jobs: Jobs, raft: Arc<RaftHandle<S>>, clock: LeadClock, stop: CancellationToken) {
+/// Runs until `stop`; whatever is still waiting then is answered as certainly not done. While the state has limits
+/// other than `limits`, every entry begins with a command that sets these: claims of this term meet no others.
+pub(super) async fn run<S: Storage>(
+    jobs: Jobs,
+    raft: Arc<RaftHandle<S>>,
+    clock: LeadClock,
+    limits: Limits,
+    stop: CancellationToken,
+) {
     let mut in_flight = FuturesUnordered::new();
+    let mut leads = clock.changes();
     loop {
-        let room = in_flight.len() < MAX_IN_FLIGHT;
+        let leads_here = leads.borrow_and_update().is_some();
+        if !leads_here {
+            // What is on its way may stay there for as long as there is no majority: nothing waits behind it.
+            answer_all(jobs.queue(Queue::take_all), &NoOutcome::NotLeader);
+        }
+        let room = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
             () = jobs.0.filled.notified(), if room => {}
+            _ = leads.changed() => {}
             // Only what cannot go on its way gets late: with room it is taken in this round.
             () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}
         }
         jobs.refuse_late();
         while in_flight.len() < MAX_IN_FLIGHT
-            && let Some(batch) = jobs.next_entry()
+            && let Some(mut batch) = jobs.next_entry()
         {
             let Some(lead) = clock.lead() else {
                 answer_all(batch.into_iter().map(|waiting| waiting.job), &NoOutcome::NotLeader);
                 continue;
             };
+            if raft.replica().read(|state| state.machine.limits()) != limits {
+                batch.insert(0, set_limits(limits));
+            }
             let (raft, stamp, sent) = (raft.clone(), clock.stamp(&lead), Instant::now());
             jobs.queue(|queue| queue.entry_sent(sent));
             in_flight.push(async move { (sent, propose(raft, lead.term, stamp, batch).await) });
         }
     }
+}
+
+/// A job without a caller.
+fn set_limits(limits: Limits) -> Waiting<Job> {
+    let command = Command::SetLimits(limits);
+    let (class, weight) = (Class::of(&command), weight(&command));
+    Waiting { class, since: Instant::now(), weight, job: Job { command, answer: oneshot::channel().0 } }
 }
 
 /// Proposes one entry and answers its jobs. Returns those that have to go into another entry.
@@ -192,14 +217,18 @@ async fn propose<S: Storage>(
     let part = |Waiting { class, since, weight, job }: Waiting<Job>| (job.command, (class, since, weight, job.answer));
     let (commands, rest): (Vec<Command>, Vec<_>) = jobs.into_iter().map(part).unzip();
     let batch = Batch { stamp, commands };
-    let proposed = raft.propose(term, Proposal::leases(&batch)).await;
+    let proposal = Proposal::leases(&batch);
+    // No replica could apply it: weights are too low if this is ever needed.
+    let fits = proposal.0.len() <= MAX_ENTRY_BYTES;
+    let proposed = if fits { Some(raft.propose(term, proposal).await) } else { None };
     let join =
         |(command, (class, since, weight, answer))| Waiting { class, since, weight, job: Job { command, answer } };
     let jobs = batch.commands.into_iter().zip(rest).map(join);
     let no_outcome = match proposed {
-        Ok((position, Applied(outcomes))) => return answer_each(jobs.collect(), position, outcomes),
-        Err(ProposeError::NotLeader) => NoOutcome::NotLeader,
-        Err(ProposeError::Unknown(reason)) => NoOutcome::Unknown(reason),
+        Some(Ok((position, Applied(outcomes)))) => return answer_each(jobs.collect(), position, outcomes),
+        Some(Err(ProposeError::NotLeader)) => NoOutcome::NotLeader,
+        Some(Err(ProposeError::Unknown(reason))) => NoOutcome::Unknown(reason),
+        None => NoOutcome::Refused(RequestError::TooLarge),
     };
     answer_all(jobs.map(|waiting| waiting.job), &no_outcome);
     Vec::new()
@@ -231,8 +260,10 @@ fn weight(command: &Command) -> usize {
     NUMBERS
         + match command {
             Command::Acquire(acquire) => {
-                let metadata: usize = acquire.metadata.iter().map(|(key, value)| key.len() + value.len() + 10).sum();
-                acquire.name.as_str().len() + acquire.holder.as_str().len() + metadata
+                acquire.name.as_str().len() + acquire.holder.as_str().len() + metadata_weight(&acquire.metadata)
+            }
+            Command::UpdateMetadata { name, holder, metadata, .. } => {
+                name.as_str().len() + holder.as_str().len() + metadata_weight(metadata)
             }
             Command::Renew { holder, leases } => {
                 holder.as_str().len() + leases.iter().map(renewal_weight).sum::<usize>()
@@ -249,10 +280,87 @@ fn weight(command: &Command) -> usize {
         }
 }
 
+fn metadata_weight(metadata: &Metadata) -> usize {
+    metadata.iter().map(|(key, value)| key.len() + value.len() + 10).sum()
+}
+
 pub(super) fn renewal_weight(renewal: &crate::lease::Renewal) -> usize {
     renewal.name.as_str().len() + 32
 }
 
 pub(super) fn waiter_weight(waiter: &crate::lease::WaiterId) -> usize {
     waiter.name.as_str().len() + waiter.holder.as_str().len() + 8
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::lease::{Acquire, Renewal, Stamp, WaiterId};
+    use crate::token::FencingToken;
+    use crate::types::{
+        HolderId, LeaseName, MAX_HOLDER_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES,
+        MAX_REASON_BYTES, MAX_TTL_MS, Metadata, Ttl,
+    };
+
+    /// The largest command of each kind.
+    fn largest() -> Vec<Command> {
+        let name = || LeaseName::new("n".repeat(MAX_NAME_BYTES)).expect("valid");
+        let holder = || HolderId::new("h".repeat(MAX_HOLDER_BYTES)).expect("valid");
+        let token = FencingToken { term: u64::MAX, index: u64::MAX };
+        let bytes = MAX_METADATA_BYTES / MAX_METADATA_ENTRIES - 2;
+        let entry = |number: usize| (format!("{number:02}"), "v".repeat(bytes));
+        let metadata = Metadata::new((0..MAX_METADATA_ENTRIES).map(entry).collect()).expect("it fits");
+        let ttl = Ttl::Finite(MAX_TTL_MS);
+        let renewal = || Renewal { name: name(), token, ttl: Some(ttl) };
+        let waiter = || WaiterId { name: name(), holder: holder() };
+        let limits = Limits {
+            max_leases: u64::MAX,
+            max_waiters: u32::MAX,
+            history: u32::MAX,
+            ended_keep_ms: u64::MAX,
+            ended_keep: u64::MAX,
+            patience_ms: u64::MAX,
+        };
+        let (wait_ms, lock_delay_ms, limit) = (Some(u64::MAX), u64::MAX, u32::MAX);
+        vec![
+            Command::Acquire(Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata }),
+            Command::Renew { holder: holder(), leases: (0..200).map(|_| renewal()).collect() },
+            Command::Release { name: name(), holder: holder(), token },
+            Command::Revoke { name: name(), reason: "r".repeat(MAX_REASON_BYTES) },
+            Command::HandOver { name: name(), holder: holder(), token, to: Some(holder()) },
+            Command::KeepWaiting { waiters: (0..100).map(|_| waiter()).collect() },
+            Command::LeaveQueue { waiter: waiter() },
+            Command::Tick,
+            Command::SetLimits(limits),
+        ]
+    }
+
+    #[test]
+    fn weight_is_at_least_what_a_command_takes() {
+        let stamp = Stamp { now: u64::MAX, wall_ms: u64::MAX };
+        let bytes = |commands: Vec<Command>| Proposal::leases(&Batch { stamp, commands }).0.len();
+        let empty = bytes(Vec::new());
+        for command in largest() {
+            let (taken, weighed) = (bytes(vec![command.clone()]) - empty, weight(&command));
+            assert!(taken <= weighed, "{taken} bytes weigh {weighed}: {command:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_weighs_64_kib_at_most() {
+        let revoke = |bytes: usize| {
+            let empty = Command::Revoke { name: LeaseName::new("n").expect("valid"), reason: String::new() };
+            let reason = "r".repeat(bytes - weight(&empty));
+            Command::Revoke { name: LeaseName::new("n").expect("valid"), reason }
+        };
+        assert_eq!(weight(&revoke(65_536)), 65_536);
+        let (proposer, jobs) = Proposer::new();
+        assert_eq!(proposer.propose(revoke(65_536)).now_or_never(), None);
+        assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "it waits for an entry");
+        let refused = proposer.propose(revoke(65_537)).now_or_never();
+        assert_eq!(refused, Some(Err(NoOutcome::Refused(RequestError::TooLarge))));
+        assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
+    }
 }

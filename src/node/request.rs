@@ -56,7 +56,8 @@ pub enum Answer {
     WaitTimeout,
     /// The waiter was dropped from the queue by a revoke of its place or because nobody asked for it.
     WaitAbandoned,
-    /// A plain lease's one entry, a counted lease's holders, ended ones while remembered; empty: not found.
+    /// A plain lease's one entry, a counted lease's holders, ended ones while remembered; empty: not found. More holders
+    /// than one answer has are the first page of a `List`.
     Lease(Vec<Lease>),
     History(Vec<Transition>),
     Queue(Vec<Waiter>),
@@ -66,6 +67,16 @@ pub enum Answer {
         next: Option<ListCursor>,
     },
     Members(Vec<Member>),
+    /// The first in a queue of `total`, where that is more than one answer has.
+    QueuePart {
+        waiters: Vec<Waiter>,
+        total: u32,
+    },
+    /// An explanation with the first of so many holders.
+    ExplainPart {
+        explanation: Explanation,
+        holders: u32,
+    },
 }
 
 /// Who answered, and from what state.
@@ -77,7 +88,8 @@ pub struct Served {
     pub applied: u64,
     /// Cluster time at the answer, by the answering node's clock. `deadline - now` is what `expires_in_ms` says.
     pub now: ClusterMs,
-    /// For a stale read: milliseconds since this node last heard from the leader; `None` if it never did.
+    /// For a stale read: milliseconds since this node last heard from the leader or, on the leader, since it sent what a
+    /// majority last acknowledged; `None` if it never did.
     pub stale_ms: Option<u64>,
 }
 
@@ -105,4 +117,7 @@ pub enum RequestError {
     /// It may have been done or may be done yet. Sending it again is safe.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
+    /// Certainly nothing was done, and final: the answer to a read is larger than nodes send to each other.
+    #[error("the answer is too large: {0}")]
+    AnswerTooLarge(String),
 }

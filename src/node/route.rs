@@ -40,7 +40,7 @@ pub(crate) enum Passed {
     Done(Box<Result<Response, RequestError>>),
     /// Certainly not done: look for the leader again.
     NotLeader,
-    /// It has a place in the queue, and who leads now knows of it: look for the leader again.
+    /// It had a place in the queue, and may keep it: look for the leader again.
     StillWaits,
 }
 
@@ -58,6 +58,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut doubt = None;
         let mut pause = FIRST_PAUSE;
         loop {
+            // An attempt can wait for long at a leader that ends then: the time without a leader begins only there.
+            let had_leader = self.raft.leadership().leader.is_some();
             let refusal = match self.attempt(request.clone_for(arrived), forward).await {
                 Ok(response) => return without_doubt(response, doubt),
                 Err(NoOutcome::NotLeader) => None,
@@ -68,14 +70,15 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 }
                 Err(NoOutcome::Refused(error)) => Some(error),
                 Err(NoOutcome::Unknown(reason)) => {
-                    let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request;
+                    let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request + request.wait();
                     let error = (!again).then(|| RequestError::Unknown(reason.clone()));
                     doubt = Some(reason).filter(|_| request.is_change());
                     error
                 }
             };
             // A node that is cut off believes in its last leader for ever, so that belief counts for the wait only.
-            if arrived.elapsed() < request.wait() && self.raft.leadership().leader.is_some() {
+            let has_leader = had_leader || self.raft.leadership().leader.is_some();
+            if arrived.elapsed() < request.wait() && has_leader {
                 leaderless_since = Instant::now();
             }
             let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
@@ -118,10 +121,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     leadership.changed().await;
                 }
             } => return Err(NoOutcome::Unknown(format!("node {leader} stopped being the leader"))),
+            // This node may be cut off: what waits at the leader is asked for again when it is back.
+            () = self.leader_is_silent(), if !request.wait().is_zero() => {
+                return Err(NoOutcome::Unknown(format!("node {leader} is not heard from")));
+            }
         };
-        let reply = called.map_err(|error: CallError| {
-            if error.certainly_not_done() { NoOutcome::NotLeader } else { NoOutcome::Unknown(error.to_string()) }
-        })?;
+        let reply = called.map_err(|error| no_outcome(error, request))?;
         let unreadable =
             |what: String| NoOutcome::Unknown(format!("node {leader} answered what cannot be read: {what}"));
         match codec::decode(&reply, MAX_RESPONSE_BYTES) {
@@ -137,9 +142,36 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    /// Milliseconds since this node heard from a leader.
-    fn stale_ms(&self) -> Option<u64> {
-        if self.clock.lead().is_some() { Some(0) } else { self.contact.elapsed_ms() }
+    /// Waits until this node has not heard from a leader for the time after which requests are refused.
+    async fn leader_is_silent(&self) {
+        loop {
+            let heard = self.contact.elapsed_ms().map(Duration::from_millis).unwrap_or_default();
+            let Some(left) = self.timeouts.leaderless.checked_sub(heard) else { return };
+            tokio::time::sleep(left + FIRST_PAUSE).await;
+        }
+    }
+
+    /// Waits until a node that passed a request on has not acknowledged this leader for that time. It may be stopped or
+    /// cut off, and its connection stays open then.
+    async fn node_is_silent(&self, node: NodeId) {
+        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.timeouts.leaderless) {
+            tokio::time::sleep(self.timeouts.leaderless / 4).await;
+        }
+    }
+
+    /// Carries out what another node passed on. A wait ends with that node: without it, no request waits any more.
+    pub(super) async fn lead_for(self: &Arc<Self>, from: NodeId, request: Request) -> Result<Response, NoOutcome> {
+        let waits = !request.wait().is_zero();
+        tokio::select! {
+            done = self.lead(request) => done,
+            () = self.node_is_silent(from), if waits => Err(NoOutcome::StillWaits),
+        }
+    }
+
+    /// How old this node's memory can be, in milliseconds: since it heard from a leader or, on a leader, since it sent
+    /// what a majority last acknowledged.
+    pub(super) fn stale_ms(&self) -> Option<u64> {
+        self.raft.quorum_age().map_or_else(|| self.contact.elapsed_ms(), |age| Some(age.as_millis() as u64))
     }
 }
 
@@ -147,13 +179,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 pub(crate) struct Forwarding<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
 
 impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
-    async fn forwarded(&self, _: NodeId, request: Bytes) -> Bytes {
+    async fn forwarded(&self, from: NodeId, request: Bytes) -> Bytes {
         let passed = match codec::decode::<Request>(&request, MAX_REQUEST_BYTES) {
             Err(error) => {
                 let reason = format!("the leader cannot read it: {error}");
                 Passed::Done(Box::new(Err(RequestError::Unreadable(reason))))
             }
-            Ok(request) => match self.0.lead(request).await {
+            Ok(request) => match self.0.lead_for(from, request).await {
                 Ok(response) => Passed::Done(Box::new(Ok(response))),
                 Err(NoOutcome::NotLeader) => Passed::NotLeader,
                 Err(NoOutcome::StillWaits) => Passed::StillWaits,
@@ -166,6 +198,19 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
 
     fn heard(&self, _: NodeId) {
         self.0.contact.heard();
+    }
+}
+
+/// What a call without an answer means for its request.
+fn no_outcome(error: CallError, request: &Request) -> NoOutcome {
+    match error {
+        CallError::TooLarge { .. } => NoOutcome::Refused(RequestError::TooLarge),
+        // A read changes nothing, and its answer would be as large at the next try.
+        CallError::NoAnswer { .. } if !request.is_change() => {
+            NoOutcome::Refused(RequestError::AnswerTooLarge(error.to_string()))
+        }
+        error if error.certainly_not_done() => NoOutcome::NotLeader,
+        error => NoOutcome::Unknown(error.to_string()),
     }
 }
 
@@ -197,7 +242,7 @@ impl Request {
     fn may_repeat(&self) -> bool {
         match self {
             Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
-            Request::Change(command) => matches!(command, Command::Renew { .. }),
+            Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
         }
     }
 
@@ -228,5 +273,77 @@ impl Request {
             *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
         }
         request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::MAX_RENEW_ITEMS;
+    use crate::lease::{Command, Refusal, Renewal};
+    use crate::node::request::Served;
+    use crate::storage::codec::DecodeError;
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Ttl};
+
+    #[test]
+    fn refusal_after_a_lost_answer_stays_unknown() {
+        let response =
+            |answer| Response { answer, served: Served { node: 1, term: 1, applied: 1, now: 1, stale_ms: None } };
+        let refusals = [
+            Answer::Outcome(Outcome::Refused(Refusal::QueueFull { max_waiters: 1 })),
+            Answer::WaitTimeout,
+            Answer::WaitAbandoned,
+        ];
+        for answer in refusals {
+            assert!(without_doubt(response(answer.clone()), None).is_ok(), "{answer:?} without doubt is certain");
+            let doubted = without_doubt(response(answer.clone()), Some("lost".to_owned()));
+            assert!(matches!(doubted, Err(RequestError::Unknown(_))), "{answer:?}: {doubted:?}");
+        }
+        let released = response(Answer::Outcome(Outcome::Released(true)));
+        assert!(without_doubt(released, Some("lost".to_owned())).is_ok());
+    }
+
+    #[test]
+    fn only_what_is_the_same_twice_is_repeated() {
+        let name = || LeaseName::new("n").expect("valid");
+        let holder = || HolderId::new("h").expect("valid");
+        let token = FencingToken { term: 1, index: 5 };
+        let changes = [
+            (Command::Renew { holder: holder(), leases: Vec::new() }, true),
+            (Command::Release { name: name(), holder: holder(), token }, false),
+            (Command::HandOver { name: name(), holder: holder(), token, to: None }, false),
+            (Command::Revoke { name: name(), reason: String::new() }, false),
+        ];
+        for (command, repeats) in changes {
+            assert_eq!(Request::Change(command.clone()).may_repeat(), repeats, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn a_forwarded_request_above_4_mib_is_not_read() {
+        // The length of so long a text takes five bytes.
+        let revoke = |bytes: usize| {
+            let (name, reason) = (LeaseName::new("n").expect("valid"), "r".repeat(bytes));
+            codec::encode(&Request::Change(Command::Revoke { name, reason }))
+        };
+        let around = revoke(100_000).len() - 100_000;
+        let request = |bytes: usize| codec::decode::<Request>(&revoke(bytes - around), MAX_REQUEST_BYTES);
+        assert!(request(4_190_000).is_ok());
+        let refused = request((4 << 20) + 1).expect_err("it is above the bound");
+        assert!(matches!(refused, DecodeError::TooLong { bytes: 4_194_305, limit: 4_194_304 }), "{refused}");
+    }
+
+    #[test]
+    fn the_largest_batch_of_renewals_can_be_forwarded() {
+        let renewal = |number: usize| Renewal {
+            name: LeaseName::new(format!("{number:0>200}")).expect("valid"),
+            token: FencingToken { term: u64::MAX, index: u64::MAX },
+            ttl: Some(Ttl::Finite(MAX_TTL_MS)),
+        };
+        let holder = HolderId::new("h".repeat(200)).expect("valid");
+        let leases = (0..MAX_RENEW_ITEMS).map(renewal).collect();
+        let bytes = codec::encode(&Request::Change(Command::Renew { holder, leases }));
+        assert!(codec::decode::<Request>(&bytes, MAX_REQUEST_BYTES).is_ok(), "{} bytes", bytes.len());
     }
 }

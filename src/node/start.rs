@@ -1,6 +1,5 @@
 //! Starting a node.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,8 +23,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::pace;
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
-use crate::raft::{Observer, PeerInfo, RaftHandle, RaftService, Replica, Safeguards};
-use crate::storage::{self, Opened, SledStorage, Storage, StorageError, measure_fsync};
+use crate::raft::{Observer, RaftHandle, RaftService, Replica, Safeguards, blocking};
+use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::types::NodeId;
 
 /// Syncs that are timed at a start, to warn about a disk that is too slow for the timings.
@@ -85,18 +84,14 @@ impl Node {
         let life = Life::begin(storage.clone(), transport.clone());
         let ended = life.ended.clone();
         let started = async {
-            let still = exchange_promise(&config, promise).await?;
             warn_of_slow_disk(&config).await;
             let service = Arc::new(RaftService::new(storage.clone()));
             life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
             let safeguards = Safeguards::default();
+            let files = Arc::new(DirectoryFiles(config.data.clone()));
             let parts =
-                Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life };
-            let dir = config.data.clone();
-            let node = Node::assemble(config, Arc::new(SystemClock), parts).await?;
-            let renewed = tokio::task::spawn_blocking(move || promise::renew(&dir, promise)).await;
-            renewed.expect("renewing does not panic").map_err(StartError::Promise)?;
-            Ok(node)
+                Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life };
+            Node::assemble(config, Arc::new(SystemClock), parts).await
         };
         let started = started.await;
         if started.is_err() {
@@ -114,8 +109,8 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     known: Arc<Acquaintances>,
     is_new: bool,
     incarnation: u64,
-    /// The longest promise that this node may have given and forgotten.
-    still: Duration,
+    /// The files beside the store.
+    files: Arc<dyn Files>,
     safeguards: Safeguards,
     /// Somebody of a test who is told what this node applies.
     tap: Option<Arc<dyn Observer>>,
@@ -128,13 +123,14 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         storage: S,
         transport: T,
         service: Arc<RaftService<S, Forwarding<S, T>>>,
+        known: Arc<Acquaintances>,
+        files: Arc<dyn Files>,
         is_new: bool,
         incarnation: u64,
-        still: Duration,
     ) -> Parts<S, T> {
         let life = Life::begin(storage.clone(), transport.clone());
-        let (known, safeguards) = (Arc::default(), Safeguards::default());
-        Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap: None, life }
+        let safeguards = Safeguards::default();
+        Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life }
     }
 
     pub fn tapped(mut self, tap: Option<Arc<dyn Observer>>) -> Parts<S, T> {
@@ -154,19 +150,23 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts { storage, transport, service, known, is_new, incarnation, still, safeguards, tap, life } = parts;
+        let Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap, life } = parts;
+        let promise = config.raft.leadership_lease();
+        let still = exchange_promise::<S>(files.clone(), promise).await?;
         if !is_new && safeguards.quarantine {
             // A promise to the leader of the time before may still hold, and it is forgotten.
             pace::sleep(config.raft.by_any_clock(still)).await;
         }
-        if is_new && let Some(refusal) = join::ask(&transport, config.id, &config.members).await {
+        if storage.is_empty()
+            && let Some(refusal) = join::ask(&transport, config.id, &config.members).await
+        {
             return Err(refusal.into());
         }
         let (waiting, left) = Waiting::new();
         let history = Arc::new(History::new(life.stop.clone()));
         let (woken, told, transitions) = (waiting.clone(), history.clone(), Transitions::new());
         let observer = Arc::new(Observers { waiting: woken, history: told, transitions, tap });
-        let replica = Replica::new(config.lease.limits, observer);
+        let replica = Replica::new(observer);
         let raft = RaftHandle::build(
             config.id,
             &config.cluster,
@@ -193,6 +193,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             clock: LeadClock::new(clock.clone()),
             proposer: proposer.clone(),
             waiting,
+            local_waits: Arc::default(),
             history,
             contact: Contact::new(clock),
             draining: AtomicBool::new(false),
@@ -205,24 +206,20 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.begin(&config, jobs, left, known.clone());
         service.open(raft.raft().clone(), Forwarding(inner.clone()));
         raft.run();
-        let first = config.members.iter().map(|member| member.id).min();
-        if is_new && first == Some(config.id) {
-            raft.form(members(&config)).await.map_err(StartError::Raft)?;
-        }
+        inner.spawn(inner.clone().form(config.members.clone()));
         inner.spawn(inner.clone().join(known, incarnation, config.members));
+        renew_promise::<S>(files, promise).await?;
         Ok(Node { inner, owner: Some(Arc::new(life.owner)) })
     }
 }
 
-async fn exchange_promise(config: &NodeConfig, promise: Duration) -> Result<Duration, StartError> {
-    let dir = config.data.clone();
-    let exchanged = tokio::task::spawn_blocking(move || promise::exchange(&dir, promise)).await;
-    exchanged.expect("exchanging does not panic").map_err(StartError::Promise)
+/// Returns the longest promise that this node may have given and forgotten.
+async fn exchange_promise<S: Storage>(files: Arc<dyn Files>, promise: Duration) -> Result<Duration, StartError> {
+    blocking::<S, _>(move || promise::exchange(&*files, promise)).await.map_err(StartError::Promise)
 }
 
-fn members(config: &NodeConfig) -> BTreeMap<NodeId, PeerInfo> {
-    let info = |member: &MemberConfig| PeerInfo { http: member.http.clone(), peer: member.peer.clone() };
-    config.members.iter().map(|member| (member.id, info(member))).collect()
+async fn renew_promise<S: Storage>(files: Arc<dyn Files>, promise: Duration) -> Result<(), StartError> {
+    blocking::<S, _>(move || promise::renew(&*files, promise)).await.map_err(StartError::Promise)
 }
 
 fn timeouts(raft: &RaftTimings) -> Timeouts {
@@ -249,6 +246,7 @@ async fn warn_of_slow_disk(config: &NodeConfig) {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
+    use crate::node::NodeFailure;
     use crate::testing::Cluster;
 
     #[tokio::test(start_paused = true)]
@@ -259,7 +257,7 @@ mod tests {
         assert_eq!(node.health().failed, None);
         let _ = node.raft().raft().external_request(|_| panic!("planted by a test")).await;
         let noticed = tokio::time::timeout(Duration::from_secs(1), node.wait_failed()).await;
-        assert!(noticed.expect("it is noticed").contains("panicked"));
+        assert!(matches!(noticed.expect("it is noticed"), NodeFailure::Raft(why) if why.contains("panicked")));
         assert!(node.health().failed.is_some(), "a restart would help");
     }
 }

@@ -38,7 +38,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         known: Arc<Acquaintances>,
     ) {
         let stop = self.stop.clone();
-        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), stop.clone());
+        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), config.lease.limits, stop.clone());
         self.tasks.spawn(kept(run));
         let timekeeper = Timekeeper {
             node: self.id,
@@ -89,8 +89,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         // Together, because thousands may go at once.
         while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
             let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
-            // What fails is forgotten when the patience ends.
-            join_all(gone.drain(..).map(leave)).await;
+            // A request that came back since keeps its place. What fails is forgotten when the patience ends.
+            let left = gone.drain(..).filter(|waiter| !self.waiting.has(waiter));
+            join_all(left.map(leave)).await;
         }
     }
 }

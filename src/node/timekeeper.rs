@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::join::Acquaintances;
@@ -14,12 +13,14 @@ use super::lead::{Lead, LeadClock};
 use super::proposer::Proposer;
 use crate::lease::{Command, Limits};
 use crate::pace;
-use crate::raft::{LeadershipWatch, Progress, RaftHandle};
+use crate::raft::{Progress, RaftHandle};
 use crate::storage::Storage;
 use crate::types::{ClusterMs, NodeId};
 
 /// Pause after a tick that was not applied: a leader that hands its leadership on refuses all of them.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// How often it is looked whether a majority acknowledges the leader, where no change tells.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Timekeeper<S: Storage> {
     pub node: NodeId,
@@ -27,7 +28,7 @@ pub(super) struct Timekeeper<S: Storage> {
     pub clock: LeadClock,
     pub proposer: Proposer,
     pub known: Arc<Acquaintances>,
-    /// What this node's configuration says; a leader makes it the cluster's.
+    /// The limits of this node's configuration.
     pub limits: Limits,
     /// Longest time between two entries while anything has a deadline.
     pub tick: Duration,
@@ -35,38 +36,79 @@ pub(super) struct Timekeeper<S: Storage> {
 
 impl<S: Storage> Timekeeper<S> {
     pub async fn run(self, stop: CancellationToken) {
-        let mut leadership = self.raft.watch_leadership();
-        let mut progress = self.raft.replica().progress();
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.keep_time(&mut leadership, &mut progress) => {}
+            () = self.keep_time() => {}
         }
         self.clock.end();
     }
 
-    async fn keep_time(&self, leadership: &mut LeadershipWatch, progress: &mut watch::Receiver<Progress>) {
+    async fn keep_time(&self) {
+        loop {
+            let term = self.elected().await;
+            tokio::select! {
+                biased;
+                () = self.deposed(term) => {}
+                () = self.lead(term) => {}
+            }
+            self.clock.end();
+        }
+    }
+
+    /// Waits until this node leads: a majority acknowledges it, and all that earlier leaders committed is applied here.
+    /// Returns its term.
+    async fn elected(&self) -> u64 {
+        let mut leadership = self.raft.watch_leadership();
+        let mut progress = self.raft.replica().progress();
         loop {
             let now = leadership.now();
             let applied = *progress.borrow_and_update();
-            let leads = now.leader == Some(self.node) && applied.applied.term == now.term;
-            let pause = match (leads, self.clock.lead()) {
-                (true, Some(lead)) if lead.term == now.term => self.let_time_pass(&lead, &applied).await,
-                (true, _) => {
-                    // Whoever elected this node has been met. With their disks in the log before any client's entry,
-                    // none of them can lose what a client was told without being found out.
-                    self.known.write_down(&self.raft, now.term).await;
-                    let lead = self.clock.begin(now.term, applied.now);
-                    tracing::info!(term = lead.term, cluster_time = applied.now, "this node leads");
-                    self.set_limits().await;
-                    continue;
-                }
-                (false, _) => {
-                    self.clock.end();
-                    None
-                }
+            let is_leader = now.leader == Some(self.node);
+            if is_leader && applied.applied.term == now.term && self.raft.leads_for().is_some() {
+                return now.term;
+            }
+            tokio::select! {
+                () = leadership.changed() => {}
+                _ = progress.changed() => {}
+                // No change tells of an acknowledgement.
+                () = pace::sleep(LOOK_INTERVAL), if is_leader => {}
+            }
+        }
+    }
+
+    /// Waits until this node leads no more in `term`: Raft says so, or no majority acknowledges it.
+    async fn deposed(&self, term: u64) {
+        let mut leadership = self.raft.watch_leadership();
+        loop {
+            let now = leadership.now();
+            if now.leader != Some(self.node) || now.term != term {
+                return;
+            }
+            let Some(left) = self.raft.leads_for() else {
+                let unheard = self.raft.quorum_age();
+                return tracing::warn!(term, ?unheard, "no majority acknowledges this leader: it leads no more");
             };
             tokio::select! {
                 () = leadership.changed() => {}
+                () = pace::sleep(left + LOOK_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Leads in `term`, and never returns. It may be dropped while a proposal of its own is on its way: one that a leader
+    /// without a majority made is answered only when there is a majority again.
+    async fn lead(&self, term: u64) {
+        // This node has met the nodes that elected it. Their disks go into the log before the first client's entry, so a
+        // node that loses its disk afterwards is refused.
+        self.known.write_down(&self.raft, term).await;
+        let mut progress = self.raft.replica().progress();
+        let state_now = progress.borrow_and_update().now;
+        let lead = self.clock.begin(term, state_now);
+        tracing::info!(term, cluster_time = state_now, "this node leads");
+        loop {
+            let applied = *progress.borrow_and_update();
+            let pause = self.let_time_pass(&lead, &applied).await;
+            tokio::select! {
                 _ = progress.changed() => {}
                 () = pace::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
             }
@@ -75,18 +117,12 @@ impl<S: Storage> Timekeeper<S> {
 
     /// Proposes a tick if one is called for; tells how long until the next can be.
     async fn let_time_pass(&self, lead: &Lead, progress: &Progress) -> Option<Duration> {
-        let at = next_tick(progress, self.tick)?;
+        let at = next_tick(progress, self.limits, self.tick)?;
         let pause = self.clock.until(lead, at);
         if pause.is_zero() && !self.propose(Command::Tick).await {
             return Some(RETRY_PAUSE);
         }
         Some(pause)
-    }
-
-    async fn set_limits(&self) {
-        if self.raft.replica().read(|state| state.machine.limits()) != self.limits {
-            self.propose(Command::SetLimits(self.limits)).await;
-        }
     }
 
     /// Whether it was applied. What was not is tried again at a later look, by whoever leads then.
@@ -99,8 +135,12 @@ impl<S: Storage> Timekeeper<S> {
     }
 }
 
-/// Cluster time of the next tick.
-fn next_tick(progress: &Progress, tick: Duration) -> Option<ClusterMs> {
+/// Cluster time of the next tick. Limits that are not the leader's own are due at once: the proposer puts the leader's
+/// into the entry of the tick.
+fn next_tick(progress: &Progress, limits: Limits, tick: Duration) -> Option<ClusterMs> {
+    if progress.limits != limits {
+        return Some(progress.now);
+    }
     let recent = progress.has_deadlines.then(|| progress.now + tick.as_millis() as u64);
     progress.next_due.into_iter().chain(recent).min()
 }
@@ -116,8 +156,17 @@ mod tests {
     #[test]
     fn ticks_come_when_something_is_due_and_now_and_then_before() {
         let tick = Duration::from_millis(500);
-        assert_eq!(next_tick(&progress(None, false), tick), None, "idle");
-        assert_eq!(next_tick(&progress(Some(1200), true), tick), Some(1200));
-        assert_eq!(next_tick(&progress(Some(9000), true), tick), Some(1500));
+        let limits = Limits::default();
+        assert_eq!(next_tick(&progress(None, false), limits, tick), None, "idle");
+        assert_eq!(next_tick(&progress(Some(1200), true), limits, tick), Some(1200));
+        assert_eq!(next_tick(&progress(Some(9000), true), limits, tick), Some(1500));
+    }
+
+    #[test]
+    fn limits_that_differ_are_due_until_they_are_applied() {
+        let (tick, own) = (Duration::from_millis(500), Limits { max_waiters: 7, ..Limits::default() });
+        let before = progress(None, false);
+        assert_eq!(next_tick(&before, own, tick), Some(before.now), "however often it was tried");
+        assert_eq!(next_tick(&Progress { limits: own, ..before }, own, tick), None);
     }
 }

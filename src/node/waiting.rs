@@ -36,7 +36,8 @@ pub(super) struct Seat {
     id: WaiterId,
     seat: u64,
     wake: oneshot::Receiver<Wake>,
-    in_queue: bool,
+    /// The acquire is proposed, or in the queue: without this seat no request waits for it.
+    may_be_in_queue: bool,
 }
 
 impl Waiting {
@@ -53,7 +54,12 @@ impl Waiting {
         let seat = waiting.next_seat;
         waiting.next_seat += 1;
         waiting.by_id.entry(id.clone()).or_default().push((seat, sender));
-        Seat { waiting: self.clone(), id, seat, wake, in_queue: false }
+        Seat { waiting: self.clone(), id, seat, wake, may_be_in_queue: true }
+    }
+
+    /// Whether a request waits here with this place.
+    pub fn has(&self, id: &WaiterId) -> bool {
+        self.waiting.lock().by_id.contains_key(id)
     }
 
     /// Everybody that somebody waits for here.
@@ -72,8 +78,7 @@ impl Waiting {
             }
             let id = WaiterId { name: transition.name.clone(), holder: transition.holder.clone() };
             let Some(seats) = waiting.by_id.remove(&id) else { continue };
-            let held = machine.get(&id.name).map(|view| view.held).unwrap_or_default();
-            let how = match held.into_iter().find(|lease| lease.token == transition.token) {
+            let how = match machine.held_with(&id.name, transition.token) {
                 Some(lease) => Wake::Granted(Box::new(lease)),
                 None => Wake::Ended(machine.lost(&id.name, &id.holder, transition.token)),
             };
@@ -95,20 +100,15 @@ fn wake(seats: Vec<(u64, oneshot::Sender<Wake>)>, how: &Wake) {
 }
 
 impl Seat {
-    /// The acquire was answered with a place in the queue: from now on dropping the seat gives it up.
-    pub fn is_in_queue(&mut self) {
-        self.in_queue = true;
-    }
-
     /// The place stays, whatever becomes of this seat: the request goes on elsewhere.
     pub fn keep_place(&mut self) {
-        self.in_queue = false;
+        self.may_be_in_queue = false;
     }
 
     /// Waits to be woken; `None` if that can no longer happen here.
     pub async fn woken(&mut self) -> Option<Wake> {
         let wake = (&mut self.wake).await.ok();
-        self.in_queue = false;
+        self.may_be_in_queue = false;
         wake
     }
 }
@@ -122,9 +122,94 @@ impl Drop for Seat {
             return;
         }
         waiting.by_id.remove(&self.id);
-        if self.in_queue {
+        if self.may_be_in_queue {
             // The receiver is gone when the node is; then the queue's patience does the same.
             let _ = self.waiting.gone.send(self.id.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::lease::{Acquire, Batch, Command, Outcome, Stamp};
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    /// Hand-offs that are measured.
+    const HAND_OFFS: usize = 50;
+
+    fn name() -> LeaseName {
+        LeaseName::new("job").expect("valid")
+    }
+
+    fn holder(number: u64) -> HolderId {
+        HolderId::new(format!("holder-{number}")).expect("valid")
+    }
+
+    fn claim(number: u64, wait_ms: Option<u64>) -> Command {
+        let (ttl, metadata) = (Ttl::Infinite, Metadata::default());
+        let holder = holder(number);
+        Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit: 1, metadata })
+    }
+
+    struct Leader {
+        machine: Machine,
+        waiting: Arc<Waiting>,
+        token: FencingToken,
+    }
+
+    impl Leader {
+        /// Applies one entry as a replica does, and tells who waits.
+        fn apply(&mut self, command: Command) -> (Outcome, Duration) {
+            let index = self.machine.applied().map_or(1, |last| last.index + 1);
+            let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
+            let begun = Instant::now();
+            let (mut outcomes, effects) = self.machine.apply(FencingToken { term: 1, index }, &batch);
+            self.waiting.applied(&effects, &self.machine);
+            let took = begun.elapsed();
+            if effects.transitions.iter().any(|transition| matches!(transition.change, Change::Granted(_))) {
+                self.token = FencingToken { term: 1, index };
+            }
+            (outcomes.remove(0), took)
+        }
+
+        fn release(&mut self, number: u64) -> Duration {
+            let (outcome, took) =
+                self.apply(Command::Release { name: name(), holder: holder(number), token: self.token });
+            assert_eq!(outcome, Outcome::Released(true));
+            took
+        }
+    }
+
+    /// The median time of a release that grants the lease to a waiter, behind so many ended grants.
+    fn hand_off(ended: u64) -> Duration {
+        let (waiting, _left) = Waiting::new();
+        let mut leader = Leader { machine: Machine::new(), waiting, token: FencingToken { term: 1, index: 1 } };
+        for number in 0..ended {
+            leader.apply(claim(number, None));
+            leader.release(number);
+        }
+        leader.apply(claim(ended, None));
+        let mut times = Vec::new();
+        for number in ended..ended + HAND_OFFS as u64 {
+            let mut seat = leader.waiting.sit(WaiterId { name: name(), holder: holder(number + 1) });
+            leader.apply(claim(number + 1, Some(60_000)));
+            times.push(leader.release(number));
+            let Some(Wake::Granted(lease)) = seat.wake.try_recv().ok() else { panic!("the waiter was not told") };
+            assert_eq!((lease.holder, lease.token), (holder(number + 1), leader.token));
+        }
+        assert!(leader.machine.counts().ended >= ended.min(10_000), "they are still remembered");
+        times.sort();
+        times[HAND_OFFS / 2]
+    }
+
+    #[test]
+    fn hand_off_costs_the_same_behind_10_000_ended_grants() {
+        let (few, many) = (hand_off(10), hand_off(10_000));
+        println!("a hand-off takes {few:?} behind 10 ended grants and {many:?} behind 10,000");
+        assert!(many < few * 10, "{few:?} behind 10 ended grants, {many:?} behind 10,000");
     }
 }

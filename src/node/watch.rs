@@ -144,6 +144,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::lease::{Change, GrantCause};
     use crate::token::FencingToken;
@@ -163,10 +165,10 @@ mod tests {
         (0..parts).map(transition).collect()
     }
 
-    async fn take(watch: &mut Watch, count: usize) -> Vec<(u64, u32)> {
+    fn take(watch: &mut Watch, count: usize) -> Vec<(u64, u32)> {
         let mut taken = Vec::new();
         for _ in 0..count {
-            let transition = watch.next().await.expect("kept");
+            let transition = watch.next().now_or_never().expect("it has happened").expect("kept");
             taken.push((transition.index, transition.part));
         }
         taken
@@ -184,13 +186,13 @@ mod tests {
             history.applied(index, &entry(index, 2));
         }
         let all = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)];
-        assert_eq!(take(&mut early, 6).await, all);
+        assert_eq!(take(&mut early, 6), all);
         assert_eq!(early.position(), WatchPosition { index: 3, part: None }, "the whole of the last entry");
         for cut in 0..6 {
             let mut first = history.watch(behind(0)).expect("kept");
-            let mut taken = take(&mut first, cut).await;
+            let mut taken = take(&mut first, cut);
             let mut second = history.watch(Some(first.position())).expect("kept");
-            taken.extend(take(&mut second, 6 - cut).await);
+            taken.extend(take(&mut second, 6 - cut));
             assert_eq!(taken, all, "resumed after {cut}");
         }
     }
@@ -204,10 +206,31 @@ mod tests {
         }
         assert_eq!(slow.next().await.unwrap_err(), WatchEnd::Compacted(Compacted { oldest: 1 }));
         assert!(history.watch(behind(0)).is_err());
-        assert_eq!(take(&mut history.watch(behind(1)).expect("kept"), 1).await, [(2, 0)]);
+        assert_eq!(take(&mut history.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
         history.replaced(KEPT_TRANSITIONS as u64 + 50);
         assert!(history.watch(behind(9)).is_err());
         assert!(history.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+    }
+
+    /// Entries have two parts, and one part of the oldest entry is forgotten.
+    #[tokio::test]
+    async fn watch_resumes_behind_an_entry_that_is_kept_in_part() {
+        let history = Arc::new(History::new(CancellationToken::new()));
+        let entries = KEPT_TRANSITIONS as u64 / 2;
+        for index in 1..=entries {
+            history.applied(index, &entry(index, 2));
+        }
+        history.applied(entries + 1, &entry(entries + 1, 1));
+        for part in [Some(0), Some(1)] {
+            let inside = history.watch(Some(WatchPosition { index: 1, part }));
+            assert_eq!(inside.err(), Some(Compacted { oldest: 1 }), "behind part {part:?}");
+        }
+        assert_eq!(history.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
+        let mut oldest = history.watch(behind(1)).expect("the first place that can");
+        assert_eq!(take(&mut oldest, 3), [(2, 0), (2, 1), (3, 0)]);
+        let mut inside = history.watch(Some(WatchPosition { index: 2, part: Some(0) })).expect("it is kept whole");
+        assert_eq!(take(&mut inside, 2), [(2, 1), (3, 0)]);
+        assert_eq!(inside.position(), WatchPosition { index: 3, part: Some(0) });
     }
 
     #[tokio::test]
@@ -217,7 +240,7 @@ mod tests {
         let mut watch = history.watch(None).expect("nothing is forgotten");
         history.applied(1, &entry(1, 2));
         stop.cancel();
-        assert_eq!(take(&mut watch, 2).await, [(1, 0), (1, 1)]);
+        assert_eq!(take(&mut watch, 2), [(1, 0), (1, 1)]);
         assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);
     }
 }

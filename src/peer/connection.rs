@@ -21,17 +21,22 @@ pub struct Connection {
     address: String,
     next_id: AtomicU64,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Bytes>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
     /// Cancelled once: from then on nothing is sent, and whoever waits is told.
     closed: CancellationToken,
     tasks: TaskTracker,
 }
+
+/// The answer to a call, or why the other end cannot send it.
+type Answer = Result<Bytes, String>;
 
 /// Why a call on a connection has no answer.
 #[derive(Debug)]
 pub enum Broken {
     BeforeSending(String),
     AfterSending(String),
+    /// The connection is as good as before.
+    NoAnswer(String),
 }
 
 impl Connection {
@@ -81,7 +86,8 @@ impl Connection {
             () = self.closed.cancelled() => None,
         };
         pending.sent = false;
-        answer.ok_or_else(|| Broken::AfterSending("the connection closed".into()))
+        let answer = answer.ok_or_else(|| Broken::AfterSending("the connection closed".into()))?;
+        answer.map_err(Broken::NoAnswer)
     }
 
     /// Writes a frame whole, or closes the connection: half a frame would garble all that follows.
@@ -97,6 +103,13 @@ impl Connection {
         Ok(())
     }
 
+    fn answered(&self, id: u64, answer: Answer) {
+        if let Some(waiting) = self.waiting.lock().remove(&id) {
+            // The caller may have gone; its answer goes with it.
+            let _ = waiting.send(answer);
+        }
+    }
+
     async fn read_answers(self: Arc<Self>, reader: OwnedReadHalf, lane: Lane) {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         let _closed_at_the_end = self.closed.clone().drop_guard();
@@ -107,11 +120,9 @@ impl Connection {
                 frame = frame::read(&mut reader, lane.max_body()) => frame,
             };
             match frame {
-                Ok(Some(Frame { kind: Kind::Response, id, body })) => {
-                    if let Some(waiting) = self.waiting.lock().remove(&id) {
-                        // The caller may have gone; its answer goes with it.
-                        let _ = waiting.send(body);
-                    }
+                Ok(Some(Frame { kind: Kind::Response, id, body })) => self.answered(id, Ok(body)),
+                Ok(Some(Frame { kind: Kind::NoAnswer, id, body })) => {
+                    self.answered(id, Err(String::from_utf8_lossy(&body).into_owned()));
                 }
                 Ok(Some(frame)) => {
                     tracing::warn!(peer = self.address, kind = ?frame.kind, "an answering node sent what only callers send");

@@ -5,6 +5,8 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::Lane;
+
 const HEADER_BYTES: usize = 4 + 1 + 8;
 /// Memory that a body has at first.
 const FIRST_BYTES: usize = 16 << 10;
@@ -15,6 +17,8 @@ pub enum Kind {
     Response = 2,
     /// The caller no longer wants the answer to the request of this id.
     Withdraw = 3,
+    /// The request of this id has an answer that cannot be sent. The body says why.
+    NoAnswer = 4,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +26,17 @@ pub struct Frame {
     pub kind: Kind,
     pub id: u64,
     pub body: Bytes,
+}
+
+impl Frame {
+    /// The answer to the request of this id, or why it cannot be sent: one that the reader of this lane refused would
+    /// close the connection, and every other call on it would fail.
+    pub fn answer(id: u64, body: Bytes, lane: Lane) -> Frame {
+        match lane.refuses(&body) {
+            None => Frame { kind: Kind::Response, id, body },
+            Some(reason) => Frame { kind: Kind::NoAnswer, id, body: reason.into() },
+        }
+    }
 }
 
 /// Reads one frame; `None` at a clean end between frames.
@@ -39,6 +54,7 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
         1 => Kind::Request,
         2 => Kind::Response,
         3 => Kind::Withdraw,
+        4 => Kind::NoAnswer,
         other => return Err(invalid(format!("a frame of unknown kind {other}"))),
     };
     let id = reader.read_u64().await?;

@@ -269,4 +269,21 @@ mod tests {
         let newer = read_hello(&mut &b"TENUREp\x02\0\0\0\0"[..]).await.unwrap_err().to_string();
         assert!(newer.contains("protocol 2"), "{newer}");
     }
+
+    #[tokio::test]
+    async fn a_greeting_has_4096_bytes_at_most() {
+        let hello = |bytes: usize| {
+            let with = |name: usize| identity(&"c".repeat(name), 1).hello(2, Lane::Log, None);
+            let around = codec::encode(&with(1_000)).len() - 1_000;
+            with(bytes - around)
+        };
+        let mut wire = Vec::new();
+        write_hello(&mut wire, &hello(4_096)).await.expect("a vector takes all");
+        assert_eq!(wire.len(), MAGIC.len() + 4 + 4_096);
+        assert_eq!(read_hello(&mut &wire[..]).await.expect("it is at the bound"), hello(4_096));
+        wire.clear();
+        write_hello(&mut wire, &hello(4_097)).await.expect("a vector takes all");
+        let refused = read_hello(&mut &wire[..]).await.expect_err("it is above the bound");
+        assert_eq!(refused.to_string(), "a greeting of 4097 bytes");
+    }
 }

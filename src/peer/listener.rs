@@ -156,8 +156,8 @@ impl<S: Service> Calls<S> {
             match frame.kind {
                 Kind::Request if self.lane.in_order() => {
                     let body = self.service.serve(self.from, self.lane, frame.body).await;
-                    frame::write(&mut *self.writer.lock().await, &Frame { kind: Kind::Response, id: frame.id, body })
-                        .await?;
+                    let answer = Frame::answer(frame.id, body, self.lane);
+                    frame::write(&mut *self.writer.lock().await, &answer).await?;
                 }
                 Kind::Request => self.answer_beside(frame).await,
                 Kind::Withdraw => {
@@ -165,7 +165,9 @@ impl<S: Service> Calls<S> {
                         call.abort();
                     }
                 }
-                Kind::Response => return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer from a caller")),
+                Kind::Response | Kind::NoAnswer => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer from a caller"));
+                }
             }
         }
         Ok(())
@@ -182,7 +184,7 @@ impl<S: Service> Calls<S> {
             let body = service.serve(from, lane, frame.body).await;
             // Removed before writing: from here on a withdrawal must not cut the frame in two.
             if under_way.lock().remove(&id).is_some() {
-                let written = frame::write(&mut *writer.lock().await, &Frame { kind: Kind::Response, id, body }).await;
+                let written = frame::write(&mut *writer.lock().await, &Frame::answer(id, body, lane)).await;
                 if let Err(error) = written {
                     tracing::debug!(%error, "an answer could not be sent");
                 }
@@ -190,5 +192,20 @@ impl<S: Service> Calls<S> {
             drop(place);
         });
         entries.insert(id, call.abort_handle());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_16_subjects_are_logged() {
+        let refused = Refused::default();
+        for subject in 1..=17 {
+            refused.say(&subject.to_string(), "a reason");
+        }
+        let said = refused.0.lock();
+        assert_eq!((said.len(), said.last().map(|(subject, _)| subject.as_str())), (16, Some("16")));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,15 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::watch;
 
-use super::{CallError, Lane, Service, Transport};
+use super::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
 use crate::chance::chance;
 use crate::pace::{self, Pace};
 use crate::types::NodeId;
 
 /// How long a message takes where nothing else is said.
 const LATENCY: Duration = Duration::from_micros(200);
+/// More than the messages of a handshake have.
+const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// Joins the nodes of a test.
 #[derive(Clone, Default)]
@@ -40,13 +43,29 @@ pub struct Weather {
 
 #[derive(Default)]
 struct State {
-    /// Who answers for a node, and at which pace it runs.
-    services: HashMap<NodeId, (Arc<dyn ErasedService>, Pace)>,
+    services: HashMap<NodeId, Plugged>,
     /// How often each node was plugged in or unplugged: what an earlier life of it still does reaches nobody.
     lives: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
     weather: Weather,
+}
+
+/// What answers for a node.
+#[derive(Clone)]
+struct Plugged {
+    service: Arc<dyn ErasedService>,
+    /// The pace at which it runs.
+    pace: Pace,
+    /// How it presents itself. Without an identity it takes every caller.
+    end: Option<End>,
+}
+
+/// One end of a connection.
+#[derive(Clone)]
+struct End {
+    identity: Identity,
+    known: Arc<dyn Incarnations>,
 }
 
 /// One node's way into the switchboard.
@@ -55,6 +74,9 @@ pub struct MemoryTransport {
     from: NodeId,
     life: u64,
     board: Switchboard,
+    end: Option<End>,
+    /// The lives of other nodes that the handshake was made with, for each lane.
+    connections: Arc<Mutex<HashMap<(NodeId, u8), u64>>>,
 }
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
@@ -72,13 +94,23 @@ impl<S: Service> ErasedService for S {
 impl Switchboard {
     /// The way in of the node that is plugged in now.
     pub fn transport(&self, from: NodeId) -> MemoryTransport {
-        MemoryTransport { from, life: self.life(from), board: self.clone() }
+        let end = self.plugged(from).and_then(|plugged| plugged.end);
+        MemoryTransport { from, life: self.life(from), board: self.clone(), end, connections: Arc::default() }
     }
 
     /// From now on `service` answers for `node`, at the pace of whoever plugs it in.
     pub fn plug_in<S: Service>(&self, node: NodeId, service: S) {
+        self.plug_in_end(node, service, None);
+    }
+
+    /// The same, for a node that makes the handshake of the peer protocol with every node that has an identity, too.
+    pub fn plug_in_as<S: Service>(&self, identity: Identity, known: Arc<dyn Incarnations>, service: S) {
+        self.plug_in_end(identity.node, service, Some(End { identity, known }));
+    }
+
+    fn plug_in_end<S: Service>(&self, node: NodeId, service: S, end: Option<End>) {
         let mut state = self.state.lock();
-        state.services.insert(node, (Arc::new(service), pace::current()));
+        state.services.insert(node, Plugged { service: Arc::new(service), pace: pace::current(), end });
         *state.lives.entry(node).or_default() += 1;
     }
 
@@ -165,7 +197,7 @@ impl Switchboard {
         matches!(lane, Lane::Control | Lane::Log) && happens(self.state.lock().weather.repeat)
     }
 
-    fn service(&self, node: NodeId) -> Option<(Arc<dyn ErasedService>, Pace)> {
+    fn plugged(&self, node: NodeId) -> Option<Plugged> {
         self.state.lock().services.get(&node).cloned()
     }
 }
@@ -179,15 +211,25 @@ impl Transport for MemoryTransport {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
+        lane.check_request(target, &body)?;
         let passage = async {
             if self.is_gone() || !self.board.pass(self.from, target).await {
                 return std::future::pending().await;
             }
             let life = self.board.life(target);
-            let Some((service, pace)) = self.board.service(target) else {
+            let address = address.to_owned();
+            let Some(Plugged { service, pace, end }) = self.board.plugged(target) else {
                 let reason = "nobody is plugged in".to_string();
-                return Err(CallError::NotSent { target, address: address.to_string(), reason });
+                return Err(CallError::NotSent { target, address, reason });
             };
+            match self.connect(target, life, lane, end.as_ref()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) if !self.board.pass(target, self.from).await => {
+                    return std::future::pending().await;
+                }
+                Ok(Err(reason)) => return Err(CallError::Refused { target, address, reason }),
+                Err(error) => return Err(CallError::NotSent { target, address, reason: error.to_string() }),
+            }
             if self.board.repeats(lane) {
                 pace.keep(service.serve(self.from, lane, body.clone())).await;
             }
@@ -195,7 +237,7 @@ impl Transport for MemoryTransport {
             if self.board.life(target) != life || !self.board.pass(target, self.from).await {
                 return std::future::pending().await;
             }
-            Ok(answer)
+            lane.refuses(&answer).map_or(Ok(answer), |reason| Err(CallError::NoAnswer { target, reason }))
         };
         tokio::time::timeout(timeout, passage).await.unwrap_or(Err(CallError::Timeout { target, timeout }))
     }
@@ -209,6 +251,29 @@ impl Transport for MemoryTransport {
 }
 
 impl MemoryTransport {
+    /// Makes the handshake with this life of the other node, once for each lane.
+    async fn connect(
+        &self,
+        target: NodeId,
+        life: u64,
+        lane: Lane,
+        answering: Option<&End>,
+    ) -> io::Result<Result<(), Refusal>> {
+        let (Some(calling), Some(answering)) = (&self.end, answering) else { return Ok(Ok(())) };
+        if self.connections.lock().get(&(target, lane.code())) == Some(&life) {
+            return Ok(Ok(()));
+        }
+        let (mut near, mut far) = tokio::io::duplex(HANDSHAKE_BYTES);
+        let call = handshake::call(&mut near, &calling.identity, target, lane, &*calling.known);
+        // The stream ends with the answering end.
+        let answer = async move { handshake::answer(&mut far, &answering.identity, &*answering.known).await };
+        let (called, answered) = futures_util::future::join(call, answer).await;
+        if matches!((&called, &answered), (Ok(Ok(())), Ok(Ok(_)))) {
+            self.connections.lock().insert((target, lane.code()), life);
+        }
+        called
+    }
+
     /// Whether the node of this transport was unplugged, and another life of it may be plugged in.
     fn is_gone(&self) -> bool {
         self.board.life(self.from) != self.life

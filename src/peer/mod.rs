@@ -9,6 +9,10 @@ pub(crate) mod handshake;
 mod listener;
 pub mod memory;
 mod pool;
+#[cfg(test)]
+mod scripted;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -41,12 +45,24 @@ impl Lane {
     pub const ALL: [Lane; 5] = [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent];
 
     /// Largest body of a frame, in bytes.
-    pub fn max_body(self) -> usize {
+    pub const fn max_body(self) -> usize {
         match self {
             Lane::Control => 1 << 20,
             Lane::Log | Lane::Snapshot => 4 << 20,
             Lane::Request | Lane::Urgent => 16 << 20,
         }
+    }
+
+    /// Passes a request that a frame takes.
+    fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), CallError> {
+        let (bytes, max) = (body.len(), self.max_body());
+        if bytes > max { Err(CallError::TooLarge { target, bytes, max }) } else { Ok(()) }
+    }
+
+    /// Why an answer of so many bytes cannot be sent; `None` if it can.
+    fn refuses(self, answer: &[u8]) -> Option<String> {
+        let (bytes, max) = (answer.len(), self.max_body());
+        (bytes > max).then(|| format!("the answer has {bytes} bytes; at most {max} are allowed"))
     }
 
     /// Whether requests are answered one after the other, in order.
@@ -99,6 +115,12 @@ pub enum CallError {
     /// Certainly not delivered: the other end is not who it should be, or will not have us.
     #[error("node {target} at {address} and this node do not belong together: {reason}")]
     Refused { target: NodeId, address: String, reason: Refusal },
+    /// Certainly not delivered: it is larger than the lane takes, and would be at the next try.
+    #[error("a request of {bytes} bytes to node {target}; at most {max} are allowed")]
+    TooLarge { target: NodeId, bytes: usize, max: usize },
+    /// It may have been carried out; its answer cannot be sent.
+    #[error("node {target} has no answer that it can send: {reason}")]
+    NoAnswer { target: NodeId, reason: String },
     /// It may have been delivered and carried out.
     #[error("the connection to node {target} was lost: {reason}")]
     Lost { target: NodeId, reason: String },
@@ -110,6 +132,6 @@ pub enum CallError {
 impl CallError {
     /// Whether the request certainly had no effect.
     pub fn certainly_not_done(&self) -> bool {
-        matches!(self, CallError::NotSent { .. } | CallError::Refused { .. })
+        matches!(self, CallError::NotSent { .. } | CallError::Refused { .. } | CallError::TooLarge { .. })
     }
 }

@@ -1,6 +1,6 @@
 //! One connection to each node for each lane, opened when it is first needed and again when it broke.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,7 @@ struct Inner {
     identity: Identity,
     incarnations: Arc<dyn Incarnations>,
     slots: Mutex<HashMap<(NodeId, Lane), Slot>>,
+    unreachable: Mutex<BTreeSet<NodeId>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -39,7 +40,16 @@ type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 impl TcpTransport {
     pub fn new(identity: Identity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        TcpTransport { inner: Arc::new(Inner { identity, incarnations, slots: Mutex::default(), tasks, stop }) }
+        TcpTransport {
+            inner: Arc::new(Inner {
+                identity,
+                incarnations,
+                slots: Mutex::default(),
+                unreachable: Mutex::default(),
+                tasks,
+                stop,
+            }),
+        }
     }
 
     async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
@@ -48,11 +58,28 @@ impl TcpTransport {
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
             return Ok(open.clone());
         }
-        let connection = self.connect(target, address, lane).await?;
+        let connected = self.connect(target, address, lane).await;
+        if lane == Lane::Control {
+            self.log_change(target, connected.as_ref().err());
+        }
+        let connection = connected?;
         if let Some(old) = slot.replace(connection.clone()) {
             old.close();
         }
         Ok(connection)
+    }
+
+    /// Logs once when a node becomes unreachable, and once when it is reached again.
+    fn log_change(&self, target: NodeId, error: Option<&CallError>) {
+        if self.inner.stop.is_cancelled() {
+            return;
+        }
+        let mut unreachable = self.inner.unreachable.lock();
+        match error {
+            Some(error) if unreachable.insert(target) => tracing::warn!(node = target, %error, "a node is unreachable"),
+            None if unreachable.remove(&target) => tracing::info!(node = target, "a node is reachable again"),
+            _ => {}
+        }
     }
 
     async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
@@ -86,6 +113,7 @@ impl Transport for TcpTransport {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
+        lane.check_request(target, &body)?;
         let deadline = tokio::time::Instant::now() + timeout;
         let timed_out = || CallError::Timeout { target, timeout };
         let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
@@ -101,6 +129,7 @@ impl Transport for TcpTransport {
                 Err(CallError::NotSent { target, address: address.to_string(), reason })
             }
             Ok(Err(Broken::AfterSending(reason))) => Err(CallError::Lost { target, reason }),
+            Ok(Err(Broken::NoAnswer(reason))) => Err(CallError::NoAnswer { target, reason }),
             Err(_) => {
                 // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
                 if !matches!(lane, Lane::Request | Lane::Urgent) {
@@ -117,5 +146,73 @@ impl Transport for TcpTransport {
         self.inner.tasks.wait().await;
         // The writing halves of connections that nothing reads any more.
         self.inner.slots.lock().clear();
+    }
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("plain").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct AllKnown;
+
+    impl Incarnations for AllKnown {
+        fn are_read(&self) -> bool {
+            true
+        }
+
+        fn joined(&self, _: NodeId) -> Option<u64> {
+            None
+        }
+
+        fn met(&self, _: NodeId, _: u64) {}
+    }
+
+    #[tokio::test]
+    async fn a_change_of_reach_is_logged_once() {
+        let written = Lines::default();
+        let lines = written.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
+        let _logged_here = tracing::subscriber::set_default(subscriber);
+        let promise = Duration::from_secs(1);
+        let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
+            let closed = transport.connection(2, "127.0.0.1:1", lane).await;
+            assert!(matches!(closed, Err(CallError::NotSent { .. })));
+        }
+        transport.log_change(2, None);
+        transport.log_change(2, None);
+        transport.shutdown().await;
+        let lines = String::from_utf8(written.0.lock().expect("plain").clone()).expect("text");
+        let count = |words: &str| lines.lines().filter(|line| line.contains(words)).count();
+        assert_eq!((count("a node is unreachable"), count("a node is reachable again")), (1, 1), "{lines}");
+    }
+
+    #[tokio::test]
+    async fn request_above_its_lanes_bound_is_not_sent() {
+        let promise = Duration::from_secs(1);
+        let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
+            let body = Bytes::from(vec![0; lane.max_body() + 1]);
+            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("too large");
+            assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
+        }
     }
 }

@@ -66,9 +66,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::payload::Joined;
-    use super::super::{Observer, PeerInfo, Proposal, ProposeError, RaftHandle, RaftTimings, Replica, Safeguards};
+    use super::super::{PeerInfo, Proposal, ProposeError, RaftHandle, RaftTimings, Replica, Safeguards};
     use crate::clock::SystemClock;
-    use crate::lease::{Effects, Limits, Machine};
     use crate::peer::{CallError, Lane, Transport};
     use crate::storage::{MemoryStorage, StorageError, SyncMode};
     use crate::types::NodeId;
@@ -116,13 +115,6 @@ mod tests {
         async fn shutdown(&self) {}
     }
 
-    struct Nobody;
-
-    impl Observer for Nobody {
-        fn applied(&self, _: u64, _: Effects, _: &Machine) {}
-        fn replaced(&self, _: u64, _: &Machine) {}
-    }
-
     const LONG: Duration = Duration::from_secs(20);
     /// Long enough for a call to have come where it waits.
     const SHORT: Duration = Duration::from_millis(100);
@@ -132,7 +124,7 @@ mod tests {
         let (hold, ends, end) = Hold::new();
         let transport = HoldsUp { _hold: Arc::new(hold) };
         let storage = MemoryStorage::new(SyncMode::default());
-        let replica = Replica::new(Limits::default(), Arc::new(Nobody));
+        let replica = Replica::new(Arc::new(()));
         let (timings, safeguards) = (RaftTimings::lan(), Safeguards::default());
         let clock = Arc::new(SystemClock);
         let raft = RaftHandle::build(1, "calls", timings, safeguards, storage.clone(), transport, replica, clock);
@@ -152,7 +144,7 @@ mod tests {
         let failing = tokio::spawn(propose(2));
         reached(ends).await;
         let reading = raft.clone();
-        let reading = tokio::spawn(async move { reading.await_readable(true, LONG).await });
+        let reading = tokio::spawn(async move { reading.await_readable(LONG).await });
         tokio::time::sleep(SHORT).await;
         let (hold, ends, go_on) = Hold::new();
         raft.raft().external_request(move |_| drop(hold)).await.expect("it is still there");

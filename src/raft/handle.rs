@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openraft::alias::{InstantOf, WatchReceiverOf};
@@ -19,8 +19,11 @@ use super::calls::to_the_end;
 use super::network::Network;
 use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::replica::Replica;
+use super::sending::Sending;
 use super::state_machine::{StateMachine, blocking};
+use super::suspend::SuspendMeter;
 use super::timings::Safeguards;
+use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
 use super::{Log, RaftTimings};
 use crate::clock::Clock;
@@ -31,32 +34,20 @@ use crate::types::NodeId;
 /// Local reads trust an acknowledgement of a majority for this part of the leadership lease: the rest is for clocks
 /// that run at different rates.
 const LOCAL_READ_PERCENT: u32 = 70;
-/// A step of the suspended time above this is a suspend, below it the two clocks were read a moment apart.
-const SUSPEND_STEP: Duration = Duration::from_millis(5);
-/// How often a hand-over of leadership is looked at.
-const TRANSFER_POLL: Duration = Duration::from_millis(2);
 
 pub struct RaftHandle<S: Storage> {
-    node: NodeId,
+    pub(super) node: NodeId,
     storage: S,
-    raft: Raft<TypeConfig, StateMachine<S>>,
+    pub(super) raft: Raft<TypeConfig, StateMachine<S>>,
     replica: Replica,
-    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     announced_commit: Arc<AtomicU64>,
-    clock: Arc<dyn Clock>,
     timings: RaftTimings,
     safeguards: Safeguards,
     /// When the last acknowledgement was seen here first; kept only by a test that counts from there.
     seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
-    /// While leadership is handed on nothing is read locally: followers are told to elect another at once.
-    handing_on: AtomicBool,
-    suspend: Mutex<Suspend>,
-}
-
-/// The last suspend of this machine that a read noticed.
-struct Suspend {
-    total: Duration,
-    noticed: Option<Instant>,
+    pub(super) transfers: Transfers,
+    suspend: SuspendMeter,
 }
 
 /// Who leads, as this member sees it.
@@ -66,7 +57,7 @@ pub struct Leadership {
     pub leader: Option<NodeId>,
 }
 
-/// Tells when the leadership may have changed.
+/// Tells when the leadership may have changed, as Raft sees it: a leader that lost its majority counts as one here.
 pub struct LeadershipWatch {
     metrics: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
 }
@@ -114,17 +105,6 @@ pub enum ProposeError {
     Unknown(String),
 }
 
-/// Why leadership was not handed on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandOnError {
-    #[error("this node is not the leader")]
-    NotLeader,
-    #[error("no other voter has the whole log")]
-    NobodyCaughtUp,
-    #[error("node {to} did not take the leadership within {timeout:?}")]
-    NotTaken { to: NodeId, timeout: Duration },
-}
-
 impl<S: Storage> RaftHandle<S> {
     /// Restores the replica from the store; nothing runs before [`run`](Self::run).
     #[expect(clippy::too_many_arguments, reason = "the parts that a member is made of, from one caller")]
@@ -140,20 +120,21 @@ impl<S: Storage> RaftHandle<S> {
     ) -> Result<RaftHandle<S>, String> {
         let config = timings.openraft_config(cluster, safeguards).map_err(|error| error.to_string())?;
         let announced_commit = Arc::new(AtomicU64::new(0));
+        let sending = Sending::default();
         let network = Network {
             transport,
             storage: storage.clone(),
             announced_commit: announced_commit.clone(),
+            sending: sending.clone(),
             disk_timeout: timings.disk_timeout(),
         };
-        let state_machine = StateMachine::new(replica.clone(), storage.clone());
+        let state_machine = StateMachine::new(replica.clone(), storage.clone(), sending);
         let raft = Raft::build(node, Arc::new(config), network, Log::new(node, storage.clone()), state_machine)
             .await
             .map_err(|error| error.to_string())?;
         replica.publish();
         let metrics = raft.metrics();
-        let suspend = Mutex::new(Suspend { total: clock.suspended(), noticed: None });
-        let handing_on = AtomicBool::new(false);
+        let suspend = SuspendMeter::new(clock);
         let seen = Mutex::default();
         Ok(RaftHandle {
             node,
@@ -162,11 +143,10 @@ impl<S: Storage> RaftHandle<S> {
             replica,
             metrics,
             announced_commit,
-            clock,
             timings,
             safeguards,
             seen,
-            handing_on,
+            transfers: Transfers::default(),
             suspend,
         })
     }
@@ -185,6 +165,10 @@ impl<S: Storage> RaftHandle<S> {
 
     /// Forms the cluster, with this node among its voters. Once in a cluster's life; a node that belongs to a
     /// cluster already changes nothing.
+    ///
+    /// openraft appends the entry with the members, and after it saves its vote for itself. The store writes in that
+    /// order: after a crash it holds nothing, and this can be called again, or the entry, and this node stands for
+    /// election.
     pub async fn form(&self, members: BTreeMap<NodeId, PeerInfo>) -> Result<(), String> {
         let raft = self.raft.clone();
         match to_the_end(async move { raft.initialize(members).await }).await {
@@ -232,27 +216,30 @@ impl<S: Storage> RaftHandle<S> {
     /// It leads, a majority acknowledged that recently enough that nobody else can have been elected, and it has
     /// applied its own term's first entry and all that any follower can have been told is committed.
     pub fn may_read_locally(&self) -> bool {
-        if self.handing_on.load(Ordering::SeqCst) {
-            return false;
-        }
         let (leads, term, acked) = {
             let metrics = self.metrics.borrow_watched();
             let leads = metrics.state == ServerState::Leader;
             (leads, metrics.current_term, metrics.last_quorum_acked.map(|acked| *acked))
         };
+        if self.transfers.began_in(term) {
+            return false;
+        }
         if !self.safeguards.lease_on_read {
             return leads && self.has_applied_all(term);
         }
         let Some(acked) = acked.filter(|_| leads) else { return false };
         let age = if self.safeguards.lease_from_asking { acked.elapsed() } else { self.since_seen(acked) };
-        age < self.local_read_age() && !self.suspended_since(age) && self.has_applied_all(term)
+        let was_awake = !self.safeguards.suspend_guard || self.suspend.suspended_within(age).is_zero();
+        age < self.local_read_age() && was_awake && self.has_applied_all(term)
     }
 
-    /// Waits until this node's memory may answer a read that arrived before the call. With `confirm`, by a round to a
-    /// majority that starts after the call; otherwise a recent acknowledgement will do.
-    pub async fn await_readable(&self, confirm: bool, timeout: Duration) -> Result<(), ProposeError> {
-        let age = if confirm { Duration::ZERO } else { self.local_read_age() };
-        let option = LinearizerOption::new(Some(age), true).with_wait_timeout(timeout);
+    /// Waits until this node's memory may answer a read that arrived before the call: a majority acknowledges a message
+    /// that is sent after the call, and what was committed before is applied.
+    ///
+    /// No earlier acknowledgement counts. openraft would compare its age with a clock that stands still while the
+    /// machine is suspended; with an age of zero it compares nothing and starts a round.
+    pub async fn await_readable(&self, timeout: Duration) -> Result<(), ProposeError> {
+        let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(timeout);
         let raft = self.raft.clone();
         let confirm = async move {
             let linearizer = match raft.get_read_linearizer(option).await {
@@ -271,17 +258,44 @@ impl<S: Storage> RaftHandle<S> {
         to_the_end(confirm).await
     }
 
-    /// Whether this leader had the acknowledgement of a majority for something that it sent within `age`.
-    pub fn heard_majority_within(&self, age: Duration) -> bool {
-        let metrics = self.metrics.borrow_watched();
-        let alone = metrics.membership_config.voter_ids().take(2).count() == 1;
-        alone || metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() <= age)
+    /// How long ago this leader sent the last message that a majority acknowledged, with the time in which the machine
+    /// was suspended. `None` where Raft does not lead, or has led for too short a time to know.
+    pub fn quorum_age(&self) -> Option<Duration> {
+        let acked = {
+            let metrics = self.metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return None;
+            }
+            if metrics.membership_config.voter_ids().take(2).count() == 1 {
+                return Some(Duration::ZERO);
+            }
+            metrics.last_quorum_acked.map(|acked| *acked)?
+        };
+        let age = acked.elapsed();
+        Some(age + self.suspend.suspended_within(age))
     }
 
-    pub fn leadership(&self) -> Leadership {
+    /// For how long this node still leads if no majority acknowledges anything more; `None` if it does not lead.
+    ///
+    /// openraft's leader never steps down for want of a majority.
+    pub fn leads_for(&self) -> Option<Duration> {
+        self.timings.isolation().checked_sub(self.quorum_age()?)
+    }
+
+    /// How long ago a message was sent to this member that it acknowledged; known to the leader only.
+    pub fn heard_from(&self, node: NodeId) -> Option<Duration> {
         let metrics = self.metrics.borrow_watched();
-        let leader = seen_leader(metrics.id, metrics.state, metrics.current_leader);
-        Leadership { term: metrics.current_term, leader }
+        let heard = metrics.heartbeat.as_ref()?.get(&node)?.as_ref()?;
+        Some(heard.elapsed())
+    }
+
+    /// Who leads. A leader that no majority has acknowledged for [`RaftTimings::isolation`] does not.
+    pub fn leadership(&self) -> Leadership {
+        let (term, leader) = {
+            let metrics = self.metrics.borrow_watched();
+            (metrics.current_term, seen_leader(metrics.id, metrics.state, metrics.current_leader))
+        };
+        Leadership { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
     }
 
     pub fn watch_leadership(&self) -> LeadershipWatch {
@@ -321,50 +335,6 @@ impl<S: Storage> RaftHandle<S> {
         metrics.membership_config.nodes().map(state).collect()
     }
 
-    /// Gives leadership to the voter that is furthest, and waits until it leads.
-    pub async fn hand_on(&self, timeout: Duration) -> Result<NodeId, HandOnError> {
-        let to = self.successor()?;
-        self.hand_on_to(to, timeout).await
-    }
-
-    /// Gives leadership to a voter, and waits until it leads.
-    pub async fn hand_on_to(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
-        self.handing_on.store(true, Ordering::SeqCst);
-        let handed = self.transfer(to, timeout).await;
-        self.handing_on.store(false, Ordering::SeqCst);
-        handed
-    }
-
-    async fn transfer(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
-        let deadline = Instant::now() + timeout;
-        let raft = self.raft.clone();
-        let transfer = async move { raft.trigger().transfer_leader(to).await };
-        to_the_end(transfer).await.map_err(|_| HandOnError::NotLeader)?;
-        while Instant::now() < deadline {
-            match self.leadership().leader {
-                Some(leader) if leader != self.node => return Ok(leader),
-                _ => tokio::time::sleep(TRANSFER_POLL).await,
-            }
-        }
-        Err(HandOnError::NotTaken { to, timeout })
-    }
-
-    /// A voter that has the whole log: another one could not be elected, and nothing could be written meanwhile.
-    fn successor(&self) -> Result<NodeId, HandOnError> {
-        let metrics = self.metrics.borrow_watched();
-        let progress = metrics.replication.as_ref().ok_or(HandOnError::NotLeader)?;
-        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
-        let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
-        progress
-            .iter()
-            .filter(|(id, _)| **id != self.node && voters.contains(id))
-            .filter_map(|(id, matched)| matched.as_ref().map(|matched| (behind(matched.index), *id)))
-            .min()
-            .filter(|(behind, _)| *behind <= MAX_SUCCESSOR_LAG)
-            .map(|(_, id)| id)
-            .ok_or(HandOnError::NobodyCaughtUp)
-    }
-
     pub async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "Raft did not end cleanly");
@@ -390,19 +360,65 @@ impl<S: Storage> RaftHandle<S> {
             state.applied.is_some_and(|applied| applied.leader_id.term == term && applied.index >= announced)
         })
     }
-
-    /// Whether the machine slept after an acknowledgement of this age was asked for: the clock that measured the age
-    /// stood still meanwhile.
-    fn suspended_since(&self, age: Duration) -> bool {
-        let total = self.clock.suspended();
-        let mut suspend = self.suspend.lock();
-        if total > suspend.total + SUSPEND_STEP {
-            suspend.noticed = Some(Instant::now());
-        }
-        suspend.total = total.max(suspend.total);
-        suspend.noticed.is_some_and(|noticed| noticed.elapsed() <= age)
-    }
 }
 
-/// Entries that a successor may lack when leadership is handed on: what is on its way at any moment under load.
-const MAX_SUCCESSOR_LAG: u64 = 256;
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::config::LeaseSettings;
+    use crate::lease::{Batch, Command, Stamp};
+    use crate::testing::Cluster;
+
+    /// A leader whose memory may answer a read.
+    async fn leader(cluster: &Cluster) -> NodeId {
+        let leader = cluster.leader().await;
+        while !cluster.node(leader).raft().may_read_locally() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        leader
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn local_read_waits_for_what_was_announced_as_committed() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = leader(&cluster).await;
+        let raft = cluster.node(leader).raft();
+        let term = raft.leadership().term;
+        let applied = || raft.replica.read(|state| state.applied.map_or(0, |applied| applied.index));
+        // A follower may apply an entry, and show it, before this leader has.
+        let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
+        raft.announced_commit.fetch_max(applied() + 1, Ordering::SeqCst);
+        assert!(!raft.may_read_locally(), "a follower may be ahead");
+        while applied() < raft.announced_commit.load(Ordering::SeqCst) {
+            raft.propose(term, Proposal::leases(&tick)).await.expect("it leads");
+        }
+        assert!(raft.may_read_locally(), "it has applied all of it");
+        cluster.shutdown().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn local_read_waits_for_an_entry_of_its_own_term() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = leader(&cluster).await;
+        let raft = cluster.node(leader).raft();
+        let term = raft.leadership().term;
+        assert!(raft.has_applied_all(term));
+        assert!(!raft.has_applied_all(term + 1), "earlier leaders may have committed more than is applied here");
+        cluster.shutdown().await;
+    }
+
+    /// Openraft may act on the call as soon as it has it, long before the call returns.
+    #[tokio::test(start_paused = true)]
+    async fn local_read_is_refused_from_the_call_of_a_transfer_on() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = leader(&cluster).await;
+        let raft = cluster.node(leader).raft();
+        let to = cluster.ids().find(|id| *id != leader).expect("there are three");
+        let mut transfer = Box::pin(raft.hand_on_to(to, Duration::from_secs(5)));
+        assert!(futures_util::poll!(&mut transfer).is_pending(), "the call is made");
+        assert!(!raft.may_read_locally(), "the next leader may be elected from now on");
+        (&mut transfer).await.expect("it is handed on");
+        drop(transfer);
+        cluster.shutdown().await;
+    }
+}

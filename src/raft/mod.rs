@@ -12,22 +12,27 @@ mod paced;
 pub(crate) mod payload;
 mod replica;
 mod runtime;
+mod sending;
 mod service;
 pub(crate) mod snapshot;
 mod state_machine;
+mod suspend;
 #[cfg(test)]
 mod tests;
 mod timings;
+mod transfer;
 pub(crate) mod types;
 #[cfg(feature = "testing")]
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{HandOnError, Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
+pub use handle::{Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{Observer, Progress, Replica, State};
 pub use service::{Forwarded, RaftService};
+pub use state_machine::blocking;
 pub use timings::Safeguards;
+pub use transfer::HandOnError;
 pub use types::{Applied, PeerInfo, Proposal};
 pub use wire::{Call, Reply};
 

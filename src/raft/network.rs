@@ -20,6 +20,7 @@ use openraft::raft::{
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
 
+use super::sending::Sending;
 use super::snapshot::SnapshotData;
 use super::state_machine::blocking;
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
@@ -39,6 +40,7 @@ pub struct Network<S, T> {
     pub storage: S,
     /// Highest commit index that was put into any message: what a follower can have applied.
     pub announced_commit: Arc<AtomicU64>,
+    pub sending: Sending,
     /// Longest wait for the answer to an append with entries, or to a piece of a snapshot: it includes the other
     /// node's disk.
     pub disk_timeout: Duration,
@@ -96,6 +98,7 @@ impl<S: Storage, T: Transport> Link<S, T> {
         manifest: SnapshotManifest,
     ) -> Rpc<SnapshotResponse<TypeConfig>> {
         let timeout = self.network.disk_timeout;
+        let _transfer = self.network.sending.begin(manifest.id);
         self.go_on(Call::SnapshotBegin).await?;
         let mut next = 0;
         while next < manifest.chunks {

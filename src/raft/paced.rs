@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::Duration;
 
-use tokio::time::{Sleep, Timeout};
+use tokio::time::Timeout;
 
-use crate::pace::{Rate, current, sleep as sleep_here};
+pub(super) use crate::pace::Sleep;
+use crate::pace::{self, Rate, current};
 
 /// What a node's clock showed. It remembers whose clock that was: how long ago it is, is asked from elsewhere, too.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +38,11 @@ impl openraft::Instant for Instant {
 }
 
 pub fn sleep(duration: Duration) -> Sleep {
-    sleep_here(duration)
+    pace::sleep(duration)
 }
 
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    tokio::time::sleep_until(deadline.moment())
+    pace::sleep_until(deadline.shown, deadline.rate)
 }
 
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {

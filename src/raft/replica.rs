@@ -32,6 +32,7 @@ pub struct Progress {
     /// Cluster time at which something is due.
     pub next_due: Option<ClusterMs>,
     pub has_deadlines: bool,
+    pub limits: Limits,
 }
 
 /// Told of every applied entry, in log order, from inside apply: it must be quick and must not wait.
@@ -46,7 +47,14 @@ pub trait Observer: Send + Sync + 'static {
     fn applying(&self, _machine: &mut Machine, _token: &mut FencingToken, _batch: &mut Batch) {}
 }
 
-/// The state that apply writes and everybody reads.
+/// Observes nothing.
+#[cfg(test)]
+impl Observer for () {
+    fn applied(&self, _: u64, _: Effects, _: &Machine) {}
+    fn replaced(&self, _: u64, _: &Machine) {}
+}
+
+/// The state that apply writes and all tasks of the node read.
 #[derive(Clone)]
 pub struct Replica {
     shared: Arc<Shared>,
@@ -59,13 +67,9 @@ struct Shared {
 }
 
 impl Replica {
-    pub fn new(limits: Limits, observer: Arc<dyn Observer>) -> Replica {
-        let state = State {
-            machine: Machine::new(limits),
-            applied: None,
-            membership: Stored::default(),
-            joined: BTreeMap::new(),
-        };
+    pub fn new(observer: Arc<dyn Observer>) -> Replica {
+        let state =
+            State { machine: Machine::new(), applied: None, membership: Stored::default(), joined: BTreeMap::new() };
         let (progress, _) = watch::channel(Progress::default());
         Replica { shared: Arc::new(Shared { state: RwLock::new(state), observer, progress }) }
     }
@@ -117,6 +121,7 @@ impl Replica {
             now: state.machine.now(),
             next_due: state.machine.next_due(),
             has_deadlines: state.machine.has_deadlines(),
+            limits: state.machine.limits(),
         });
         self.shared.progress.send_if_modified(|current| std::mem::replace(current, progress) != progress);
     }

@@ -19,7 +19,7 @@ pub struct Runtime(TokioRuntime);
 impl AsyncRuntime for Runtime {
     type JoinError = <TokioRuntime as AsyncRuntime>::JoinError;
     type JoinHandle<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::JoinHandle<T>;
-    type Sleep = <TokioRuntime as AsyncRuntime>::Sleep;
+    type Sleep = time::Sleep;
     type Instant = time::Instant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
@@ -76,8 +76,8 @@ mod steady {
     use openraft::{AsyncRuntime, OptionalSend};
     pub use openraft_rt_tokio::TokioInstant as Instant;
     use openraft_rt_tokio::TokioRuntime;
-    use tokio::time::{Sleep, Timeout};
-    pub use tokio::time::{sleep, timeout};
+    use tokio::time::Timeout;
+    pub use tokio::time::{Sleep, sleep, timeout};
 
     pub fn sleep_until(deadline: Instant) -> Sleep {
         TokioRuntime::sleep_until(deadline)

@@ -78,6 +78,7 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Call::SnapshotBytes(bytes) => self.take_snapshot_bytes(from, bytes).await,
             Call::SnapshotEnd { vote, crc } => self.end_snapshot(open, from, vote, crc).await,
             Call::Forward(request) => Reply::Forward(open.forwarded.forwarded(from, request).await),
+            Call::StoreState => Reply::StoreState { is_empty: self.storage.is_empty() },
         }
     }
 

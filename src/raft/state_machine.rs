@@ -1,7 +1,8 @@
 //! openraft's state machine over a [`Replica`].
 //!
 //! The state lives in memory and is rebuilt from the last snapshot and the log. A snapshot is taken from a view that
-//! shares structure with the state, and encoded on another thread: applies go on meanwhile.
+//! shares structure with the state, and encoded on another thread: applies go on meanwhile. openraft purges the log
+//! behind a snapshot, so a snapshot counts only after the store has read it back and it was found to be loadable.
 
 use std::io;
 
@@ -12,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::log::io_error;
 use super::replica::{Replica, State};
-use super::snapshot::{self, Meta, SnapshotData};
+use super::sending::Sending;
+use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
 use super::types::{SnapshotMeta, TypeConfig};
 use crate::storage::{SnapshotManifest, Storage, StorageError, codec};
 
@@ -23,6 +25,7 @@ const MAX_META_BYTES: usize = 16 << 10;
 pub struct StateMachine<S> {
     replica: Replica,
     storage: S,
+    sending: Sending,
 }
 
 pub struct SnapshotBuilder<S> {
@@ -31,8 +34,8 @@ pub struct SnapshotBuilder<S> {
 }
 
 impl<S: Storage> StateMachine<S> {
-    pub fn new(replica: Replica, storage: S) -> StateMachine<S> {
-        StateMachine { replica, storage }
+    pub fn new(replica: Replica, storage: S, sending: Sending) -> StateMachine<S> {
+        StateMachine { replica, storage, sending }
     }
 }
 
@@ -58,6 +61,13 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
         Ok(())
     }
 
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder<S>> {
+        if !force && self.sending.holds() {
+            return None;
+        }
+        Some(self.get_snapshot_builder().await)
+    }
+
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder<S> {
         SnapshotBuilder { view: self.replica.view(), storage: self.storage.clone() }
     }
@@ -74,8 +84,14 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
                 }
                 state
             }
-            SnapshotData::Received { writer, state } => {
+            SnapshotData::Received { mut writer, state } => {
                 let meta = codec::encode(&Meta::of(&state));
+                // It was decoded while it arrived: now the store shows that it has the same bytes.
+                let read_back = move || match writer.read_back(|_| Ok(())) {
+                    Ok(()) => Ok(writer),
+                    Err(error) => Err(io_error(error)),
+                };
+                let writer = blocking::<S, _>(read_back).await?;
                 writer.finish_durable(meta).await.map_err(io_error)?;
                 *state
             }
@@ -93,22 +109,38 @@ impl<S: Storage> RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder<S> {
     type SnapshotData = SnapshotData<S>;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
-        let manifest = write_durably(&self.view, &self.storage).await?;
-        stored(&self.storage, manifest)
+        match write_durably(&self.view, &self.storage).await {
+            Ok(manifest) => stored(&self.storage, manifest),
+            Err(error @ (SnapshotError::Storage(_) | SnapshotError::Interrupted(_))) => Err(io::Error::other(error)),
+            Err(error) => {
+                // The log has everything that the snapshot would have: the node serves on, and tries again later.
+                tracing::error!(%error, "the snapshot that was written cannot be loaded: the log is kept instead");
+                self.storage.snapshot().map_or_else(|| Ok(nothing(&self.storage)), |last| stored(&self.storage, last))
+            }
+        }
     }
 }
 
-async fn write_durably<S: Storage>(view: &State, storage: &S) -> io::Result<SnapshotManifest> {
+/// A snapshot of the state before the first entry. openraft purges nothing behind it.
+fn nothing<S: Storage>(storage: &S) -> SnapshotOf<TypeConfig, SnapshotData<S>> {
+    let manifest = SnapshotManifest::default();
+    Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage.clone(), manifest } }
+}
+
+async fn write_durably<S: Storage>(view: &State, storage: &S) -> Result<SnapshotManifest, SnapshotError> {
     let (view, storage) = (view.clone(), storage.clone());
     let (done, durable) = oneshot::channel();
     let written = blocking::<S, _>(move || {
-        let mut writer = storage.begin_snapshot().map_err(io_error)?;
-        snapshot::write(&view, &mut writer).map_err(io_error)?;
-        let done = Box::new(move |result| drop(done.send(result)));
-        writer.finish(codec::encode(&Meta::of(&view)), done).map_err(io_error)
+        let write = || -> Result<SnapshotManifest, SnapshotError> {
+            let mut writer = storage.begin_snapshot()?;
+            snapshot::write(&view, &mut writer)?;
+            let done = Box::new(move |result| drop(done.send(result)));
+            Ok(writer.finish(codec::encode(&Meta::of(&view)), done)?)
+        };
+        Ok(write())
     });
-    let manifest = written.await?;
-    durable.await.unwrap_or(Err(StorageError::Closed)).map_err(io_error)?;
+    let manifest = written.await.map_err(SnapshotError::Interrupted)??;
+    durable.await.unwrap_or(Err(StorageError::Closed))?;
     Ok(manifest)
 }
 
@@ -118,8 +150,123 @@ fn stored<S: Storage>(storage: &S, manifest: SnapshotManifest) -> io::Result<Sna
 }
 
 /// Runs what can wait for the disk where it holds nobody up.
-pub(super) async fn blocking<S: Storage, T: Send + 'static>(
+pub async fn blocking<S: Storage, T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     if S::BLOCKS { tokio::task::spawn_blocking(work).await.map_err(io::Error::other)? } else { work() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::config::MAX_NODES;
+    use crate::lease::Machine;
+    use crate::raft::payload;
+    use crate::raft::types::{Entry, LogId, Membership, PeerInfo, Stored, log_id};
+    use crate::storage::{Cut, MAX_SNAPSHOT_META_BYTES, MemoryStorage, Position, SyncMode};
+
+    fn builder(storage: &MemoryStorage, index: u64, joined: u64) -> SnapshotBuilder<MemoryStorage> {
+        let applied: Option<LogId> = Some(log_id(Position { term: 1, index }));
+        let joined: BTreeMap<u64, u64> = (1..=joined).map(|node| (node, u64::MAX)).collect();
+        let view = State { machine: Machine::new(), applied, membership: Stored::default(), joined };
+        SnapshotBuilder { view, storage: storage.clone() }
+    }
+
+    fn last(snapshot: &SnapshotOf<TypeConfig, SnapshotData<MemoryStorage>>) -> Option<u64> {
+        snapshot.meta.last_log_id.map(|last| last.index)
+    }
+
+    #[tokio::test]
+    async fn snapshot_that_reads_back_differently_is_not_taken() {
+        let storage = MemoryStorage::default();
+        let first = builder(&storage, 10, 1).build_snapshot().await.expect("built");
+        assert_eq!(last(&first), Some(10));
+        let before = storage.snapshot();
+        storage.spoil_next_chunk();
+        let error = builder(&storage, 20, 1).build_snapshot().await.err().expect("it is not what was written");
+        assert!(error.to_string().contains("reads back"), "{error}");
+        assert_eq!(storage.snapshot(), before, "the snapshot before stays");
+    }
+
+    #[tokio::test]
+    async fn snapshot_that_cannot_be_loaded_leaves_the_one_before() {
+        let storage = MemoryStorage::default();
+        // A header that is too large to be written stands for whatever makes a snapshot unreadable.
+        let too_large = 200_000;
+        let nothing = builder(&storage, 10, too_large).build_snapshot().await.expect("the node goes on");
+        assert_eq!((last(&nothing), storage.snapshot()), (None, None), "nothing is purged");
+        builder(&storage, 20, 1).build_snapshot().await.expect("built");
+        let before = storage.snapshot();
+        let again = builder(&storage, 30, too_large).build_snapshot().await.expect("the node goes on");
+        assert_eq!((last(&again), storage.snapshot()), (Some(20), before), "nothing behind entry 20 is purged");
+    }
+
+    /// The most nodes, with the longest addresses, while the membership changes.
+    #[test]
+    fn largest_membership_fits_where_it_is_stored() {
+        let address = |id: u64| format!("{}{id:02}:65535", "h".repeat(251));
+        let info = |id| PeerInfo { http: address(id), peer: address(id) };
+        let nodes: BTreeMap<u64, PeerInfo> = (1..=MAX_NODES as u64).map(|id| (id, info(id))).collect();
+        let voters: BTreeSet<u64> = (1..=MAX_NODES as u64).collect();
+        let membership = Membership::new(vec![voters.clone(), voters], nodes).expect("valid");
+        let at = log_id(Position { term: u64::MAX, index: u64::MAX });
+        let entry = Entry { log_id: at, payload: openraft::EntryPayload::Membership(membership.clone()) };
+        let record = payload::record(&entry);
+        assert!(record.payload.len() <= payload::MAX_ENTRY_BYTES, "{} bytes in the log", record.payload.len());
+        assert_eq!(payload::entry(record).expect("readable"), entry);
+        let membership = Stored::new(Some(at), membership);
+        let state = State { machine: Machine::new(), applied: Some(at), membership, joined: BTreeMap::new() };
+        let meta = codec::encode(&Meta::of(&state));
+        assert!(meta.len() <= MAX_META_BYTES.min(MAX_SNAPSHOT_META_BYTES), "{} bytes beside a snapshot", meta.len());
+        assert_eq!(codec::decode::<Meta>(&meta, MAX_META_BYTES).expect("readable"), Meta::of(&state));
+    }
+
+    #[tokio::test]
+    async fn received_snapshot_is_read_back_before_it_counts() {
+        let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::default());
+        builder(&sender, 10, 1).build_snapshot().await.expect("built");
+        let manifest = sender.snapshot().expect("built");
+        let mut writer = receiver.begin_snapshot().expect("it begins");
+        for number in 0..manifest.chunks {
+            writer.push(&sender.read_snapshot(manifest.id, number).expect("stored")).expect("taken");
+        }
+        let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
+        receiver.spoil_next_chunk();
+        let replica = Replica::new(std::sync::Arc::new(()));
+        let mut machine = StateMachine::new(replica, receiver.clone(), Sending::default());
+        let installed =
+            machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await;
+        assert!(installed.expect_err("it is not what was sent").to_string().contains("reads back"));
+        assert_eq!((receiver.snapshot(), machine.applied_state().await.expect("known").0), (None, None));
+    }
+
+    #[tokio::test]
+    async fn received_snapshot_counts_when_it_is_durable() {
+        let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::new(SyncMode::Manual));
+        builder(&sender, 10, 1).build_snapshot().await.expect("built");
+        let manifest = sender.snapshot().expect("built");
+        let mut writer = receiver.begin_snapshot().expect("it begins");
+        for number in 0..manifest.chunks {
+            writer.push(&sender.read_snapshot(manifest.id, number).expect("stored")).expect("taken");
+        }
+        let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
+        let replica = Replica::new(std::sync::Arc::new(()));
+        let mut machine = StateMachine::new(replica.clone(), receiver.clone(), Sending::default());
+        let installed = tokio::spawn(async move {
+            machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await
+        });
+        receiver.wait_unsynced().await;
+        while receiver.unsynced() < usize::try_from(manifest.chunks).expect("few") + 1 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!installed.is_finished(), "its manifest is not on the disk");
+        receiver.sync();
+        installed.await.expect("no panic").expect("installed");
+        assert!(receiver.crash(Cut::Keep(0)).snapshot().is_some(), "it survives a power cut");
+    }
 }

@@ -1,34 +1,33 @@
 //! openraft's own suite for log storages and state machines, over both stores.
 
+#[cfg(feature = "testing")]
+mod snapshots;
+
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use futures_util::TryStreamExt;
+use futures_util::{FutureExt, TryStreamExt};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::type_config::TypeConfigExt;
 use openraft::{EntryPayload, StorageError};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::log::Log;
-use super::replica::{Observer, Replica};
+use super::replica::Replica;
+use super::sending::Sending;
 use super::state_machine::StateMachine;
 use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
-use crate::lease::{Effects, Limits, Machine};
-use crate::storage::{Identity, MemoryStorage, Position, SledStorage, Storage, StorageError as StoreError, SyncMode};
-
-struct Nobody;
-
-impl Observer for Nobody {
-    fn applied(&self, _: u64, _: Effects, _: &Machine) {}
-    fn replaced(&self, _: u64, _: &Machine) {}
-}
+use crate::storage::{
+    Cut, Identity, MemoryStorage, Position, SledStorage, Storage, StorageError as StoreError, SyncMode,
+};
 
 fn adapt<S: Storage>(storage: S) -> (FromAnywhere<S>, StateMachine<S>) {
-    let replica = Replica::new(Limits::default(), Arc::new(Nobody));
-    (FromAnywhere::over(Log::new(1, storage.clone())), StateMachine::new(replica, storage))
+    let replica = Replica::new(Arc::new(()));
+    (FromAnywhere::over(Log::new(1, storage.clone())), StateMachine::new(replica, storage, Sending::default()))
 }
 
 /// A log that can begin anywhere. Some cases of the suite begin one at index 2, with nothing before it and nothing
@@ -172,4 +171,76 @@ async fn what_is_applied_is_complete_or_an_error() {
     log.append([blank(9)], IOFlushed::noop()).await.expect("it is told later");
     log.append([blank(10)], IOFlushed::noop()).await.expect("it is told later");
     assert!(applied(&mut log, 10..11).await.is_err(), "it was not taken");
+}
+
+/// Lets everything run that does not wait for the disk.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn append_is_acknowledged_when_it_is_durable() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    let mut log = Log::new(1, storage.clone());
+    let (told, mut acknowledged) = TypeConfig::oneshot();
+    log.append((0..3).map(blank), IOFlushed::signal(told)).await.expect("it is queued");
+    settle().await;
+    assert!((&mut acknowledged).now_or_never().is_none(), "nothing is on the disk yet");
+    assert_eq!(storage.sync(), 1);
+    acknowledged.await.expect("it is told").expect("it is durable");
+    assert_eq!(storage.crash(Cut::Keep(0)).log_bounds().1.map(|last| last.index), Some(2));
+}
+
+#[tokio::test]
+async fn failed_append_is_not_acknowledged() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    let mut log = Log::new(1, storage.clone());
+    let (told, acknowledged) = TypeConfig::oneshot();
+    log.append([blank(0)], IOFlushed::signal(told)).await.expect("it is queued");
+    storage.fail_next(StoreError::Closed);
+    storage.sync();
+    acknowledged.await.expect("it is told").expect_err("the disk failed");
+}
+
+#[tokio::test]
+async fn vote_truncation_and_purge_end_when_they_are_durable() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    let mut log = Log::new(1, storage.clone());
+    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("it is queued");
+    storage.sync();
+    let at = |index| log_id(Position { term: 1, index });
+    let (mut voting, mut cutting, mut purging) = (log.clone(), log.clone(), log);
+    let writes = [
+        tokio::spawn(async move { voting.save_vote(&Vote::new(7, 1)).await }),
+        tokio::spawn(async move { cutting.truncate_after(Some(at(5))).await }),
+        tokio::spawn(async move { purging.purge(at(2)).await }),
+    ];
+    settle().await;
+    assert_eq!(storage.unsynced(), writes.len(), "all are queued");
+    assert!(writes.iter().all(|write| !write.is_finished()), "nothing is on the disk yet");
+    storage.sync();
+    for write in writes {
+        write.await.expect("no panic").expect("durable");
+    }
+    let left = storage.crash(Cut::Keep(0));
+    assert_eq!(left.vote().map(|vote| vote.term), Some(7));
+    let (purged, last) = left.log_bounds();
+    assert_eq!((purged.map(|at| at.index), last.map(|at| at.index)), (Some(2), Some(5)));
+}
+
+#[tokio::test]
+async fn committed_position_ends_with_the_log() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    let mut log = Log::new(1, storage.clone());
+    log.append((0..3).map(blank), IOFlushed::noop()).await.expect("it is queued");
+    storage.sync();
+    log.append((3..9).map(blank), IOFlushed::noop()).await.expect("it is queued");
+    log.save_committed(Some(log_id(Position { term: 1, index: 8 }))).await.expect("it is noted");
+    // The noted position reaches the disk before the entries of its group.
+    let left = storage.crash(Cut::Torn { writes: 0, entries: 2 });
+    assert_eq!(left.recovered().committed.map(|at| at.index), Some(8), "the case that is tested");
+    let committed = Log::new(1, left).read_committed().await.expect("readable");
+    assert_eq!(committed.map(|at| at.index), Some(4));
 }

@@ -28,11 +28,20 @@ pub struct Safeguards {
     pub lease_on_read: bool,
     /// The leadership lease counts from when the followers were asked, and not from when their answer came.
     pub lease_from_asking: bool,
+    /// Nothing is read from memory after a suspend that the age of an acknowledgement does not count.
+    pub suspend_guard: bool,
 }
 
 impl Default for Safeguards {
     fn default() -> Safeguards {
-        Safeguards { quarantine: true, reelection: true, pre_vote: true, lease_on_read: true, lease_from_asking: true }
+        Safeguards {
+            quarantine: true,
+            reelection: true,
+            pre_vote: true,
+            lease_on_read: true,
+            lease_from_asking: true,
+            suspend_guard: true,
+        }
     }
 }
 
@@ -40,6 +49,12 @@ impl RaftTimings {
     /// How long a follower that heard from a leader elects nobody else. openraft has one value for both.
     pub fn leadership_lease(&self) -> Duration {
         Duration::from_millis(self.election_timeout_max_ms)
+    }
+
+    /// A leader that no majority has acknowledged for this long leads no more, in any view. Its leadership lease is over
+    /// then, and the others have had as long again to elect another.
+    pub fn isolation(&self) -> Duration {
+        self.leadership_lease() * 2
     }
 
     /// How long to wait until `time` has passed by every node's clock, as long as their rates are inside the drift.
@@ -69,7 +84,8 @@ impl RaftTimings {
             enable_pre_vote: Some(safeguards.pre_vote),
             // A leader that crashed after it handed leadership on would restore its old vote.
             enable_leader_restore: Some(!safeguards.reelection),
-            // The heartbeats of an isolated old leader can hold a connected majority back (openraft #2080).
+            // The heartbeats of an isolated old leader can hold a connected majority back (openraft #2080). It withholds
+            // them during every other such interval, and goes on leading.
             quorum_loss_probe_interval: Some(self.election_timeout_max_ms * 2),
             ..Config::default()
         };

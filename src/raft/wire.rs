@@ -5,10 +5,11 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 
-use super::payload::{self, PayloadError};
+use super::payload::{self, MAX_ENTRY_BYTES, PayloadError};
 use super::types::{TypeConfig, log_id, position, vote, vote_record};
+use crate::peer::Lane;
 use crate::storage::codec::{self, DecodeError};
-use crate::storage::{LogRecord, Position, VoteRecord};
+use crate::storage::{LogRecord, Position, SNAPSHOT_CHUNK_BYTES, VoteRecord};
 use crate::types::NodeId;
 
 /// Bytes of entries in one append, at most (one entry is always sent).
@@ -17,6 +18,15 @@ pub const MAX_APPEND_BYTES: usize = 1 << 20;
 pub const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
 /// Largest message, in bytes, that is decoded.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+// What Raft writes into a message is below what its lane takes: entries and the positions beside them, one entry more
+// than the bound, and a piece of a snapshot with the chunk that ends it.
+const _: () = {
+    const POSITIONS_BYTES: usize = 1024 * 32;
+    assert!(MAX_APPEND_BYTES + MAX_ENTRY_BYTES + POSITIONS_BYTES <= Lane::Log.max_body());
+    assert!(SNAPSHOT_MESSAGE_BYTES + SNAPSHOT_CHUNK_BYTES + 1024 <= Lane::Snapshot.max_body());
+    assert!(Lane::Request.max_body() <= MAX_MESSAGE_BYTES);
+};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Call {
@@ -32,6 +42,8 @@ pub enum Call {
     },
     /// A client's request on its way to the leader; its meaning is the node's.
     Forward(Bytes),
+    /// Asks whether the store is empty, before a cluster is formed.
+    StoreState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,6 +60,10 @@ pub enum Reply {
     NotNow(String),
     /// This node could not do what was asked; asking again will not help by itself.
     Failed(String),
+    StoreState {
+        /// It holds no vote, no entry and no snapshot.
+        is_empty: bool,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

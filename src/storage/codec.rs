@@ -7,10 +7,13 @@ use bincode::config;
 use serde::{Deserialize, Serialize};
 
 /// The largest limit that [`decode`] takes, in bytes.
-pub const MAX_DECODE_BYTES: usize = 64 << 20;
+pub const MAX_DECODE_BYTES: usize = 1 << 30;
 
 const SMALL: usize = 64 << 10;
 const MEDIUM: usize = 4 << 20;
+const LARGE: usize = 64 << 20;
+/// Values of at most so many bytes are held to [`LARGE`], whatever the limit.
+const LARGE_ENOUGH: usize = 8 << 20;
 
 /// The bytes of a value.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
@@ -27,19 +30,22 @@ pub fn encode_into<T: Serialize + ?Sized>(value: &T, bytes: &mut Vec<u8>) {
 
 /// A value from exactly these bytes: more than `limit` of them, too few or too many are an error.
 ///
-/// A length inside the bytes that claims more memory than the limit's class (64 KiB, 4 MiB, 64 MiB) is refused
-/// before anything is reserved for it. `limit` is at most [`MAX_DECODE_BYTES`].
+/// A length inside the bytes that claims more memory than the limit's class (64 KiB, 4 MiB, 64 MiB, 1 GiB) is refused
+/// before anything is reserved for it, and the largest class takes 8 MiB of bytes to be reached. `limit` is at most
+/// [`MAX_DECODE_BYTES`].
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T, DecodeError> {
     assert!(limit <= MAX_DECODE_BYTES, "a decode limit of {limit} bytes");
     if bytes.len() > limit {
         return Err(DecodeError::TooLong { bytes: bytes.len(), limit });
     }
-    // bincode takes its limit as a type: one of three classes bounds what a hostile length can reserve.
+    // bincode takes its limit as a type: one of four classes bounds what a hostile length can reserve.
     let config = config::standard();
     let decoded = if limit <= SMALL {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<SMALL>())
     } else if limit <= MEDIUM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MEDIUM>())
+    } else if limit <= LARGE || bytes.len() <= LARGE_ENOUGH {
+        bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<LARGE>())
     } else {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MAX_DECODE_BYTES>())
     };
@@ -88,5 +94,8 @@ mod tests {
         assert!(matches!(decode::<String>(&hostile, 64), Err(DecodeError::Malformed(_))));
         assert!(matches!(decode::<Vec<u8>>(&hostile, MAX_DECODE_BYTES), Err(DecodeError::Malformed(_))));
         assert!(matches!(decode::<Vec<u64>>(&hostile, MEDIUM), Err(DecodeError::Malformed(_))));
+        let above_its_class = encode(&(LARGE as u64 + 1));
+        let refused = decode::<String>(&above_its_class, MAX_DECODE_BYTES).expect_err("few bytes claim much");
+        assert!(refused.to_string().contains("LimitExceeded"), "{refused}");
     }
 }

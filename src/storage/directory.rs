@@ -3,7 +3,7 @@
 //! ```text
 //! data/1/            0700
 //!   LOCK             held while a process uses the directory
-//!   TENURE           the marker: this directory has been initialised, for this node
+//!   TENURE           the marker: this directory has been initialised, for this node; not that a cluster was formed
 //!   store/           sled: db, conf, blobs/ (always empty), snap.*
 //! ```
 //!

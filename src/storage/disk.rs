@@ -189,6 +189,16 @@ impl Shared {
         StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
     }
 
+    /// The bytes of a chunk from what is stored of it.
+    fn chunk(&self, id: u64, number: u64, stored: Option<sled::IVec>) -> Result<Bytes, StorageError> {
+        let Some(stored) = stored else {
+            return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
+        };
+        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &chunk_key(id, number), &stored)
+            .map_err(|error| self.corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
+        Ok(Bytes::copy_from_slice(chunk.payload.0))
+    }
+
     pub fn read<T>(&self, read: impl FnOnce(&Trees) -> T) -> Result<T, StorageError> {
         self.trees
             .read()
@@ -345,12 +355,13 @@ impl Storage for SledStorage {
             return Err(StorageError::SnapshotReplaced { id });
         }
         drop(state);
-        let Some(stored) = stored else {
-            return Err(self.shared().corrupt(format!("chunk {number} of snapshot {id} is missing")));
-        };
-        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &key, &stored)
-            .map_err(|error| self.shared().corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
-        Ok(Bytes::copy_from_slice(chunk.payload.0))
+        self.shared().chunk(id, number, stored)
+    }
+
+    fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
+        let key = chunk_key(id, number);
+        let stored = self.shared().read(|trees| trees.snap.get(key))?;
+        self.shared().chunk(id, number, stored.map_err(|error| self.shared().sled_error("read", error))?)
     }
 
     fn committing_for(&self) -> Option<Duration> {

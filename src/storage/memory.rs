@@ -61,10 +61,14 @@ struct State {
     /// What callers see: `synced` and then `unsynced`.
     live: Image,
     unsynced: VecDeque<Write>,
+    /// A committed position that waits for the next group, as on the disk: it alone starts no group, and it is written
+    /// before everything that is queued.
+    noted: Option<Option<Position>>,
     /// When the oldest of them came.
     unsynced_since: Option<Instant>,
     next_snapshot_id: u64,
     fail_next: Option<StorageError>,
+    spoil_next_chunk: bool,
     failure: Option<StorageError>,
 }
 
@@ -79,7 +83,6 @@ enum Op {
     Truncate(Option<u64>),
     Purge(Position),
     Vote(VoteRecord),
-    Committed(Option<Position>),
     Chunk { id: u64, number: u64, bytes: Bytes },
     Finish(SnapshotManifest),
     Abandon(u64),
@@ -123,16 +126,18 @@ impl MemoryStorage {
             synced: image.clone(),
             live: image,
             unsynced: VecDeque::new(),
+            noted: None,
             unsynced_since: None,
             next_snapshot_id,
             fail_next: None,
+            spoil_next_chunk: false,
             failure: None,
         };
         let (failure, queued) = (watch::Sender::new(None), Notify::new());
         MemoryStorage { shared: Arc::new(Shared { state: Mutex::new(state), recovered, failure, queued }) }
     }
 
-    /// How many writes a power cut could take.
+    /// How many writes a power cut could take, beside a noted committed position.
     pub fn unsynced(&self) -> usize {
         self.shared.state.lock().unsynced.len()
     }
@@ -149,9 +154,13 @@ impl MemoryStorage {
         let mut state = self.shared.state.lock();
         let writes = std::mem::take(&mut state.unsynced);
         state.unsynced_since = None;
+        let noted = if writes.is_empty() { None } else { state.noted.take() };
         let result = state.fail_next.take().map_or(Ok(()), Err);
         match &result {
-            Ok(()) => writes.iter().for_each(|write| state.synced.apply(&write.op)),
+            Ok(()) => {
+                state.synced.note(noted);
+                writes.iter().for_each(|write| state.synced.apply(&write.op));
+            }
             Err(error) => self.poison(&mut state, error.clone()),
         }
         drop(state);
@@ -170,6 +179,11 @@ impl MemoryStorage {
         self.shared.state.lock().fail_next = Some(error);
     }
 
+    /// The next chunk of a snapshot that is read back has changed.
+    pub fn spoil_next_chunk(&self) {
+        self.shared.state.lock().spoil_next_chunk = true;
+    }
+
     /// Cuts the power. Every clone is dead from now on and no callback that is still due is called; what is returned is
     /// the store as a restarted node finds it.
     pub fn crash(&self, cut: Cut) -> MemoryStorage {
@@ -180,6 +194,10 @@ impl MemoryStorage {
         };
         let mut image = std::mem::take(&mut state.synced);
         let unsynced = std::mem::take(&mut state.unsynced);
+        // The group may have been at the disk already, and then this was its first write.
+        if cut != Cut::Keep(0) {
+            image.note(state.noted);
+        }
         unsynced.iter().take(keep).for_each(|write| image.apply(&write.op));
         if let Some(Op::Append(records)) = unsynced.get(keep).map(|write| &write.op) {
             image.apply(&Op::Append(records.iter().take(entries).cloned().collect()));
@@ -246,6 +264,10 @@ impl Image {
         }
     }
 
+    fn note(&mut self, noted: Option<Option<Position>>) {
+        self.committed = noted.unwrap_or(self.committed);
+    }
+
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Append(records) => {
@@ -257,7 +279,6 @@ impl Image {
                 self.log.retain(|index, _| *index > upto.index);
             }
             Op::Vote(vote) => self.vote = Some(*vote),
-            Op::Committed(committed) => self.committed = *committed,
             Op::Chunk { id, number, bytes } => drop(self.chunks.insert((*id, *number), bytes.clone())),
             Op::Finish(manifest) => {
                 if let Some(replaced) = self.snapshot.replace(manifest.clone()) {
@@ -303,7 +324,7 @@ impl Storage for MemoryStorage {
     }
 
     fn save_committed(&self, committed: Option<Position>) {
-        self.queue(Op::Committed(committed), None);
+        self.shared.state.lock().noted = Some(committed);
     }
 
     fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
@@ -357,6 +378,17 @@ impl Storage for MemoryStorage {
         chunk
             .filter(|_| state.live.snapshot.as_ref().is_some_and(|snapshot| snapshot.id == id))
             .ok_or(StorageError::SnapshotReplaced { id })
+    }
+
+    fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
+        let mut state = self.shared.state.lock();
+        state.check()?;
+        let chunk = state.live.chunks.get(&(id, number)).cloned();
+        let chunk = chunk.ok_or(StorageError::SnapshotIncomplete { id, expected: number + 1, found: number })?;
+        if std::mem::take(&mut state.spoil_next_chunk) {
+            return Ok(chunk.iter().map(|byte| byte ^ 1).collect());
+        }
+        Ok(chunk)
     }
 
     fn committing_for(&self) -> Option<Duration> {

@@ -10,6 +10,7 @@ pub mod codec;
 pub(crate) mod directory;
 mod disk;
 mod entries;
+mod files;
 mod group;
 mod memory;
 mod meters;
@@ -37,6 +38,9 @@ use tokio::sync::watch;
 use crate::types::NodeId;
 
 pub use disk::{Opened, SledStorage};
+#[cfg(feature = "testing")]
+pub use files::MemoryFiles;
+pub use files::{DirectoryFiles, Files};
 pub use memory::{Cut, MemoryStorage, SyncMode};
 pub use probe::measure_fsync;
 #[cfg(feature = "testing")]
@@ -91,7 +95,7 @@ pub struct Recovered {
 }
 
 /// A complete, checked snapshot on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotManifest {
     /// Unique among this node's snapshots, rising.
     pub id: u64,
@@ -126,6 +130,11 @@ pub trait Storage: Clone + Send + Sync + 'static {
 
     /// The last vote, counting what is queued.
     fn vote(&self) -> Option<VoteRecord>;
+
+    /// Whether there is no vote, no entry, nothing purged and no snapshot: this node never took part in a cluster.
+    fn is_empty(&self) -> bool {
+        self.vote().is_none() && self.log_bounds() == (None, None) && self.snapshot().is_none()
+    }
 
     /// Appends contiguous entries, the first of them right after the last position (index 0 or 1 in an empty store).
     /// They can be read when this returns; `done` is called once they are durable.
@@ -165,6 +174,9 @@ pub trait Storage: Clone + Send + Sync + 'static {
 
     /// Chunk `number` of the newest complete snapshot `id`; an error once a newer snapshot has replaced it.
     fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError>;
+
+    /// Chunk `number` of a snapshot that is being written, once it was reported as written.
+    fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError>;
 
     /// For how long the present commit has been at the disk: a disk that hangs reports nothing else.
     fn committing_for(&self) -> Option<Duration>;
@@ -228,6 +240,9 @@ pub enum StorageError {
 
     #[error("snapshot {id} has {found} chunks where its manifest says {expected}")]
     SnapshotIncomplete { id: u64, expected: u64, found: u64 },
+
+    #[error("snapshot {id} reads back with {found} bytes that differ from the {expected} bytes that were written")]
+    SnapshotDiffers { id: u64, expected: u64, found: u64 },
 
     #[error("{bytes} bytes where a snapshot's {what} has at most {max}")]
     SnapshotTooLarge { what: &'static str, bytes: usize, max: usize },

@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::codec;
+use super::entries::PART_BYTES;
+use super::{MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
 
 /// The newest record version this program writes and reads.
 pub(crate) const RECORD_VERSION: u8 = 1;
@@ -14,6 +15,15 @@ pub(crate) const RECORD_VERSION: u8 = 1;
 pub(crate) const HEADER_BYTES: usize = 6;
 /// No payload is longer: a manifest with 16 KiB from the caller, or less.
 const MAX_RECORD_BYTES: usize = 20 << 10;
+/// More than the numbers and lengths of any record take.
+const NUMBERS_BYTES: usize = 128;
+
+// What is written is below what is read.
+const _: () = {
+    assert!(MAX_SNAPSHOT_META_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
+    assert!(SNAPSHOT_CHUNK_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
+    assert!(PART_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
+};
 
 /// What a record holds. Append-only: a number is never given to another meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,8 @@ pub struct SnapshotWriter<S: Storage> {
     crc: crc32fast::Hasher,
     buffer: Vec<u8>,
     window: Arc<Window>,
+    /// How many bytes were read back as they were taken.
+    checked: Option<u64>,
     finished: bool,
 }
 
@@ -39,6 +41,7 @@ impl<S: Storage> SnapshotWriter<S> {
             crc: crc32fast::Hasher::new(),
             buffer: Vec::with_capacity(SNAPSHOT_CHUNK_BYTES),
             window: Arc::default(),
+            checked: None,
             finished: false,
         }
     }
@@ -82,18 +85,40 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(())
     }
 
-    /// Queues the rest and the manifest, with what the caller says about it. `done` is called once the manifest, and so
-    /// the snapshot, is durable; not when this fails.
+    /// Waits until the store has written what was taken, and hands it out as it is stored. Blocks: not for async code.
+    ///
+    /// # Errors
+    ///
+    /// The store has something else than was taken, or `see` refuses it.
+    pub fn read_back<E: From<StorageError>>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        if !self.buffer.is_empty() {
+            self.window.enter_blocking()?;
+            self.send_chunk();
+        }
+        self.window.wait_until_empty()?;
+        let (mut bytes, mut crc) = (0, crc32fast::Hasher::new());
+        for number in 0..self.chunks {
+            let chunk = self.storage.read_unfinished_snapshot(self.id, number)?;
+            bytes += chunk.len() as u64;
+            crc.update(&chunk);
+            see(&chunk)?;
+        }
+        if (bytes, crc.finalize()) != (self.bytes, self.crc()) {
+            return Err(StorageError::SnapshotDiffers { id: self.id, expected: self.bytes, found: bytes }.into());
+        }
+        self.checked = Some(self.bytes);
+        Ok(())
+    }
+
+    /// Queues the manifest, with what the caller says about it; before that all is [read back](Self::read_back), which
+    /// blocks unless it has been. `done` is called once the manifest, and so the snapshot, is durable; not when this fails.
     pub fn finish(mut self, meta: Vec<u8>, done: Done) -> Result<SnapshotManifest, StorageError> {
         if meta.len() > MAX_SNAPSHOT_META_BYTES {
             let (bytes, max) = (meta.len(), MAX_SNAPSHOT_META_BYTES);
             return Err(StorageError::SnapshotTooLarge { what: "meta", bytes, max });
         }
-        self.window.check()?;
-        if !self.buffer.is_empty() {
-            // One more than the window allows: it is the last.
-            self.window.enter_anyway();
-            self.send_chunk();
+        if self.checked != Some(self.bytes) {
+            self.read_back(|_| Ok::<_, StorageError>(()))?;
         }
         self.finished = true;
         let (chunks, bytes, crc) = (self.chunks, self.bytes, self.crc());
@@ -191,12 +216,12 @@ impl Window {
         Ok(())
     }
 
-    fn enter_anyway(&self) {
-        self.state.lock().in_flight += 1;
-    }
-
-    fn check(&self) -> Result<(), StorageError> {
-        self.state.lock().failure.clone().map_or(Ok(()), Err)
+    fn wait_until_empty(&self) -> Result<(), StorageError> {
+        let mut state = self.state.lock();
+        while state.in_flight > 0 {
+            self.left.wait(&mut state);
+        }
+        state.failure.clone().map_or(Ok(()), Err)
     }
 
     fn leave(&self, result: Result<(), StorageError>) {

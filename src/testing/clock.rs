@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Suspended};
+use crate::pace::Pace;
 
 /// Time since this clock was made, by tokio. Never suspended.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,39 @@ impl Clock for TokioClock {
         self.start.elapsed()
     }
 
-    fn suspended(&self) -> Duration {
-        Duration::ZERO
+    fn suspended(&self) -> Suspended {
+        Suspended::default()
     }
 
     fn wall_ms(&self) -> u64 {
         1_700_000_000_000 + self.elapsed().as_millis() as u64
+    }
+}
+
+/// tokio's clock on a machine that is suspended as its [`Pace`] says: this clock goes on meanwhile, and counts it.
+#[derive(Clone)]
+pub struct SuspendedClock {
+    clock: TokioClock,
+    pace: Pace,
+}
+
+impl SuspendedClock {
+    pub fn new(pace: Pace) -> SuspendedClock {
+        SuspendedClock { clock: TokioClock::new(), pace }
+    }
+}
+
+impl Clock for SuspendedClock {
+    fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    fn suspended(&self) -> Suspended {
+        Suspended::exactly(self.pace.suspended())
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.clock.wall_ms()
     }
 }
 
@@ -63,8 +91,8 @@ impl Clock for ManualClock {
         Duration::from_nanos(self.0.load(Ordering::SeqCst))
     }
 
-    fn suspended(&self) -> Duration {
-        Duration::ZERO
+    fn suspended(&self) -> Suspended {
+        Suspended::default()
     }
 
     fn wall_ms(&self) -> u64 {

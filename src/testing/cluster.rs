@@ -9,11 +9,12 @@ use tokio::time::Instant;
 use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
-use crate::node::{Node, NodeConfig, Parts};
+use crate::node::{Acquaintances, Node, NodeConfig, Parts, StartError};
 use crate::pace::Pace;
+use crate::peer::Identity;
 use crate::peer::memory::{MemoryTransport, Switchboard};
 use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
-use crate::storage::{Cut, MemoryStorage, SyncMode};
+use crate::storage::{Cut, MemoryFiles, MemoryStorage, SyncMode};
 use crate::types::NodeId;
 
 /// A node of a [`Cluster`].
@@ -30,7 +31,11 @@ pub type ForNode<T> = Arc<dyn Fn(NodeId) -> Arc<T> + Send + Sync>;
 #[derive(Clone)]
 pub struct Setup {
     pub timings: RaftTimings,
+    /// Timings of single nodes; a node without an entry takes `timings`.
+    pub timings_of: BTreeMap<NodeId, RaftTimings>,
     pub lease: LeaseSettings,
+    /// Settings of single nodes; a node without an entry takes `lease`.
+    pub lease_of: BTreeMap<NodeId, LeaseSettings>,
     pub safeguards: Safeguards,
     /// The clock that a node reads. tokio's timers are not behind it.
     pub clock: ForNode<dyn Clock>,
@@ -45,14 +50,36 @@ pub struct Cluster {
     pub board: Switchboard,
     members: Vec<MemberConfig>,
     setup: Setup,
-    disks: BTreeMap<NodeId, MemoryStorage>,
+    disks: BTreeMap<NodeId, Disk>,
     nodes: BTreeMap<NodeId, TestNode>,
+}
+
+/// What a data directory holds.
+struct Disk {
+    storage: MemoryStorage,
+    /// The files beside the store.
+    files: MemoryFiles,
+    incarnation: u64,
+    /// A node was started on it. The marker of a directory on a real disk says so.
+    is_initialised: bool,
+}
+
+impl Disk {
+    fn new(incarnation: u64) -> Disk {
+        let storage = MemoryStorage::new(SyncMode::default());
+        Disk { storage, files: MemoryFiles::default(), incarnation, is_initialised: false }
+    }
 }
 
 impl TestNode {
     /// Gives leadership to another node, if this one has it.
     pub async fn hand_leadership_to(&self, to: NodeId) -> Result<NodeId, HandOnError> {
-        self.raft().hand_on_to(to, LEADER_TIMEOUT).await
+        self.hand_leadership_within(to, LEADER_TIMEOUT).await
+    }
+
+    /// The same, given up after a time.
+    pub async fn hand_leadership_within(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
+        self.raft().hand_on_to(to, timeout).await
     }
 
     /// Who leads in which term, as this node sees it.
@@ -85,19 +112,25 @@ impl Cluster {
 
     /// Starts `count` new nodes, made in another way.
     pub async fn start_with(count: u64, setup: Setup) -> Cluster {
-        let member = |id| MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") };
-        let mut cluster = Cluster {
-            board: Switchboard::default(),
-            members: (1..=count).map(member).collect(),
-            setup,
-            disks: (1..=count).map(|id| (id, MemoryStorage::new(SyncMode::default()))).collect(),
-            nodes: BTreeMap::new(),
-        };
+        let mut cluster = Cluster::prepare(count, setup);
         for id in 1..=count {
-            let started = cluster.launch(id, true, cluster.setup.safeguards).await;
+            let safeguards = cluster.setup.safeguards;
+            let started = cluster.launch(id, safeguards).await.expect("a node in memory starts");
             cluster.put(id, started);
         }
         cluster
+    }
+
+    /// Nodes on empty disks, none of which runs yet.
+    pub fn prepare(count: u64, setup: Setup) -> Cluster {
+        let member = |id| MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") };
+        Cluster {
+            board: Switchboard::default(),
+            members: (1..=count).map(member).collect(),
+            setup,
+            disks: (1..=count).map(|id| (id, Disk::new(id))).collect(),
+            nodes: BTreeMap::new(),
+        }
     }
 
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
@@ -139,13 +172,14 @@ impl Cluster {
     pub fn cut_power(&mut self, id: NodeId, cut: Cut) -> Option<impl Future<Output = ()> + Send + use<>> {
         self.board.unplug(id);
         let disk = self.disks.get_mut(&id).expect("a member");
-        *disk = disk.crash(cut);
+        disk.storage = disk.storage.crash(cut);
+        disk.files = disk.files.crash(!matches!(cut, Cut::Keep(0) | Cut::Torn { writes: 0, .. }));
         self.nodes.remove(&id).map(|node| async move { node.kill().await })
     }
 
     /// The node's disk, until its power is cut.
     pub fn disk(&self, id: NodeId) -> MemoryStorage {
-        self.disks[&id].clone()
+        self.disks[&id].storage.clone()
     }
 
     /// A node, if it runs.
@@ -153,9 +187,37 @@ impl Cluster {
         self.nodes.get(&id)
     }
 
+    /// The node starts again on a disk that has lost everything, as the same member.
+    pub async fn restart_wiped(&mut self, id: NodeId) {
+        let incarnation = self.disks[&id].incarnation;
+        self.disks.insert(id, Disk::new(incarnation));
+        self.restart(id).await;
+    }
+
+    /// A node that is down gets another disk, which is empty.
+    pub fn replace_disk(&mut self, id: NodeId) {
+        let incarnation = self.disks[&id].incarnation + self.members.len() as u64;
+        self.disks.insert(id, Disk::new(incarnation));
+    }
+
+    /// The timings of the node from its next start on.
+    pub fn set_timings(&mut self, id: NodeId, timings: RaftTimings) {
+        self.setup.timings_of.insert(id, timings);
+    }
+
+    /// The lease settings of the node from its next start on.
+    pub fn set_lease(&mut self, id: NodeId, lease: LeaseSettings) {
+        self.setup.lease_of.insert(id, lease);
+    }
+
+    /// The timings of the node's next start.
+    pub fn timings(&self, id: NodeId) -> RaftTimings {
+        self.setup.timings_of.get(&id).copied().unwrap_or(self.setup.timings)
+    }
+
     /// From now on the node's disk takes writes and never finishes one.
     pub fn hang_disk(&self, id: NodeId) {
-        self.disks[&id].set_mode(SyncMode::Manual);
+        self.disks[&id].storage.set_mode(SyncMode::Manual);
     }
 
     /// Starts a node that crashed, as the program would.
@@ -165,7 +227,7 @@ impl Cluster {
 
     /// Starts a node that crashed, without some of what keeps it safe.
     pub async fn restart_without(&mut self, id: NodeId, safeguards: Safeguards) {
-        let started = self.launch(id, false, safeguards).await;
+        let started = self.launch(id, safeguards).await.expect("a node in memory starts");
         self.put(id, started);
     }
 
@@ -181,15 +243,15 @@ impl Cluster {
         self.nodes.insert(id, node);
     }
 
-    /// Starts a node on the disk that is there now. The future does not need the cluster, and is to be [put](Self::put)
-    /// back; dropped, it leaves nothing behind.
+    /// Starts a node on the disk that is there now, as the program would. The future does not need the cluster, and its
+    /// node is to be [put](Self::put) back; dropped, it leaves nothing behind.
     pub fn launch(
-        &self,
+        &mut self,
         id: NodeId,
-        is_new: bool,
         safeguards: Safeguards,
-    ) -> impl Future<Output = TestNode> + Send + use<> {
-        let Setup { timings, lease, .. } = self.setup;
+    ) -> impl Future<Output = Result<TestNode, StartError>> + Send + use<> {
+        let timings = self.timings(id);
+        let lease = self.setup.lease_of.get(&id).copied().unwrap_or(self.setup.lease);
         let config = NodeConfig {
             cluster: "test".to_string(),
             id,
@@ -201,15 +263,21 @@ impl Cluster {
         };
         let tap = self.setup.tap.as_ref().map(|tap| tap(id));
         let clock = (self.setup.clock)(id);
-        let (storage, board) = (self.disks[&id].clone(), self.board.clone());
+        let disk = self.disks.get_mut(&id).expect("a member");
+        let is_new = !std::mem::replace(&mut disk.is_initialised, true);
+        let (storage, files, incarnation) = (disk.storage.clone(), Arc::new(disk.files.clone()), disk.incarnation);
+        let board = self.board.clone();
         let pace = self.setup.paces.get(&id).cloned().unwrap_or_default();
         pace.keep(async move {
             let service = Arc::new(RaftService::new(storage.clone()));
-            board.plug_in(id, service.clone());
+            let known = Arc::new(Acquaintances::default());
+            let promise = timings.leadership_lease();
+            let identity = Identity { cluster: config.cluster.clone(), node: id, incarnation, promise };
+            board.plug_in_as(identity, known.clone(), service.clone());
             let transport = board.transport(id);
-            let parts = Parts::new(storage, transport, service, is_new, id, timings.leadership_lease());
+            let parts = Parts::new(storage, transport, service, known, files, is_new, incarnation);
             let parts = parts.without(safeguards).tapped(tap);
-            Node::assemble(config, clock, parts).await.expect("a node in memory starts")
+            Node::assemble(config, clock, parts).await
         })
     }
 }
@@ -218,7 +286,9 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             timings: RaftTimings::default(),
+            timings_of: BTreeMap::new(),
             lease: LeaseSettings::default(),
+            lease_of: BTreeMap::new(),
             safeguards: Safeguards::default(),
             clock: Arc::new(|_| Arc::new(TokioClock::new())),
             paces: BTreeMap::new(),

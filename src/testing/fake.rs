@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::ManualClock;
-use crate::api::{self, Code, Event, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed};
+use crate::api::{
+    self, Code, Event, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+};
 use crate::client::{
     Answer, CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, Patience, PlayedManager,
 };
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
-use crate::lease::{
-    self, Batch, Command, Limits, ListFilter, ListState, Machine, Outcome, Stamp, Transition, WaiterId,
-};
+use crate::lease::{self, Batch, Command, ListFilter, ListState, Machine, Outcome, Stamp, Transition, WaiterId};
 use crate::node::{self, Request, wire};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Ttl};
@@ -72,7 +72,7 @@ impl FakeCluster {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1));
         let played = Played {
-            machine: Machine::new(Limits::default()),
+            machine: Machine::new(),
             index: 0,
             orders: BTreeMap::new(),
             transitions: Vec::new(),
@@ -88,7 +88,29 @@ impl FakeCluster {
 
     /// A new holder with these options, but for the clock, which is the cluster's.
     pub fn manager_with(&self, options: ManagerOptions) -> LeaseManager {
-        let manager = LeaseManager::with_options(self.clone(), options.clock(Arc::new(self.clock.clone())));
+        self.manager_through(self.clone(), options)
+    }
+
+    /// A new holder that reaches this cluster another way: through a [`Switch`](super::Switch), for instance. Its clock is
+    /// the cluster's.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure::client::{ManagerOptions, Wait};
+    /// use tenure::testing::{FakeCluster, Line, Switch};
+    ///
+    /// let cluster = FakeCluster::new();
+    /// let switch = Switch::new(cluster.clone());
+    /// let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    /// let lease = manager.lease("nightly")?;
+    /// lease.acquire(Wait::No).await?;
+    /// switch.set(Line::Cut);
+    /// cluster.clock().advance(std::time::Duration::from_secs(30));
+    /// assert!(!lease.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub fn manager_through(&self, way: impl Coordinator, options: ManagerOptions) -> LeaseManager {
+        let manager = LeaseManager::with_options(way, options.clock(Arc::new(self.clock.clone())));
         self.played().managers.push(manager.played());
         manager
     }
@@ -98,9 +120,9 @@ impl FakeCluster {
         &self.clock
     }
 
-    /// From now on the lease is granted to whoever asks while it is free, as every lease is at first. Takes back what the
-    /// other methods said of it.
-    pub fn mark_held(&self, name: &str) {
+    /// The lease is free: from now on it is granted to the first one that asks, as every lease is at first. Takes back
+    /// what the other methods said of it.
+    pub fn mark_free(&self, name: &str) {
         let name = valid(name);
         self.played().orders.remove(&name);
         let view = self.played().machine.get(&name);
@@ -255,6 +277,18 @@ impl Coordinator for FakeCluster {
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: Patience) -> Answer<'_, api::Lease> {
         Box::pin(async move { self.change(wire::hand_over(name, hand_over), wire::handed_over) })
+    }
+
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: Patience) -> Answer<'_, api::Lease> {
+        Box::pin(async move {
+            match self.order_for(&name) {
+                Err(error @ CallError::Unknown { .. }) => Err(error),
+                _ => {
+                    let request = wire::update_metadata(name, update).map_err(CallError::Refused)?;
+                    self.change(request, wire::granted)
+                }
+            }
+        })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, _: Patience) -> Answer<'_, Explanation> {

@@ -11,12 +11,13 @@ mod fake;
 pub mod inputs;
 mod switch;
 
-pub use clock::{ManualClock, TokioClock};
+pub use clock::{ManualClock, SuspendedClock, TokioClock};
 pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
 pub use crate::chance::{Seeded, seed};
+pub use crate::node::exchange_promise;
 pub use crate::pace::Pace;
 pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};

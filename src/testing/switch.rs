@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::api::{Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed};
+use crate::api::{
+    Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+};
 use crate::client::{Answer, CallError, Coordinator, Events, Patience};
 use crate::types::{HolderId, LeaseName};
 
@@ -91,6 +93,10 @@ impl Coordinator for Switch {
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
         self.pass(self.way.hand_over(name, hand_over, patience), patience.total, false)
+    }
+
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
+        self.pass(self.way.update_metadata(name, update, patience), patience.total, false)
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {

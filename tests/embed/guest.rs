@@ -6,10 +6,10 @@ use tenure::client::{LeaseManager, ManagerOptions};
 use tenure::node::Local;
 
 use crate::alone::{alone, runtime};
-use crate::steady::steady;
+use crate::steady::strict;
 use crate::trio::{Plan, holder};
 
-steady!(nodes_and_managers_of_one_process_are_apart);
+strict!(nodes_and_managers_of_one_process_are_apart,);
 
 /// Signals that the process catches, as a mask.
 fn caught_signals() -> String {

@@ -58,7 +58,7 @@ impl Counts {
 async fn work(trio: &Trio) {
     let managers: Vec<_> = trio.nodes.iter().map(Node::leases).collect();
     for (number, manager) in managers.iter().enumerate() {
-        let guard = manager.acquire_or_none(&format!("own-{number}")).await.expect("an answer").expect("it is free");
+        let guard = manager.acquire_or_none(format!("own-{number}")).await.expect("an answer").expect("it is free");
         assert!(guard.is_held());
     }
     let held = managers[0].acquire_or_none("shared").await.expect("an answer").expect("it is free");

@@ -13,10 +13,10 @@ use tenure::lease::Command;
 use tenure::node::{Forward, Local, Node, Request};
 use tenure::token::FencingToken;
 
-use crate::steady::steady;
+use crate::steady::strict;
 use crate::trio::{Plan, SOON, holder, name};
 
-steady!(
+strict!(
     every_operation_at_the_leader_and_at_a_follower,
     what_is_held_comes_whole_however_many_pages_it_takes,
     a_watch_delivers_each_transition_once_wherever_it_is_resumed,

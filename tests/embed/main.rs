@@ -7,6 +7,8 @@ mod guest;
 mod leaks;
 mod local;
 mod mounted;
+mod replica;
 #[path = "../support/steady.rs"]
 mod steady;
+mod takeovers;
 mod trio;

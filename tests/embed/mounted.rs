@@ -12,10 +12,10 @@ use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::steady::steady;
+use crate::steady::strict;
 use crate::trio::{Plan, SOON, holder, listener, name};
 
-steady!(
+strict!(
     nested_under_a_prefix_every_node_answers,
     merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alone,
     metrics_are_there_if_somebody_renders_them,

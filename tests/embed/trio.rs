@@ -1,8 +1,9 @@
 //! Three real nodes in this process: disks, and TCP on loopback.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tempfile::TempDir;
 use tenure::node::{Node, NodeBuilder, StartError};
 use tenure::types::{HolderId, LeaseName};
@@ -13,9 +14,11 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 /// Where three nodes are, whether or not they run.
 pub struct Plan {
-    data: TempDir,
+    data: PathBuf,
     http: Vec<String>,
     peer: Vec<String>,
+    /// Removes the data at the end. A plan that was told by another process has none.
+    _folder: Option<TempDir>,
 }
 
 /// Three nodes that run.
@@ -30,11 +33,25 @@ impl Plan {
             [] => (0..3).map(|_| free_address()).collect(),
             listeners => listeners.iter().map(address).collect(),
         };
-        Plan { data: TempDir::new().expect("a folder"), http, peer: (0..3).map(|_| free_address()).collect() }
+        let folder = TempDir::new().expect("a folder");
+        let (data, peer) = (folder.path().to_owned(), (0..3).map(|_| free_address()).collect());
+        Plan { data, http, peer, _folder: Some(folder) }
+    }
+
+    /// The plan for another process, which reads it with [`from_words`](Self::from_words).
+    pub fn in_words(&self) -> String {
+        format!("{} {} {}", self.http.join(","), self.peer.join(","), self.data.display())
+    }
+
+    pub fn from_words(words: &str) -> Plan {
+        let mut parts = words.splitn(3, ' ');
+        let mut addresses = || parts.next().expect("addresses").split(',').map(str::to_owned).collect();
+        let (http, peer) = (addresses(), addresses());
+        Plan { data: parts.next().expect("a folder").into(), http, peer, _folder: None }
     }
 
     pub fn data(&self) -> &Path {
-        self.data.path()
+        &self.data
     }
 
     /// The http address of a node, from 1.
@@ -43,7 +60,7 @@ impl Plan {
     }
 
     pub fn builder(&self, id: u64) -> NodeBuilder {
-        let builder = Node::builder("embedded").id(id).data(self.data.path().join(id.to_string()));
+        let builder = Node::builder("embedded").id(id).data(self.data.join(id.to_string()));
         let members = (1..).zip(self.http.iter().zip(&self.peer));
         members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer))
     }
@@ -98,9 +115,7 @@ impl Trio {
     }
 
     pub async fn shutdown(self) {
-        for node in &self.nodes {
-            node.shutdown().await;
-        }
+        join_all(self.nodes.iter().map(Node::shutdown)).await;
     }
 }
 

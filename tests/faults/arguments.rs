@@ -9,12 +9,18 @@ use clap::Parser;
 use super::clocks;
 use super::holder;
 use super::kind::Kind;
+use super::suspend;
 
 /// A cluster of real processes under faults.
 #[derive(Parser)]
 pub enum Arguments {
     /// Runs a cluster, makes faults, and judges what its clients saw
     Run(Run),
+    /// Judges the histories in a file that `run --history` has written
+    Judge {
+        /// JSON lines, as docs/testing.md describes them
+        file: PathBuf,
+    },
     /// A holder of that run, in a process of its own
     #[command(hide = true)]
     Hold(holder::Arguments),
@@ -41,6 +47,9 @@ pub struct Run {
     /// Where logs, the table and the histories of leases that went wrong are left
     #[arg(long)]
     pub keep: PathBuf,
+    /// Writes every operation and transition to this file, as JSON lines
+    #[arg(long)]
+    pub history: Option<PathBuf>,
     /// The program that is put to the test
     #[arg(long)]
     pub binary: PathBuf,
@@ -57,6 +66,9 @@ impl Run {
             if self.only.is_empty() { Kind::ALL.into_iter().filter(possible).collect() } else { self.only.clone() };
         if let Some(kind) = kinds.iter().find(|kind| kind.needs_faketime() && clocks::library().is_none()) {
             bail!("{kind} needs libfaketime (Debian: faketime)");
+        }
+        if let Some(kind) = kinds.iter().find(|kind| kind.suspends() && suspend::library().is_none()) {
+            bail!("{kind} needs libsuspended_clock.so beside this program: cargo build --example suspended_clock");
         }
         Ok(kinds)
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tenure::clock::{Clock, SystemClock};
 use tenure::types::{HolderId, LeaseName};
 
-use super::history::{Ended, History, What};
+use super::history::{Ended, History, Operation, What};
+use super::progress::Progress;
 use super::promises::Queued;
 
 /// Between two answers of many clients there is always a little time.
@@ -53,6 +54,7 @@ pub struct Book {
     pages: HashMap<LeaseName, Page>,
     in_flight: BTreeMap<u64, usize>,
     highest: u64,
+    pub progress: Progress,
     /// Operations by kind and outcome.
     pub counts: BTreeMap<(&'static str, String), u64>,
     last_done: Option<Duration>,
@@ -81,8 +83,10 @@ impl Book {
         }
         let page = self.pages.get_mut(&name).expect("a moment ago");
         page.history.end(place, ended, now);
+        page.history.operations[place].index = index;
         let Some(index) = index else { return Ok(()) };
         self.highest = self.highest.max(index);
+        self.progress.saw(index, now);
         if index < floor {
             let operation = &page.history.operations[place];
             return Err(format!("{operation:?} shows the log up to {index}, and {floor} had been seen before it"));
@@ -107,6 +111,17 @@ impl Book {
     /// Operations of an episode that have no answer yet.
     pub fn in_flight(&self, episode: u64) -> usize {
         self.in_flight.get(&episode).copied().unwrap_or(0)
+    }
+
+    /// What was asked about a lease so far.
+    pub fn operations_of(&self, name: &str) -> &[Operation] {
+        let page = LeaseName::new(name).ok().and_then(|name| self.pages.get(&name));
+        page.map_or(&[], |page| page.history.operations.as_slice())
+    }
+
+    /// Names that begin so.
+    pub fn names(&self, prefix: &str) -> Vec<LeaseName> {
+        self.pages.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect()
     }
 
     /// Takes all pages of names that begin so.

@@ -3,8 +3,9 @@
 //! It stands between a program and the C library. So it reaches the wall clock (`SystemTime`) and, unless it is told not to,
 //! the clock of `Instant`, by which tokio's timers run and openraft measures; it does not reach
 //! [`SystemClock`](tenure::clock::SystemClock), which asks the kernel for `CLOCK_BOOTTIME` without the C library. A rate is
-//! therefore one of a node's timers: its heartbeats and elections come too early or too late, while cluster time and the
-//! age of acknowledgements that local reads need run true. Clocks of other rates in every place are the simulation's.
+//! therefore one of a node's timers: its heartbeats and elections come too early or too late, while cluster time runs true.
+//! The product takes the time that slow timers lose for a suspend, and asks a majority before it reads. Clocks of other
+//! rates in every place are the simulation's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

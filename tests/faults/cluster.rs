@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::disk::Disk;
 use super::network::{self, Cut, Network};
 use super::process::Process;
+use super::suspend::Suspends;
 use super::weather::Station;
 
 /// With five nodes on few cores, a node that gets no processor for a while must not look like one that is gone.
@@ -57,6 +58,8 @@ pub struct Node {
     /// What makes it run under other clocks, from its next start on.
     pub clocks: Vec<(String, String)>,
     pub weather: Station,
+    /// There if its machine can be suspended.
+    suspends: Option<Suspends>,
 }
 
 pub struct Cluster {
@@ -73,7 +76,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Namespaces, disks and a `cluster.toml`; nothing runs. `folder` is the run's own, `logs` is kept.
-    pub fn new(nodes: u64, binary: &Path, folder: &Path, logs: &Path) -> Result<Cluster> {
+    pub fn new(nodes: u64, binary: &Path, folder: &Path, logs: &Path, suspends: bool) -> Result<Cluster> {
         let network = Network::new(nodes)?;
         network.enter_hub()?;
         let mut members = BTreeMap::new();
@@ -86,7 +89,9 @@ impl Cluster {
             writeln!(text, "data = {data:?}")?;
             std::fs::write(log(logs, id), "")?;
             let weather = Station::new(network.namespace(id))?;
-            let node = Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather };
+            let suspends = suspends.then(|| Suspends::new(folder, id));
+            let node =
+                Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather, suspends };
             members.insert(id, node);
         }
         writeln!(text, "[raft]\n{SNAPSHOTS}{}", if nodes > 3 { SLOW_TIMINGS } else { "" })?;
@@ -134,7 +139,10 @@ impl Cluster {
         node.disk.mount()?;
         let mut command = Command::new(binary);
         command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]);
-        command.envs(node.clocks.iter().cloned());
+        match &mut node.suspends {
+            Some(suspends) if node.clocks.is_empty() => drop(command.envs(suspends.start()?)),
+            _ => drop(command.envs(node.clocks.iter().cloned())),
+        }
         node.process = Some(Process::start(&format!("node {id}"), command, Some(&namespace), &log)?);
         (node.is_paused, node.excuse) = (false, None);
         Ok(())
@@ -155,6 +163,21 @@ impl Cluster {
         let Some(process) = &node.process else { return Ok(false) };
         process.signal(if pause { Signal::STOP } else { Signal::CONT })?;
         node.is_paused = pause;
+        Ok(true)
+    }
+
+    /// Suspends a node's machine, or wakes it. Says whether the node ran.
+    pub fn suspend(&mut self, id: u64, suspend: bool) -> Result<bool> {
+        let node = self.node(id);
+        let (Some(process), Some(suspends)) = (&node.process, &mut node.suspends) else { return Ok(false) };
+        if suspend {
+            process.stop()?;
+            suspends.begin();
+        } else {
+            suspends.end()?;
+            process.signal(Signal::CONT)?;
+        }
+        node.is_paused = suspend;
         Ok(true)
     }
 

@@ -2,15 +2,18 @@
 //! try it), and what a faked clock reaches.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock::{Clock, SystemClock};
 
 use super::clocks;
 use super::disk::Disk;
+use super::process;
+use super::suspend::Suspends;
 
 const RECORDS: usize = 200;
 
@@ -88,4 +91,71 @@ fn a_faked_rate_reaches_timers_and_not_the_clock_of_leases() {
     }
     let (timers, wall) = rate(clocks::at_rate(2.0));
     assert!(is_about(timers, 2.0) && is_about(wall, 2.0), "twice as fast: {timers}, {wall}");
+}
+
+/// By `Instant`, by the clock that leases count by, and by the one that counts suspends (at least, and at most), until a
+/// line comes in.
+fn tell_suspend() -> [f64; 4] {
+    let (suspended, own, instant) = (SystemClock.suspended(), SystemClock.elapsed(), Instant::now());
+    println!("running");
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let (instant, own, later) = (instant.elapsed(), SystemClock.elapsed() - own, SystemClock.suspended());
+    let at_least = later.at_least.saturating_sub(suspended.at_most);
+    let at_most = later.at_most.saturating_sub(suspended.at_least);
+    [instant, own, at_least, at_most].map(|elapsed| elapsed.as_secs_f64())
+}
+
+/// What `suspend` says of a stopped process: for it the machine was suspended.
+#[test]
+fn stopped_process_with_the_clock_counts_a_suspend() {
+    const STOPPED: Duration = Duration::from_millis(300);
+    if std::env::var_os(TELL).is_some() {
+        println!("clocks: {:?}", tell_suspend());
+        return;
+    }
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let mut suspends = Suspends::new(folder.path(), 1);
+    let environment = suspends.start().expect("cargo build --all-features --example suspended_clock");
+    let name = "control::stopped_process_with_the_clock_counts_a_suspend";
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", name, "--nocapture"]).env(TELL, "1").envs(environment);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
+    assert!(lines.any(|line| line.ends_with("running")), "it ended early");
+    process::stop(&child).expect("it runs");
+    suspends.begin();
+    std::thread::sleep(STOPPED);
+    suspends.end().expect("the file is there");
+    kill_process(Pid::from_child(&child), Signal::CONT).expect("it is there");
+    child.stdin.take().expect("piped").write_all(b"\n").expect("it listens");
+    let told = lines.find_map(|line| Some(line.split_once("clocks: ")?.1.to_owned())).expect("it tells");
+    assert!(child.wait().expect("a child").success());
+    let [instant, own, at_least, at_most]: [f64; 4] = serde_json::from_str(&told).expect("four numbers");
+    let stopped = STOPPED.as_secs_f64();
+    assert!(own > stopped, "the clock of leases goes on: {told}");
+    assert!(instant < own - stopped, "the clock of timers stands still: {told}");
+    assert!(at_most >= stopped && at_least <= own, "the product counts it: {told}");
+}
+
+/// A time namespace sets `CLOCK_BOOTTIME` ahead of all other clocks, as a suspend does. Only root can make one.
+#[test]
+fn clock_of_leases_is_the_one_that_counts_suspends() {
+    const AHEAD_SECONDS: u32 = 1_000_000;
+    if std::env::var_os(TELL).is_some() {
+        println!("clocks: {}", SystemClock.elapsed().as_secs_f64());
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let before = SystemClock.elapsed().as_secs_f64();
+    let name = "control::clock_of_leases_is_the_one_that_counts_suspends";
+    let ahead = AHEAD_SECONDS.to_string();
+    let mut command = Command::new("unshare");
+    command.args(["--time", "--boottime", &ahead]).arg(std::env::current_exe().expect("this test"));
+    let output = command.args(["--exact", name, "--nocapture"]).env(TELL, "1").output().expect("util-linux has it");
+    let (output, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let told = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&why).1;
+    let elapsed: f64 = told.parse().expect("seconds");
+    assert!(elapsed - before >= f64::from(AHEAD_SECONDS), "{before} here, {told} there");
 }

@@ -13,6 +13,7 @@ use super::judge::{Judge, Judged};
 use super::kind::Kind;
 use super::machine::Standstill;
 use super::plan::Tally;
+use super::promises::lapse_happens::Heard;
 use super::register;
 use super::shade::{self, Shade};
 use super::world::World;
@@ -49,6 +50,14 @@ pub struct Figures {
     /// The longest silence with each kind of fault on, be it alone or with others.
     silences: BTreeMap<Kind, Duration>,
     standstills: Vec<Standstill>,
+}
+
+fn last_heard_words(heard: Heard) -> String {
+    let Heard { behind, without_commits, delivery, is_ambiguous } = heard;
+    let ambiguous = if is_ambiguous { ", an extension of unknown outcome" } else { "" };
+    format!(
+        "{behind:.2?} behind its ttl: {without_commits:.2?} without commits, {delivery:.2?} from the log to the watcher{ambiguous}"
+    )
 }
 
 impl Figures {
@@ -104,6 +113,13 @@ impl Figures {
         if (too_hard + unjudged) * 100 > (leases + unjudged) * MAX_UNJUDGED_PERCENT {
             bail!("of {} leases {unjudged} could not be judged, and {too_hard} were too hard", leases + unjudged);
         }
+        let Judged { counted, infinite, delays, delayed_turns, .. } = self.judged;
+        if [counted, infinite, delays, delayed_turns].contains(&0) {
+            bail!(
+                "judged: {counted} leases with several holders, {infinite} infinite grants, {delays} lock delays, \
+                 {delayed_turns} waiters behind one; none of these may be 0"
+            );
+        }
         let done =
             self.counts.iter().filter(|((_, outcome), _)| outcome == "done").map(|(_, count)| count).sum::<u64>();
         if done == 0 || self.watched == 0 || self.register.accepted == 0 {
@@ -115,7 +131,8 @@ impl Figures {
     pub fn table(&self, violations: usize) -> String {
         let (operations, unknown) = self.operations();
         let faults: u64 = self.tally.happened.values().sum();
-        let Judged { leases, too_hard, unjudged, late, longest_overdue } = self.judged;
+        let Judged { leases, too_hard, unjudged, late, expiries, ambiguous, longest_overdue, .. } = self.judged;
+        let Judged { counted, infinite, delays, turns, delayed_turns, longest_turn, .. } = self.judged;
         let register::Figures { accepted, refused, stale, overlaps } = self.register;
         let seconds = self.lasted.as_secs_f64();
         let rate = operations as f64 / seconds.max(1.0);
@@ -141,7 +158,17 @@ impl Figures {
                 format!("{silence:.2?} ({meanwhile}), at {at} s, the machine stood still for {stood:.2?} of it"),
             ),
             ("the machine stood still", format!("{} times, {most:.2?} at most", self.standstills.len())),
-            ("longest overdue lapse", format!("{longest_overdue:.2?}")),
+            ("expiries judged", format!("{expiries}; {ambiguous} more behind an unknown outcome")),
+            ("longest overdue expiry", format!("{longest_overdue:.2?}, without time in which nothing was committed")),
+            ("expiry heard of last", last_heard_words(self.judged.last_heard)),
+            ("held by several at once", format!("{counted} leases")),
+            ("infinite grants judged", format!("{infinite}")),
+            ("lock delays judged", format!("{delays}")),
+            ("grants from a queue judged", format!("{turns}, {delayed_turns} of them behind a lock delay")),
+            (
+                "longest wait for a free place",
+                format!("{longest_turn:.2?}, without time in which nothing was committed"),
+            ),
             ("violations", format!("{violations}")),
         ];
         let mut table = String::new();
@@ -187,7 +214,8 @@ mod tests {
 
     fn good() -> Figures {
         let mut figures = Figures { watched: 9, counts: vec![(("read", "done".to_owned()), 5)], ..Figures::default() };
-        figures.judged.leases = 40;
+        figures.judged =
+            Judged { leases: 40, counted: 9, infinite: 9, delays: 9, delayed_turns: 9, ..Judged::default() };
         figures.register.accepted = 3;
         figures.planned(Kind::Kill);
         figures.happened(Kind::Kill);
@@ -198,13 +226,17 @@ mod tests {
     fn a_run_that_proves_less_than_it_should_is_rejected() {
         good().check().expect("everything happened");
         type Worsen = fn(&mut Figures);
-        let worse: [(&str, Worsen); 6] = [
+        let worse: [(&str, Worsen); 10] = [
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
             ("nothing done", |figures| figures.counts.clear()),
             ("nothing watched", |figures| figures.watched = 0),
             ("nothing written", |figures| figures.register.accepted = 0),
             ("too much too hard", |figures| figures.judged.too_hard = 3),
             ("too much unknown", |figures| figures.judged.unjudged = 3),
+            ("no lease with several holders", |figures| figures.judged.counted = 0),
+            ("no infinite grant", |figures| figures.judged.infinite = 0),
+            ("no lock delay", |figures| figures.judged.delays = 0),
+            ("no waiter behind a lock delay", |figures| figures.judged.delayed_turns = 0),
         ];
         for (what, worsen) in worse {
             let mut figures = good();

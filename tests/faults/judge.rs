@@ -5,16 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use serde_json::json;
 use tenure::api::EventKind;
 
-use super::book::Page;
+use super::book::{Page, now};
 use super::drawing;
+use super::export::{self, Export};
 use super::history::{Ended, Operation};
+use super::history_file::HistoryWriter;
 use super::log::{Seen, held};
 use super::names;
-use super::promises::{self, Decided, Evidence};
+use super::promises::lapse_happens::{self, Heard};
+use super::promises::{self, Decided, Evidence, Timed};
 use super::register::Register;
 use super::shade::Shade;
 use super::verdict::Broken;
@@ -34,8 +38,40 @@ pub struct Judged {
     pub unjudged: u64,
     /// Operations of unknown outcome that were carried out after all others of their lease were over.
     pub late: u64,
-    /// By how much a lease outlived its last acknowledged ttl, at most.
+    /// Expiries that were judged by their bound, and those whose last extension has an unknown outcome.
+    pub expiries: u64,
+    pub ambiguous: u64,
+    /// The longest time by which a lease outlived its ttl, without the time in which nothing was committed.
     pub longest_overdue: Duration,
+    /// The expiry that a watcher heard of the longest time behind the ttl.
+    pub last_heard: Heard,
+    /// Leases that several held at once.
+    pub counted: u64,
+    /// Grants of an infinite ttl.
+    pub infinite: u64,
+    /// Lock delays that a grant followed.
+    pub delays: u64,
+    /// Grants from a queue that were judged by their bound, and those of them behind a lock delay.
+    pub turns: u64,
+    pub delayed_turns: u64,
+    /// The longest time from a free place to its grant, without the time in which nothing was committed.
+    pub longest_turn: Duration,
+}
+
+impl Judged {
+    fn add(&mut self, timed: &Timed, evidence: &Evidence) {
+        let Timed { expiries, turns, delays } = timed;
+        self.expiries += expiries.judged;
+        self.ambiguous += expiries.ambiguous;
+        self.infinite += expiries.infinite;
+        self.longest_overdue = self.longest_overdue.max(expiries.longest);
+        self.last_heard = self.last_heard.max(expiries.last_heard);
+        self.turns += turns.judged;
+        self.delayed_turns += turns.behind_delay;
+        self.longest_turn = self.longest_turn.max(turns.longest);
+        self.delays += delays;
+        self.counted += u64::from(evidence.most_holders() > 1);
+    }
 }
 
 /// Operations of unknown outcome of an episode's leases, by the name.
@@ -45,15 +81,16 @@ pub struct Judge {
     world: Arc<World>,
     register: Arc<Mutex<Register>>,
     keep: PathBuf,
+    export: Option<Export>,
     pub judged: Judged,
     remembered: VecDeque<(u64, Unknown)>,
     pictures: usize,
 }
 
 impl Judge {
-    pub fn new(world: Arc<World>, register: Arc<Mutex<Register>>, keep: &Path) -> Judge {
+    pub fn new(world: Arc<World>, register: Arc<Mutex<Register>>, keep: &Path, export: Option<Export>) -> Judge {
         let (keep, judged) = (keep.to_owned(), Judged::default());
-        Judge { world, register, keep, judged, remembered: VecDeque::new(), pictures: 0 }
+        Judge { world, register, keep, export, judged, remembered: VecDeque::new(), pictures: 0 }
     }
 
     /// Names that begin so and that the log says are held, and when anything about them was seen last.
@@ -64,10 +101,26 @@ impl Judge {
         names.map(|name| (name.clone(), last(name))).collect()
     }
 
+    /// A lease with such a name that is held for longer than it may be.
+    pub fn overdue(&self, prefix: &str) -> Option<Broken> {
+        let held = self.still_held(prefix);
+        let (log, book) = (self.world.log.lock(), self.world.book.lock());
+        held.iter().find_map(|(name, _)| {
+            let evidence = Evidence { operations: book.operations_of(name), queues: &[], log: log.of(name) };
+            let late = lapse_happens::check(&evidence, &book.progress, now()).late?;
+            Some(Broken::of_lease("lapse_happens", name, late))
+        })
+    }
+
     /// Judges all leases of an episode, and forgets them.
-    pub fn episode(&mut self, episode: u64, shades: &[Shade]) {
+    pub fn episode(&mut self, episode: u64, shades: &[Shade]) -> Result<()> {
         let pages = self.world.book.lock().take(&names::prefix(episode));
         let (logs, hole) = self.take_logs(&names::prefix(episode));
+        if let Some(export) = &mut self.export {
+            let operations = pages.values().flat_map(|page| &page.history.operations);
+            let own = logs.iter().filter(|(name, _)| names::episode(name) == Some(episode));
+            export.add(operations, own.flat_map(|(_, log)| log)).context("the file of --history")?;
+        }
         self.late(&logs);
         if hole {
             self.judged.unjudged += pages.len() as u64;
@@ -90,6 +143,7 @@ impl Judge {
         if self.remembered.len() > REMEMBERED {
             self.remembered.pop_front();
         }
+        Ok(())
     }
 
     /// What the log has of these names and of those that were judged before, which it then forgets.
@@ -107,10 +161,12 @@ impl Judge {
 
     fn lease(&mut self, name: &str, page: &Page, log: &[Seen], shades: &[Shade]) {
         let evidence = Evidence { operations: &page.history.operations, queues: &page.queues, log };
-        let (broken, decided) = promises::check(name, &evidence);
+        let (mut broken, decided) = promises::check(name, &evidence);
         self.judged.leases += 1;
         self.judged.too_hard += u64::from(decided == Decided::TooHard);
-        self.judged.longest_overdue = self.judged.longest_overdue.max(overdue(&evidence));
+        let (late, timed) = promises::check_bounds(name, &evidence, &self.world.book.lock().progress, now());
+        self.judged.add(&timed, &evidence);
+        broken.extend(late);
         if !broken.is_empty() {
             self.keep(name, &evidence, shades);
         }
@@ -150,47 +206,35 @@ impl Judge {
         if self.pictures > MAX_PICTURES {
             return;
         }
-        let operations = evidence.operations.iter().map(|operation| json!({"operation": format!("{operation:?}")}));
-        let log = evidence.log.iter().map(|seen| json!({"seen_at": seen.at.as_secs_f64(), "event": seen.event}));
+        let mut lines = Vec::new();
+        let mut writer = HistoryWriter::new(&mut lines, "faults".to_owned());
+        let transitions = evidence.log.iter().map(export::transition);
+        writer.write(evidence.operations, transitions).expect("memory takes all that is written");
         let queues = evidence.queues.iter().map(|queue| json!({"queue": queue.waiters, "index": queue.index}));
         let faults = shades.iter().map(|shade| json!({"fault": format!("{shade:?}")}));
-        let lines: Vec<String> =
-            faults.chain(operations).chain(queues).chain(log).map(|line| line.to_string()).collect();
-        let write = |ending: &str, text: &str| std::fs::write(self.keep.join(format!("{name}.{ending}")), text);
-        let written = write("history.jsonl", &(lines.join("\n") + "\n"))
-            .and_then(|()| write("svg", &drawing::draw(name, evidence, shades)));
+        for note in faults.chain(queues) {
+            lines.extend(format!("{}\n", json!({"type": "note", "value": note})).into_bytes());
+        }
+        let write = |ending: &str, text: &[u8]| std::fs::write(self.keep.join(format!("{name}.{ending}")), text);
+        let written = write("history.jsonl", &lines)
+            .and_then(|()| write("svg", drawing::draw(name, evidence, shades).as_bytes()));
         if let Err(error) = written {
             eprintln!("the history of {name} cannot be kept: {error}");
         }
     }
 }
 
-/// By how much the lapse that was latest came behind the ttl that its holder was told last.
-fn overdue(evidence: &Evidence) -> Duration {
-    let lapses = evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired);
-    let overdue = lapses.filter_map(|lapse| {
-        let due = evidence.operations.iter().filter_map(|operation| match operation.ended {
-            Ended::Held(token, Some(ttl_ms)) if token == lapse.event.token => {
-                Some(operation.returned? + Duration::from_millis(ttl_ms))
-            }
-            _ => None,
-        });
-        Some(lapse.at.saturating_sub(due.max()?))
-    });
-    overdue.max().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promises::evidence::{acquire, acquired, did, evidence, expired, granted};
+    use crate::promises::evidence::{acquire, did, expired, granted};
 
     fn judge_of(seen: Vec<Seen>) -> Judge {
         let world = Arc::new(World::new(1));
         for Seen { event, at } in seen {
             world.log.lock().saw(0, event, at).expect("in order");
         }
-        Judge::new(world, Arc::default(), Path::new("/nowhere"))
+        Judge::new(world, Arc::default(), Path::new("/nowhere"), None)
     }
 
     #[test]
@@ -210,12 +254,5 @@ mod tests {
         assert_eq!(late(vec![did("a", acquire(), (0, 10), Ended::Unknown)]), 0);
         assert_eq!(late(vec![did("b", acquire(), (0, 10), Ended::Unknown)]), 1);
         assert_eq!(late(Vec::new()), 1);
-    }
-
-    #[test]
-    fn a_lapse_is_overdue_by_what_it_came_behind_the_last_ttl() {
-        let (asked, log) = ([acquired("a", (0, 10), 5)], [granted(5, "a", 5), expired(1_250, "a", 5, 8)]);
-        assert_eq!(overdue(&evidence(&asked, &log)), Duration::from_millis(240));
-        assert_eq!(overdue(&evidence(&[], &log)), Duration::ZERO);
     }
 }

@@ -21,6 +21,8 @@ pub enum Kind {
     RestartInPromise,
     Pause,
     PauseLeader,
+    Suspend,
+    SuspendLeader,
     RollingRestart,
     HolderPause,
     HolderKill,
@@ -35,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 26] = [
+    pub const ALL: [Kind; 28] = [
         Kind::LeaderIsolated,
         Kind::Minority,
         Kind::OneWay,
@@ -51,6 +53,8 @@ impl Kind {
         Kind::RestartInPromise,
         Kind::Pause,
         Kind::PauseLeader,
+        Kind::Suspend,
+        Kind::SuspendLeader,
         Kind::RollingRestart,
         Kind::HolderPause,
         Kind::HolderKill,
@@ -81,6 +85,8 @@ impl Kind {
             Kind::RestartInPromise => "restart-in-promise",
             Kind::Pause => "pause",
             Kind::PauseLeader => "pause-leader",
+            Kind::Suspend => "suspend",
+            Kind::SuspendLeader => "suspend-leader",
             Kind::RollingRestart => "rolling-restart",
             Kind::HolderPause => "holder-pause",
             Kind::HolderKill => "holder-kill",
@@ -104,11 +110,21 @@ impl Kind {
         matches!(self, Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift)
     }
 
+    /// Whether the machine of a node is suspended in it.
+    pub fn suspends(self) -> bool {
+        matches!(self, Kind::Suspend | Kind::SuspendLeader)
+    }
+
     /// Whether both may be on at once. Two that restart nodes could each be undone by the other, and one of them would
-    /// not have happened; one that takes all nodes away leaves nothing to hit.
+    /// not have happened; one that takes all nodes away leaves nothing to hit. A node that is suspended must not be woken
+    /// by another fault, and must not have other clocks already.
     pub fn goes_with(self, other: Kind) -> bool {
         let whole = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
+        let wakes =
+            |kind: Kind| kind.suspends() || kind.needs_faketime() || matches!(kind, Kind::Pause | Kind::PauseLeader);
         self != other
+            && !(self.suspends() && wakes(other))
+            && !(other.suspends() && wakes(self))
             && !(self.ends_nodes() && other.ends_nodes())
             && !(whole(self) && other.needs_a_node())
             && !(whole(other) && self.needs_a_node())
@@ -134,7 +150,7 @@ impl Kind {
     }
 
     fn needs_a_node(self) -> bool {
-        matches!(self, Kind::Pause | Kind::PauseLeader | Kind::LeaderIsolated)
+        self.suspends() || matches!(self, Kind::Pause | Kind::PauseLeader | Kind::LeaderIsolated)
     }
 }
 
@@ -174,6 +190,8 @@ mod tests {
         assert!(!Kind::Kill.goes_with(Kind::PowerCut));
         assert!(!Kind::PowerCutAll.goes_with(Kind::PauseLeader));
         assert!(!Kind::Loss.goes_with(Kind::Loss));
+        assert!(!Kind::SuspendLeader.goes_with(Kind::Pause) && !Kind::WallJump.goes_with(Kind::Suspend));
+        assert!(Kind::SuspendLeader.goes_with(Kind::Kill) && !Kind::SuspendLeader.goes_with(Kind::KillAll));
         assert!(Kind::PowerCutAll.goes_with(Kind::Loss) && Kind::Minority.goes_with(Kind::PowerCut));
     }
 }

@@ -19,6 +19,9 @@ use super::weather::Weather;
 /// How long a fault of the leader waits for there to be one.
 const LEADER: Duration = Duration::from_secs(3);
 
+/// How long a machine that woke is still without the other nodes, if it was cut off while it was suspended.
+const WITHOUT_NODES: Duration = Duration::from_secs(1);
+
 /// What faults are made to.
 pub struct Field {
     pub cluster: Cluster,
@@ -127,7 +130,11 @@ impl Active {
             }
             Kind::Flapping => self.hit = vec![order[0]],
             Kind::Loss | Kind::Delay => return self.bad_weather(cluster, &order),
-            Kind::LeaderIsolated | Kind::RestartInPromise | Kind::KillLeader | Kind::PauseLeader => {
+            Kind::LeaderIsolated
+            | Kind::RestartInPromise
+            | Kind::KillLeader
+            | Kind::PauseLeader
+            | Kind::SuspendLeader => {
                 let Some(leader) = leader(cluster).await else { return Ok(false) };
                 return self.begin_at_leader(cluster, leader, &up);
             }
@@ -135,6 +142,7 @@ impl Active {
             Kind::KillMinority => return self.kill(cluster, &some),
             Kind::KillAll => return self.kill(cluster, &up),
             Kind::Pause => return self.pause(cluster, up.first().copied()),
+            Kind::Suspend => return self.suspend(cluster, up.first().copied()),
             Kind::RollingRestart => (self.rolling, self.hit) = (up.clone(), up),
             Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut field.holders),
             Kind::PowerCut => return self.cut_power(cluster, &up[..up.len().min(1)]),
@@ -175,6 +183,7 @@ impl Active {
         match self.fault.kind {
             Kind::KillLeader => return self.kill(cluster, &[leader]),
             Kind::PauseLeader => return self.pause(cluster, Some(leader)),
+            Kind::SuspendLeader => return self.suspend(cluster, Some(leader)),
             Kind::RestartInPromise => {
                 // A follower that forgot its promise to the leader could elect another while that one still reads.
                 let Some(follower) = up.iter().copied().find(|id| *id != leader) else { return Ok(false) };
@@ -200,6 +209,10 @@ impl Active {
                 self.next += Duration::from_millis(300);
             }
             Kind::RollingRestart => self.roll(cluster).await?,
+            Kind::Suspend | Kind::SuspendLeader => {
+                cluster.suspend(self.hit[0], false)?;
+                self.next = self.ends + Duration::from_secs(1);
+            }
             _ => self.next = self.ends,
         }
         Ok(())
@@ -240,6 +253,10 @@ impl Active {
             }
             Kind::Flapping => cluster.network.link(self.hit[0], true)?,
             Kind::Pause | Kind::PauseLeader => drop(cluster.pause(self.hit[0], false)?),
+            Kind::Suspend | Kind::SuspendLeader => {
+                cluster.suspend(self.hit[0], false)?;
+                cluster.cut(self.number, None)?;
+            }
             Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
                 cluster.kill(self.hit[0])?;
                 cluster.node(self.hit[0]).clocks.clear();
@@ -276,6 +293,22 @@ impl Active {
     fn pause(&mut self, cluster: &mut Cluster, who: Option<u64>) -> Result<bool> {
         self.hit.extend(who);
         who.map_or(Ok(false), |id| cluster.pause(id, true))
+    }
+
+    /// Half of the time the clients reach the machine again before the other nodes do: nothing but its own clocks tells a
+    /// leader then that another may lead.
+    fn suspend(&mut self, cluster: &mut Cluster, who: Option<u64>) -> Result<bool> {
+        let Some(id) = who else { return Ok(false) };
+        self.hit = vec![id];
+        if !cluster.suspend(id, true)? {
+            return Ok(false);
+        }
+        self.next = self.ends;
+        if self.either(true, false) {
+            self.cut(cluster, vec![id], network::apart(&[id], cluster.nodes.len() as u64))?;
+            self.ends += WITHOUT_NODES;
+        }
+        Ok(true)
     }
 
     /// The disks first, all at the same moment; then the processes, whose last writes reach no device.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::clocks;
@@ -56,6 +56,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).with_context(|| format!("{signal:?} to {}", self.name))
     }
 
+    /// Stops it, and returns when none of its threads runs, or when it has ended.
+    pub fn stop(&self) -> Result<()> {
+        stop(&self.child).with_context(|| format!("stopping {}", self.name))
+    }
+
     /// `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -80,6 +85,14 @@ impl Process {
         };
         read().unwrap_or_else(|error| format!("{}: {error}", self.log.display()))
     }
+}
+
+/// Stops a child, and returns when none of its threads runs, or when it has ended.
+pub fn stop(child: &Child) -> rustix::io::Result<()> {
+    let process = Pid::from_child(child);
+    kill_process(process, Signal::STOP)?;
+    let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(process), stopped).map(drop)
 }
 
 impl Drop for Process {

@@ -4,10 +4,10 @@
 //! | file | noun |
 //! |---|---|
 //! | `arguments`, `plan`, `kind` | what is asked for, what the seed decides, and the kinds of faults |
-//! | `network`, `weather`, `disk`, `clocks` | what faults are made of |
+//! | `network`, `weather`, `disk`, `clocks`, `suspend` | what faults are made of |
 //! | `process`, `cluster`, `holders`, `leftovers` | processes, and what a killed run leaves |
 //! | `nemesis`, `run` | faults, begun and ended; and the episodes of a run |
-//! | `workload`, `client`, `names`, `watcher`, `holder`, `register` | who uses the cluster |
+//! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | who uses the cluster |
 //! | `book`, `history`, `log` | what was asked and answered, and what the cluster's log says |
 //! | `judge`, `promises`, `linear` | what must hold, one promise a file |
 //! | `figures`, `drawing`, `shade`, `machine`, `verdict` | what is told of it |
@@ -24,12 +24,16 @@ mod cluster;
 mod control;
 mod disk;
 mod drawing;
+mod export;
 mod figures;
 #[expect(dead_code, reason = "the simulation uses the rest of it")]
 #[path = "../support/history.rs"]
 mod history;
+#[path = "../support/history_file.rs"]
+mod history_file;
 mod holder;
 mod holders;
+mod import;
 mod judge;
 mod kind;
 mod leftovers;
@@ -38,21 +42,27 @@ mod linear;
 mod log;
 #[path = "../support/machine.rs"]
 mod machine;
+mod mode;
 mod names;
 mod nemesis;
 mod network;
 mod plan;
 mod process;
+mod progress;
 mod promises;
 mod register;
 mod run;
 mod shade;
+mod suspend;
 mod verdict;
 mod watcher;
 mod weather;
 mod workload;
 mod world;
 
+use std::fs::{File, TryLockError};
+use std::io::BufReader;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -77,12 +87,32 @@ fn main() -> ExitCode {
                 ExitCode::from(HARNESS_FAILED)
             }
         },
+        Arguments::Judge { file } => judge_file(&file),
         Arguments::Run(arguments) => {
             if let Err(error) = possible(&arguments) {
                 eprintln!("scripts/faults: cannot run here: {error:#}");
                 return ExitCode::from(CANNOT_RUN);
             }
             runtime.block_on(until_interrupted(&arguments))
+        }
+    }
+}
+
+fn judge_file(file: &Path) -> ExitCode {
+    let opened = File::open(file).with_context(|| file.display().to_string());
+    match opened.and_then(|file| import::judge(BufReader::new(file))) {
+        Ok(import::Judged { operations, leases, too_hard, untimed, broken }) => {
+            broken.iter().for_each(|broken| println!("VIOLATION: {broken}"));
+            println!(
+                "{operations} operations on {leases} leases judged, {too_hard} too hard to order, {untimed} without \
+                 bounds in time, {} violations",
+                broken.len()
+            );
+            if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
+        }
+        Err(error) => {
+            eprintln!("this file cannot be judged: {error:#}");
+            ExitCode::from(HARNESS_FAILED)
         }
     }
 }
@@ -143,7 +173,7 @@ async fn judged(arguments: &Run) -> ExitCode {
 
 /// One run. Returns how many promises were broken.
 async fn play(arguments: &Run) -> Result<usize> {
-    std::fs::create_dir_all(&arguments.keep).with_context(|| arguments.keep.display().to_string())?;
+    let _folder = take_folder(&arguments.keep)?;
     let mut run = run::Run::start(arguments, &arguments.keep).await?;
     let played = run.play(arguments.time).await;
     let broken = run.broken();
@@ -158,4 +188,34 @@ async fn play(arguments: &Run) -> Result<usize> {
         run.figures().check()?;
     }
     Ok(violations)
+}
+
+/// Makes the folder that keeps the logs. Two runs in one folder would write into each other's logs.
+fn take_folder(folder: &Path) -> Result<File> {
+    let named = || folder.display().to_string();
+    std::fs::create_dir_all(folder).with_context(named)?;
+    let taken = File::open(folder).with_context(named)?;
+    match taken.try_lock() {
+        Ok(()) => Ok(taken),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another run keeps its logs in {}: choose a folder with --keep", named())
+        }
+        Err(TryLockError::Error(error)) => Err(error).with_context(named),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_do_not_share_a_folder() {
+        let parent = tempfile::TempDir::new().expect("a folder");
+        let folder = parent.path().join("kept");
+        let first = take_folder(&folder).expect("it is free");
+        let refused = take_folder(&folder).expect_err("it is taken");
+        assert!(refused.to_string().contains("choose a folder with --keep"), "{refused}");
+        drop(first);
+        take_folder(&folder).expect("it is free again");
+    }
 }

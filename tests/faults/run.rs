@@ -4,6 +4,7 @@
 //! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must lapse, all watchers must
 //! have heard of it, and then each of them is judged.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use anyhow::{Result, bail};
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tenure::types::{HolderId, LeaseName};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -19,11 +21,14 @@ use super::arguments::Run as Arguments;
 use super::book::now;
 use super::client::{Answer, Client};
 use super::cluster::Cluster;
+use super::export::Export;
 use super::figures::Figures;
+use super::history::Ended;
 use super::holders::{self, Holders};
 use super::judge::Judge;
 use super::leftovers::Folder;
 use super::machine::Machine;
+use super::mode::LONGEST_DELAY;
 use super::names::{self, Names};
 use super::nemesis::{Field, Nemesis};
 use super::plan::{Fault, Plan};
@@ -31,7 +36,7 @@ use super::register::{self, Register};
 use super::shade::Shade;
 use super::verdict::Broken;
 use super::watcher;
-use super::workload::{self, LONGEST_TTL, LONGEST_WAIT};
+use super::workload::{self, LONGEST_TTL, LONGEST_WAIT, Worker};
 use super::world::World;
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -42,6 +47,8 @@ const CALM: Duration = Duration::from_millis(1_500);
 /// A lease's holder and whoever waits for it are gone: the ttl, once more for a waiter that gets it last, a tick of the
 /// cluster's time, and some time for a busy machine.
 const LAPSE: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
+/// How long it may take until every lease that no client uses is granted to the operator.
+const CLAIMS: Duration = Duration::from_secs(LAPSE.as_secs() + LONGEST_DELAY.as_secs() + CONVERGENCE.as_secs());
 /// The longest that a watcher is behind once everything works. A stream that broke without a word is given up after 30 s.
 const WATCH: Duration = Duration::from_secs(45);
 /// The longest that faults of one episode last. What takes longer is the harness's own fault.
@@ -60,6 +67,8 @@ pub struct Run {
     figures: Figures,
     shades: Vec<Shade>,
     client: Client,
+    /// Revokes infinite leases, and claims those that must be free.
+    operator: Worker,
     tasks: JoinSet<()>,
     /// Where clients run. The driver has a runtime of its own, whose thread is the parent of all processes.
     clients: Option<Runtime>,
@@ -72,11 +81,13 @@ impl Run {
     pub async fn start(arguments: &Arguments, keep: &Path) -> Result<Run> {
         let nodes = arguments.nodes;
         let folder = Folder::new()?;
-        let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep)?;
+        let suspends = arguments.kinds()?.iter().any(|kind| kind.suspends());
+        let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep, suspends)?;
         let figures = Figures::new(arguments, &cluster)?;
+        let export = arguments.history.as_deref().map(|file| Export::create(file, arguments.seed)).transpose()?;
         let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (world, register) = (Arc::new(World::new(nodes)), Arc::<Mutex<Register>>::default());
-        let mut tasks = JoinSet::new();
+        let (mut tasks, client) = (JoinSet::new(), Client::new()?);
         let socket = folder.path().join("register");
         {
             let _inside = clients.enter();
@@ -86,10 +97,11 @@ impl Run {
             field: Field { holders: Holders::new(nodes, &socket, keep), cluster },
             nemesis: Nemesis::default(),
             plan: Plan::new(arguments.seed, nodes, arguments.kinds()?),
-            judge: Judge::new(world.clone(), register, keep),
+            judge: Judge::new(world.clone(), register, keep, export),
             figures,
             shades: Vec::new(),
-            client: Client::new()?,
+            operator: Worker::operator(&world, &client, arguments.seed),
+            client,
             tasks,
             clients: Some(clients),
             machine: Machine::watch(folder.path()),
@@ -231,7 +243,7 @@ impl Run {
     /// The clients leave the episode's leases; these lapse, and are judged.
     async fn close(&mut self, episode: u64) -> Result<()> {
         *self.world.names.lock() = Names::new(episode + 1);
-        let closed = Instant::now();
+        let (closed, closed_at) = (Instant::now(), now());
         while self.world.book.lock().in_flight(episode) > 0 {
             self.look()?;
             if closed.elapsed() > ANSWERS {
@@ -239,23 +251,28 @@ impl Run {
             }
             tokio::time::sleep(LOOK).await;
         }
-        self.lapse(episode).await?;
+        self.lapse(episode, &BTreeSet::new()).await?;
+        let ambiguous = self.claim_all(episode).await?;
+        self.lapse(episode, &ambiguous).await?;
         let index = self.marker(Instant::now() + CONVERGENCE).await?;
         self.told(index).await?;
         self.agree(episode, index).await?;
-        self.judge.episode(episode, &self.shades);
+        self.judge.episode(episode, &self.shades)?;
         holders::names().for_each(|name| self.judge.lock(&name));
         for silence in self.world.book.lock().take_silences() {
             self.figures.silence(silence, &self.shades);
         }
         self.shades.clear();
+        // Leases of this episode are judged; those of the next are younger than the clients' last look at this one.
+        self.world.book.lock().progress.forget_before(closed_at);
         Ok(())
     }
 
-    /// `lapse_happens`. A request whose client has given up may still be under way, in packets that are sent again, and
-    /// is carried out late: the lapse is due behind that. Time in which nothing is committed does not count, up to
-    /// [`CONVERGENCE`] of it: the disks are this machine's, and may all hang at once.
-    async fn lapse(&mut self, episode: u64) -> Result<()> {
+    /// Waits until all leases of the episode have ended. A lease whose last extension is known is overdue at its own bound.
+    /// The others have [`LAPSE`]: a request whose client has given up may still be applied, and extend one. Time without
+    /// a commit does not count, up to [`CONVERGENCE`] of it: all disks are those of this machine, and may hang at once.
+    /// A lease that an `ambiguous` claim of the operator may hold is revoked, like an infinite one: its ttl is longer.
+    async fn lapse(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
         let (closed, mut last, mut served) = (now(), Duration::ZERO, Duration::ZERO);
         loop {
             let held = self.judge.still_held(&names::prefix(episode));
@@ -263,11 +280,21 @@ impl Run {
             if seen > last {
                 (last, served) = (seen, Duration::ZERO);
             }
+            if let Some(broken) = self.judge.overdue(&names::prefix(episode)) {
+                self.world.break_promise(broken);
+                return Ok(());
+            }
             let waited = now().saturating_sub(last.max(closed));
             if served > LAPSE || waited > LAPSE + CONVERGENCE {
                 let how = format!("still held after {waited:?}, of which the cluster served {served:?}: {held:?}");
                 self.world.break_promise(Broken::of_cluster("lapse_happens", how));
                 return Ok(());
+            }
+            for (name, _) in held {
+                let name = LeaseName::new(name)?;
+                if self.operator.mode(&name).is_infinite || ambiguous.contains(&name) {
+                    self.operator.revoke(episode, &name).await;
+                }
             }
             let asked = Instant::now();
             self.marker(asked + CONVERGENCE).await?;
@@ -275,6 +302,53 @@ impl Run {
             served += Some(asked.elapsed()).filter(|took| *took < BRISK).unwrap_or_default();
             self.look()?;
         }
+    }
+
+    /// Claims every place of every lease of the episode at once. All of them are free, once the last lock delays are over.
+    /// Only a request whose client has given up may still take one, so this may take as long as such a grant lasts. Returns
+    /// the leases with a claim of unknown outcome: the cluster may apply it after the release.
+    async fn claim_all(&mut self, episode: u64) -> Result<BTreeSet<LeaseName>> {
+        let names = self.world.book.lock().names(&names::prefix(episode));
+        let places = |name: &LeaseName| (0..self.operator.mode(name).limit).map(|_| name.clone()).collect::<Vec<_>>();
+        let claims: Vec<LeaseName> = names.iter().flat_map(places).collect();
+        let mut left: Vec<(LeaseName, HolderId)> =
+            claims.into_iter().map(|name| (name, self.operator.new_holder())).collect();
+        let (mut granted, mut ambiguous) = (Vec::new(), BTreeSet::new());
+        let began = Instant::now();
+        while !left.is_empty() {
+            let mut refused = Vec::new();
+            for (name, by) in std::mem::take(&mut left) {
+                // Long, so that all places of a name are held at the same time.
+                match self.operator.claim(episode, &by, &name, CLAIMS.as_millis() as u64, None).await {
+                    Ended::Held(token, _) => granted.push((name, by, token)),
+                    ended => {
+                        if ended == Ended::Unknown {
+                            ambiguous.insert(name.clone());
+                        }
+                        refused.push((name, by, ended));
+                    }
+                }
+            }
+            if began.elapsed() > CLAIMS {
+                let how = format!("after {:?} these claims of free leases are refused: {refused:?}", began.elapsed());
+                self.world.break_promise(Broken::of_cluster("waiters_are_served", how));
+                break;
+            }
+            left = refused.into_iter().map(|(name, by, _)| (name, by)).collect();
+            self.look()?;
+            tokio::time::sleep(LOOK).await;
+        }
+        for (name, by, token) in granted {
+            // What was certainly not done is done again, like what is unknown: a node has no leader for a moment.
+            while !matches!(self.operator.give_back(episode, &by, &name, token).await, Ended::Changed(_)) {
+                if began.elapsed() > 2 * CLAIMS {
+                    bail!("the lease {name} cannot be released for {:?}", began.elapsed());
+                }
+                self.look()?;
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+        Ok(ambiguous)
     }
 
     /// Every watcher has heard of everything up to an index.

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::client::{Answer, Client};
 use super::history::{Ended, What};
+use super::mode::Mode;
 use super::names::SLOTS;
 use super::promises::Queued;
 use super::verdict::Broken;
@@ -25,6 +26,8 @@ use super::world::World;
 const CLIENTS: u64 = 64;
 /// The longest ttl that anybody asks for.
 pub const LONGEST_TTL: Duration = Duration::from_millis(3_000);
+/// How often the client of an infinite lease dies, or another client revokes one: a part of the operations on it.
+const LOSES: f64 = 0.04;
 const SHORTEST_TTL: Duration = Duration::from_millis(400);
 /// The longest that anybody waits in a queue.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
@@ -33,10 +36,8 @@ pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
 pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) -> Result<()> {
     let http = Client::new()?;
     for number in 0..CLIENTS {
-        let dice = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
         let pause = Duration::from_millis(2 * 1_000 * CLIENTS / rate);
-        let worker = Worker { world: world.clone(), http: http.clone(), number, dice, asked: 0, has: HashMap::new() };
-        tasks.spawn(worker.work(pause));
+        tasks.spawn(Worker::new(world, &http, number, seed).work(pause));
     }
     Ok(())
 }
@@ -49,10 +50,13 @@ struct Has {
     token: FencingToken,
 }
 
-struct Worker {
+/// A client that notes all that it asks.
+pub struct Worker {
     world: Arc<World>,
     http: Client,
     number: u64,
+    /// Of the run.
+    seed: u64,
     dice: StdRng,
     /// Numbers its holders: nobody is the same holder as anybody before.
     asked: u64,
@@ -60,6 +64,22 @@ struct Worker {
 }
 
 impl Worker {
+    fn new(world: &Arc<World>, http: &Client, number: u64, seed: u64) -> Worker {
+        let dice = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
+        let (world, http) = (world.clone(), http.clone());
+        Worker { world, http, number, seed, dice, asked: 0, has: HashMap::new() }
+    }
+
+    /// A client that does only what it is told to.
+    pub fn operator(world: &Arc<World>, http: &Client, seed: u64) -> Worker {
+        Worker::new(world, http, CLIENTS, seed)
+    }
+
+    /// How the leases of a name are held.
+    pub fn mode(&self, name: &LeaseName) -> Mode {
+        Mode::of(name, self.seed)
+    }
+
     /// Works until it is told to stop, with a pause of chance, up to this long, behind each operation.
     async fn work(mut self, pause: Duration) {
         let stop = self.world.stop.clone();
@@ -70,6 +90,14 @@ impl Worker {
             let has = self.has.get(&slot).filter(|has| has.name == name).cloned();
             if has.is_none() {
                 self.has.remove(&slot);
+            }
+            if self.mode(&name).is_infinite && self.dice.random_bool(LOSES) {
+                // The client of an infinite lease dies. Without a revoke, no other client gets the lease any more.
+                match self.has.remove(&slot) {
+                    Some(_) => continue,
+                    None => self.revoke(episode, &name).await,
+                }
+                continue;
             }
             match (has, self.dice.random_range(0..100)) {
                 (Some(has), 0..25) => self.renew(episode, slot, &has).await,
@@ -90,7 +118,7 @@ impl Worker {
         own.unwrap_or_else(|| self.dice.random_range(0..SLOTS))
     }
 
-    fn new_holder(&mut self) -> HolderId {
+    pub fn new_holder(&mut self) -> HolderId {
         self.asked += 1;
         HolderId::new(format!("c{}.{}", self.number, self.asked)).expect("short")
     }
@@ -103,9 +131,7 @@ impl Worker {
         let by = self.new_holder();
         let (mut tries, ttl_ms) = (1, self.ttl_ms());
         loop {
-            let body = json!({"holder": by.as_str(), "ttl_ms": ttl_ms});
-            let what = What::Acquire { ttl_ms, limit: 1, wait: false };
-            let ended = self.change(episode, &by, name, what, "acquire", body, Duration::ZERO).await;
+            let ended = self.claim(episode, &by, name, ttl_ms, None).await;
             if let Ended::Held(token, _) = ended {
                 self.has.insert(slot, Has { name: name.clone(), by, token });
                 return;
@@ -121,17 +147,31 @@ impl Worker {
     async fn wait(&mut self, episode: u64, slot: usize, name: &LeaseName) {
         let (by, ttl_ms) = (self.new_holder(), self.ttl_ms());
         let wait = self.dice.random_range(Duration::from_millis(50)..LONGEST_WAIT);
-        let body = json!({"holder": by.as_str(), "ttl_ms": ttl_ms, "wait_ms": wait.as_millis() as u64});
-        let what = What::Acquire { ttl_ms, limit: 1, wait: true };
-        if let Ended::Held(token, _) = self.change(episode, &by, name, what, "acquire", body, wait).await {
+        if let Ended::Held(token, _) = self.claim(episode, &by, name, ttl_ms, Some(wait)).await {
             self.has.insert(slot, Has { name: name.clone(), by, token });
         }
     }
 
+    /// Claims a lease as its mode says.
+    pub async fn claim(
+        &mut self,
+        episode: u64,
+        by: &HolderId,
+        name: &LeaseName,
+        ttl_ms: u64,
+        wait: Option<Duration>,
+    ) -> Ended {
+        let (body, what) = self.mode(name).claim(by, ttl_ms, wait);
+        self.change(episode, by, name, what, "acquire", body, wait.unwrap_or_default()).await
+    }
+
     async fn renew(&mut self, episode: u64, slot: usize, has: &Has) {
         let what = What::Renew { token: has.token };
-        // Without a ttl of its own: it could be a shorter one, and take time away.
-        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
+        let mut body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
+        // A shorter ttl than before leaves the expiry where it is. Any finite one leaves an infinite lease infinite.
+        if self.dice.random_bool(0.5) {
+            body["ttl_ms"] = self.ttl_ms().into();
+        }
         let ended = self.change(episode, &has.by, &has.name, what, "renew", body, Duration::ZERO).await;
         if matches!(ended, Ended::Refused(code) if code == "lost") {
             self.has.remove(&slot);
@@ -140,9 +180,14 @@ impl Worker {
 
     async fn release(&mut self, episode: u64, slot: usize, has: &Has) {
         self.has.remove(&slot);
-        let what = What::Release { token: has.token };
-        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
-        self.change(episode, &has.by, &has.name, what, "release", body, Duration::ZERO).await;
+        self.give_back(episode, &has.by, &has.name, has.token).await;
+    }
+
+    /// Releases a grant.
+    pub async fn give_back(&mut self, episode: u64, by: &HolderId, name: &LeaseName, token: FencingToken) -> Ended {
+        let what = What::Release { token };
+        let body = json!({"holder": by.as_str(), "token": token.to_string()});
+        self.change(episode, by, name, what, "release", body, Duration::ZERO).await
     }
 
     async fn hand_over(&mut self, episode: u64, slot: usize, has: &Has) {
@@ -154,7 +199,7 @@ impl Worker {
         }
     }
 
-    async fn revoke(&mut self, episode: u64, name: &LeaseName) {
+    pub async fn revoke(&mut self, episode: u64, name: &LeaseName) {
         let by = self.new_holder();
         let ticket = self.world.book.lock().begin(episode, &by, name, What::Revoke);
         let (node, path) = (self.node(), format!("/v1/leases/{name}?reason=faults"));
@@ -206,10 +251,8 @@ impl Worker {
         self.end(ticket, name, answer, |value, _| match value["released"].as_bool() {
             Some(released) => Some(Ended::Changed(released)),
             None => {
-                let ttl_ms = value["ttl_ms"].as_u64()?;
-                // A claim of what one has can leave less than its ttl.
-                let left = value["expires_in_ms"].as_u64().unwrap_or(ttl_ms).min(ttl_ms);
-                Some(Ended::Held(token(&value)?, Some(left)))
+                // More than its ttl after a renewal with a shorter one, less after a claim of a lease that it has.
+                Some(Ended::Held(token(&value)?, value["expires_in_ms"].as_u64()))
             }
         })
     }
@@ -250,5 +293,26 @@ fn holders(lease: &Value) -> Option<Vec<(String, FencingToken)>> {
     if lease.is_null() || lease["state"].as_str()? != "active" {
         return Some(Vec::new());
     }
-    Some(vec![(lease["holder"].as_str()?.to_owned(), token(lease)?)])
+    // A counted lease lists its holders.
+    let held = lease["holders"].as_array().map_or(std::slice::from_ref(lease), Vec::as_slice);
+    held.iter().map(|lease| Some((lease["holder"].as_str()?.to_owned(), token(lease)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_of_a_counted_lease_tells_all_holders() {
+        let one = |holder: &str, token: &str| json!({"state": "active", "holder": holder, "token": token});
+        let told = |lease: &Value| -> Vec<String> {
+            holders(lease).expect("an answer").into_iter().map(|(holder, token)| format!("{holder} {token}")).collect()
+        };
+        let mut lease = one("a", "281474976710661");
+        assert_eq!(told(&lease), ["a 281474976710661"]);
+        lease["holders"] = json!([one("a", "281474976710661"), one("b", "281474976710668")]);
+        assert_eq!(told(&lease), ["a 281474976710661", "b 281474976710668"]);
+        lease["state"] = "expired".into();
+        assert!(told(&lease).is_empty());
+    }
 }

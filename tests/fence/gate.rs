@@ -159,3 +159,40 @@ async fn a_mark_is_kept_before_anything_is_written_and_a_gate_that_cannot_keep_i
         assert!(matches!(&refused, Refused::Failed(why) if why.contains("the disk is broken")), "{refused}");
     }
 }
+
+/// A disk that says when a mark is on its way, and takes it when it is told to.
+struct Slow {
+    began: std::sync::mpsc::Sender<()>,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Marks for Slow {
+    fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
+        Ok(Vec::new())
+    }
+
+    fn remember(&mut self, _: &str, _: HighWater) -> io::Result<()> {
+        self.began.send(()).expect("the test waits");
+        self.go_on.recv().map_err(io::Error::other)
+    }
+}
+
+#[tokio::test]
+async fn mark_counts_for_no_caller_before_it_is_kept() {
+    let ((began, begins), (go, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let gate = Gate::keeping(Slow { began, go_on }).expect("it recalls");
+    let enter = || {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.enter("a", token(5)).await.map(drop) })
+    };
+    let first = enter();
+    tokio::task::spawn_blocking(move || begins.recv()).await.unwrap().expect("the mark is on its way");
+    // The same holder comes once more while the disk works.
+    let mut second = enter();
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut second).await;
+    assert!(early.is_err(), "admitted under a mark that a power cut would lose: {early:?}");
+    assert_eq!(gate.highest("a"), HighWater::NONE);
+    go.send(()).expect("the disk waits");
+    first.await.unwrap().expect("its mark is kept");
+    second.await.unwrap().expect("the mark of both is kept");
+}

@@ -60,7 +60,9 @@ pub fn refusal(refusal: &Refusal) -> String {
         Refusal::TooManyLeases { max_leases } => format!("too many leases, at most {max_leases}"),
         Refusal::LimitDiffers { limit } => format!("its limit is {limit}"),
         Refusal::Lost(lost) => self::lost(lost),
+        Refusal::MetadataChanged { version } => format!("the metadata has version {version}"),
         Refusal::NoSuchWaiter => "no such waiter".to_string(),
+        Refusal::LeaseFull { max_bytes } => format!("lease full, at most {max_bytes} bytes"),
         Refusal::GrantedInThisEntry => "granted in this entry already".to_string(),
     }
 }
@@ -83,6 +85,7 @@ fn lease(lease: &Lease) -> String {
         ("limit", lease.limit as u64, lease.limit > 1),
         ("lock delay", lease.lock_delay_ms, lease.lock_delay_ms > 0),
         ("waiters", lease.waiters as u64, lease.waiters > 0),
+        ("metadata version", lease.metadata_version, lease.metadata_version > 0),
     ];
     for (what, value, _) in details.iter().filter(|(.., is_shown)| *is_shown) {
         write!(text, ", {what} {value}").expect("a string takes all");

@@ -28,7 +28,7 @@ type Failure = Box<dyn Error>;
 impl Transcript {
     pub fn new() -> Transcript {
         let position = FencingToken { term: 1, index: 0 };
-        Transcript { machine: Machine::new(Limits::default()), position, now: 0, open: None }
+        Transcript { machine: Machine::new(), position, now: 0, open: None }
     }
 
     fn propose(&mut self, command: Command) -> String {
@@ -128,6 +128,13 @@ fn machine_command(verb: &str, args: &mut ArgumentConsumer) -> Result<Command, F
         }
         "keep" => Command::KeepWaiting { waiters: vec![WaiterId { name: next(args)?, holder: next(args)? }] },
         "leave" => Command::LeaveQueue { waiter: WaiterId { name: next(args)?, holder: next(args)? } },
+        "metadata" => Command::UpdateMetadata {
+            name: next(args)?,
+            holder: next(args)?,
+            token: own_token(args)?,
+            version: key(args, "version")?.unwrap_or(0),
+            metadata: metadata(args)?,
+        },
         "tick" => Command::Tick,
         "limits" => Command::SetLimits(limits(args)?),
         _ => return Err(format!("unknown command {verb}").into()),
@@ -135,10 +142,7 @@ fn machine_command(verb: &str, args: &mut ArgumentConsumer) -> Result<Command, F
 }
 
 fn acquire(args: &mut ArgumentConsumer) -> Result<Acquire, Failure> {
-    let mut metadata = BTreeMap::new();
-    if let Some((name, value)) = args.take_key("metadata").and_then(|text| text.split_once('/')) {
-        metadata.insert(name.to_string(), value.to_string());
-    }
+    let metadata = metadata(args)?;
     Ok(Acquire {
         name: next(args)?,
         holder: next(args)?,
@@ -146,8 +150,16 @@ fn acquire(args: &mut ArgumentConsumer) -> Result<Acquire, Failure> {
         wait_ms: key(args, "wait")?,
         lock_delay_ms: key(args, "delay")?.unwrap_or(0),
         limit: key(args, "limit")?.unwrap_or(1),
-        metadata: Metadata::new(metadata)?,
+        metadata,
     })
+}
+
+fn metadata(args: &mut ArgumentConsumer) -> Result<Metadata, Failure> {
+    let mut metadata = BTreeMap::new();
+    if let Some((name, value)) = args.take_key("metadata").and_then(|text| text.split_once('/')) {
+        metadata.insert(name.to_string(), value.to_string());
+    }
+    Ok(Metadata::new(metadata)?)
 }
 
 fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure::api::{
     Acquire, Code, Event, EventId, Explanation, HandOver, Lease, Problem, Release, Released, RenewBatch, Renewed,
+    UpdateMetadata,
 };
 use tenure::client::{
     Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Patience, Remote,
@@ -113,6 +114,10 @@ impl Coordinator for Faulty {
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
         self.through(Coordinator::hand_over(&self.remote, name, hand_over, patience))
+    }
+
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
+        self.through(Coordinator::update_metadata(&self.remote, name, update, patience))
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {

@@ -11,7 +11,7 @@ use tenure::election::{
 use tenure::types::{HolderId, Metadata};
 
 use crate::cluster::{Cluster, NEVER, SOON, TTL, soon};
-use crate::steady::steady;
+use crate::steady::{safety, steady};
 
 steady!(
     of_two_candidates_one_leads,
@@ -85,7 +85,8 @@ async fn when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_tt
     let lost = soon(first.while_leading(std::future::pending::<()>())).await;
     assert_eq!(lost, Err(Loss::Unreachable));
     let second = soon(successor).await.expect("it did not panic");
-    assert!(!first.is_leader() && second.is_leader() && second.token() > first.token());
+    safety!(!first.is_leader() && second.token() > first.token(), "{first:?} and then {second:?}");
+    assert!(second.is_leader());
     assert!(died.elapsed() > TTL / 2, "the last renewal was at most about a third of the ttl ago");
     assert!(died.elapsed() < TTL + Duration::from_secs(5), "{:?}", died.elapsed());
 }
@@ -99,7 +100,7 @@ async fn after_a_resignation_the_successor_leads_at_once() {
     assert_eq!(first.resign().await, Ok(true));
     assert!(!first.is_leader());
     let second = soon(successor).await.expect("it did not panic");
-    assert!(second.token() > first.token());
+    safety!(second.token() > first.token(), "{second:?} after {first:?}");
     assert_eq!(first.resign().await, Ok(false), "nothing to give back");
 }
 
@@ -112,7 +113,8 @@ async fn leadership_is_handed_over_to_the_candidate_that_is_named() {
     assert!(matches!(nobody, Err(ResignError::Call(_))) && first.is_leader(), "{nobody:?}");
     assert_eq!(first.hand_over(Some(HolderId::new("c").expect("valid"))).await, Ok(true));
     let second = soon(c).await.expect("it did not panic");
-    assert!(second.is_leader() && second.token() > first.token() && !first.is_leader());
+    safety!(second.token() > first.token() && !first.is_leader(), "{first:?} and then {second:?}");
+    assert!(second.is_leader());
     assert!(!b.is_finished());
     second.resign().await.expect("it answers");
     assert!(soon(b).await.expect("it did not panic").is_leader());
@@ -154,7 +156,8 @@ async fn whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_
     // It has not heard of it yet, unless it renewed just now.
     let refused = first.establish(|_| async { Ok::<_, &str>(()) }).await;
     assert_eq!(refused, Err(EstablishError::Lost(Loss::Revoked)));
-    assert!(!first.is_leader() && second.is_leader());
+    safety!(!first.is_leader(), "{first:?} was revoked");
+    assert!(second.is_leader());
     let leader = a.current().await.expect("it answers").leader.expect("a leader");
     assert_eq!((leader.token, leader.is_established), (second.token(), false));
 }
@@ -173,7 +176,7 @@ async fn an_observer_sees_leaders_in_the_order_of_their_tokens() {
         seen.push(leader.token);
         leadership.resign().await.expect("it answers");
     }
-    assert!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
+    safety!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
 }
 
 async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_one() {

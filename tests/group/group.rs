@@ -3,19 +3,21 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tenure::api::Code;
+use tenure::api::{Acquire, Code, TtlMs, UpdateMetadata};
 use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
 use tenure::group::{Group, GroupChange, GroupError, MemberOptions, Membership};
-use tenure::types::Metadata;
+use tenure::types::{HolderId, LeaseName, Metadata};
 
 use crate::cluster::{Cluster, NEVER, TTL, soon, until};
-use crate::steady::steady;
+use crate::steady::{steady, strict};
 
+strict!(a_group_has_1000_members_and_no_more);
 steady!(
     who_joins_and_leaves_is_seen_at_once_by_all,
     a_member_that_crashed_is_gone_for_the_others_after_its_ttl_and_at_once_for_itself,
     a_snapshot_has_oneself_and_those_that_are_ready,
     a_group_that_missed_events_reads_its_list_again,
+    late_requests_do_not_undo_readiness,
     an_id_is_one_members_and_other_leases_are_nobodys_members,
     a_lease_of_the_group_is_acquired_only_where_it_belongs,
     a_manager_that_is_dropped_gives_everything_back_though_its_leases_ask_the_group,
@@ -110,6 +112,24 @@ async fn a_group_that_missed_events_reads_its_list_again() {
     group.close().await;
 }
 
+async fn late_requests_do_not_undo_readiness() {
+    let cluster = Cluster::start().await;
+    let (a, remote) = (join(&cluster.manager("a"), options("a").ready(false)).await, cluster.remote());
+    let name = LeaseName::new("workers:a").expect("a name");
+    let before = remote.get(&name).await.expect("it is held");
+    a.set_ready(true).await.expect("it is told");
+
+    let metadata = Metadata::new(before.metadata).expect("it was accepted before");
+    let (holder, token, version) = (HolderId::new("a").expect("a holder"), before.token, before.metadata_version);
+    let update = UpdateMetadata { holder: holder.clone(), token, version, metadata: metadata.clone() };
+    let refused = remote.update_metadata(&name, &update).await.expect_err("it replaces an older version");
+    assert!(matches!(refused, CallError::Refused(problem) if problem.metadata_version == Some(version + 1)));
+    let claim = Acquire { metadata, ttl_ms: Some(TtlMs::Millis(100)), ..Acquire::new(holder) };
+    let after = remote.acquire(&name, &claim).await.expect("it holds the lease");
+    assert_eq!((after.metadata["tenure.ready"].as_str(), after.token), ("true", token));
+    assert!(a.refresh().await.is_ok() && a.snapshot().me.expect("a member").is_ready);
+}
+
 async fn an_id_is_one_members_and_other_leases_are_nobodys_members() {
     let cluster = Cluster::start().await;
     let manager = cluster.manager("a");
@@ -165,4 +185,27 @@ async fn a_manager_that_is_dropped_gives_everything_back_though_its_leases_ask_t
     }
     let shard = soon(other.lease("shard").expect("valid").guard(Wait::UpTo(Duration::from_secs(60)))).await;
     shard.expect("it was released").release().await.expect("it answers");
+}
+
+async fn a_group_has_1000_members_and_no_more() {
+    let cluster = Cluster::start().await;
+    let remote = &cluster.remote();
+    // As members of other processes look from here.
+    let others = (1..1_000).map(|number| {
+        let name = LeaseName::new(format!("workers:{number:03}")).expect("valid");
+        let metadata =
+            [("tenure.weight", "1"), ("tenure.ready", "true")].map(|(key, value)| (key.into(), value.into()));
+        let metadata = Metadata::new(metadata.into()).expect("it fits");
+        let ttl_ms = Some(TtlMs::Infinite);
+        let holder = HolderId::new("other").expect("valid");
+        let claim = Acquire { holder, ttl_ms, wait_ms: None, lock_delay_ms: None, limit: None, metadata };
+        async move { remote.acquire(&name, &claim).await }
+    });
+    soon(futures_util::future::try_join_all(others)).await.expect("all are there");
+    let a = join(&cluster.manager("a"), options("a")).await;
+    assert_eq!(ids(&a).len(), 1_000);
+    let one_more = soon(Group::join(&cluster.manager("b"), "workers", options("b"))).await.err();
+    assert!(matches!(one_more, Some(GroupError::Full { members: 1_000 })), "{one_more:?}");
+    assert_eq!(a.leave().await, Ok(true));
+    join(&cluster.manager("b"), options("b")).await.leave().await.expect("there is room again");
 }

@@ -11,7 +11,7 @@ use tenure::semaphore::{Semaphore, SemaphoreError};
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, SOON, TTL, soon};
-use crate::steady::steady;
+use crate::steady::{safety, steady};
 
 steady!(
     never_are_more_than_n_in_it_though_many_want_to,
@@ -52,8 +52,11 @@ async fn never_are_more_than_n_in_it_though_many_want_to() {
         }
     }
     let tokens: Vec<_> = soon(tasks.join_all()).await.into_iter().flatten().collect();
-    assert_eq!(most.load(Ordering::SeqCst), PERMITS, "as many as may, and no more");
-    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), 4 * 3 * 3, "a token of its own for each permit");
+    let most = most.load(Ordering::SeqCst);
+    safety!(most <= PERMITS, "{most} permits at once, of {PERMITS}");
+    assert_eq!(most, PERMITS, "as many as may");
+    let distinct = tokens.iter().collect::<BTreeSet<_>>().len();
+    safety!(distinct == 4 * 3 * 3, "{distinct} different tokens for {} permits", 4 * 3 * 3);
 }
 
 async fn permits_of_one_process_are_counted_one_by_one() {
@@ -62,7 +65,7 @@ async fn permits_of_one_process_are_counted_one_by_one() {
     assert_eq!(semaphore.available().await, Ok(2));
     let first = semaphore.acquire(Wait::No).await.expect("free");
     let second = semaphore.acquire(Wait::No).await.expect("free");
-    assert!(second.token() > first.token());
+    safety!(second.token() > first.token(), "{second:?} after {first:?}");
     let third = semaphore.acquire(Wait::No).await;
     assert!(matches!(third, Err(SemaphoreError::Call(CallError::Refused(problem))) if problem.code == Code::Held));
     let tokens: Vec<_> =
@@ -70,7 +73,7 @@ async fn permits_of_one_process_are_counted_one_by_one() {
     assert_eq!((tokens, semaphore.available().await), (vec![first.token(), second.token()], Ok(0)));
     drop(first);
     let next = semaphore.acquire(Wait::UpTo(SOON)).await.expect("what is dropped is released");
-    assert!(next.token() > second.token());
+    safety!(next.token() > second.token(), "{next:?} after {second:?}");
 }
 
 async fn another_number_of_permits_is_refused_as_such() {
@@ -90,5 +93,5 @@ async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dea
     assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "it is renewed");
     faults.cut_off(true);
     let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it lapses");
-    assert!(!first.is_held() && second.token() > first.token());
+    safety!(!first.is_held() && second.token() > first.token(), "{first:?}, and then {second:?}");
 }

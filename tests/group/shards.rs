@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::client::LeaseOptions;
-use tenure::group::{Group, MemberOptions, Membership, Shard, Shards};
+use tenure::group::{Group, GroupError, MemberOptions, Membership, Shard, Shards};
 use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
 use crate::cluster::{Cluster, TTL, soon, until};
-use crate::steady::steady;
+use crate::steady::{safety, steady, strict};
 
+strict!(ten_thousand_shards_are_kept_and_no_more);
 steady!(
     shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice,
     work_that_ends_or_panics_is_begun_again_and_work_that_will_not_end_is_dropped,
@@ -103,11 +104,8 @@ async fn shards_move_to_a_joiner_and_back_drained_and_never_worked_on_twice() {
     assert!(board.lock().expect("fine").working.is_empty(), "stop waits for the work");
     soon(shards_of_a.stop()).await;
     let board = board.lock().expect("fine");
-    assert_eq!(
-        (board.wrong.as_slice(), board.drained),
-        ([].as_slice(), 12 + 12),
-        "each was left once by a and once by b"
-    );
+    safety!(board.wrong.is_empty(), "{:?}", board.wrong);
+    assert_eq!(board.drained, 12 + 12, "each was left once by a and once by b");
 }
 
 async fn work_that_ends_or_panics_is_begun_again_and_work_that_will_not_end_is_dropped() {
@@ -136,4 +134,19 @@ async fn work_that_ends_or_panics_is_begun_again_and_work_that_will_not_end_is_d
     soon(shards.stop()).await;
     let name = LeaseName::new("stubborn").expect("valid");
     assert!(cluster.remote().explain(&name, None).await.expect("it answers").held.is_empty(), "it was released");
+}
+
+async fn ten_thousand_shards_are_kept_and_no_more() {
+    let cluster = Cluster::start().await;
+    // Nothing is placed on a member that is not ready, so no lease is asked for.
+    let options = MemberOptions::new("a").ttl(TTL).ready(false);
+    let a = soon(Group::join(&cluster.manager("a"), "workers", options)).await.expect("it joins");
+    let keep = |count: usize| {
+        let names = (0..count).map(|n| LeaseName::new(format!("shard-{n}")).expect("valid"));
+        a.keep_assigned(names, LeaseOptions::new(), |_| std::future::pending())
+    };
+    let shards = keep(10_000).expect("it is at the bound");
+    soon(shards.stop()).await;
+    let refused = keep(10_001).err();
+    assert!(matches!(refused, Some(GroupError::TooManyShards { shards: 10_001 })), "{refused:?}");
 }

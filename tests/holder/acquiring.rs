@@ -8,6 +8,7 @@ use tenure::testing::Line;
 use tenure::types::HolderId;
 use tokio::time::Instant;
 
+use crate::steady::safety;
 use crate::world::{LONG, OPERATION, TTL, World, over_both_ways, short, until};
 
 over_both_ways!(
@@ -17,6 +18,7 @@ over_both_ways!(
     all_handles_of_a_name_are_one_lease,
     an_acquire_without_an_answer_is_unknown_and_not_held,
     an_acquire_that_is_given_up_leaves_nothing_held,
+    acquire_dropped_on_its_way_leaves_nothing_held,
     without_a_cluster_acquire_ends_within_its_timeout,
     wait_up_to_ends_with_the_wait,
     wait_for_ttl_outlasts_a_holder_that_died,
@@ -115,6 +117,24 @@ async fn an_acquire_that_is_given_up_leaves_nothing_held(world: &World) {
     third.manager.lease("job").expect("a name").acquire(Wait::UpTo(LONG)).await.expect("nobody holds it");
     assert!(begun.elapsed() < Duration::from_secs(5), "long before the default ttl: {:?}", begun.elapsed());
     assert!(!lease.is_held());
+}
+
+/// The claim can reach the cluster after its caller has given up. The manager must not take the lease for free before that.
+async fn acquire_dropped_on_its_way_leaves_nothing_held(world: &World) {
+    const DROPS: u32 = 30;
+    let (one, other) = (world.holder(), world.holder());
+    for drop in 0..DROPS {
+        let (name, wait) = (format!("job-{drop}"), [Wait::No, Wait::UpTo(LONG)][drop as usize % 2]);
+        let lease = one.manager.lease(&name).expect("a name");
+        // `0`: the claim is sent, and nothing more.
+        let given_up = tokio::time::timeout(Duration::from_micros(300) * drop, lease.acquire(wait)).await;
+        if given_up.is_ok() {
+            lease.release().await.expect("an answer");
+        }
+        let next = other.manager.lease(&name).expect("a name");
+        let granted = next.acquire(Wait::UpTo(Duration::from_secs(5))).await;
+        assert!(granted.is_ok(), "long before the default ttl, drop {drop}: {granted:?}");
+    }
 }
 
 async fn without_a_cluster_acquire_ends_within_its_timeout(world: &World) {
@@ -252,6 +272,7 @@ async fn two_concurrent_acquires_have_one_holder(world: &World) {
         });
         let ended = futures_util::future::join_all(claims).await;
         let held = ended.iter().filter(|ended| ended.is_ok()).count();
+        safety!(held <= 1, "{held} holders: {ended:?}");
         assert_eq!(held, 1, "{ended:?}");
         let refused = ended.iter().filter_map(|ended| ended.as_ref().err());
         assert!(refused.clone().all(|error| code(error) == Some(Code::Held)), "{:?}", refused.collect::<Vec<_>>());

@@ -22,7 +22,16 @@ async fn leases_are_held_by_default() {
 }
 
 #[tokio::test]
-async fn what_is_marked_as_held_elsewhere_is_lost_and_refused_until_it_is_marked_as_held() {
+async fn a_lease_is_named_by_text_or_by_its_name() {
+    let manager = FakeCluster::new().manager();
+    let lease = manager.lease("job").expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    let same = manager.lease(lease.name()).expect("a name");
+    assert_eq!(same.token(), Some(token));
+}
+
+#[tokio::test]
+async fn what_is_held_elsewhere_is_refused_until_it_is_free() {
     let cluster = FakeCluster::new();
     let manager = cluster.manager();
     let lease = manager.lease("job").expect("a name");
@@ -38,7 +47,7 @@ async fn what_is_marked_as_held_elsewhere_is_lost_and_refused_until_it_is_marked
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
-    cluster.mark_held("job");
+    cluster.mark_free("job");
     assert!(waiting.await.expect("it ends").is_ok());
 }
 
@@ -71,7 +80,7 @@ async fn refusals_and_unknown_outcomes_can_be_played() {
     assert_eq!(code(&lease.acquire(Wait::No).await.expect_err("refused")), Some(Code::QueueFull));
     cluster.unknown("job");
     assert!(matches!(lease.acquire(Wait::No).await, Err(CallError::Unknown { .. })));
-    cluster.mark_held("job");
+    cluster.mark_free("job");
     assert!(lease.acquire(Wait::No).await.is_ok());
     cluster.unknown("job");
     assert!(matches!(lease.release().await, Err(CallError::Unknown { .. })));

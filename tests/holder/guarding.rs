@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{Wait, WithError};
+use tenure::client::{ManagerOptions, Wait, WithError};
+use tenure::testing::ManualClock;
 
 use crate::acquiring::code;
-use crate::world::{LONG, World, over_both_ways, until};
+use crate::steady::safety;
+use crate::world::{LONG, TTL, World, over_both_ways, short, until};
 
 over_both_ways!(
     with_returns_what_the_work_returns_and_releases,
@@ -17,6 +19,7 @@ over_both_ways!(
     a_guard_dropped_outside_a_runtime_gives_back,
     work_that_is_dropped_gives_back,
     a_guard_that_was_lost_says_so,
+    work_is_not_polled_after_the_deadline,
 );
 
 async fn with_returns_what_the_work_returns_and_releases(world: &World) {
@@ -48,7 +51,8 @@ async fn guards_of_one_process_exclude_each_other(world: &World) {
         let (lease, inside) = (holder.manager.lease("job").expect("a name"), inside.clone());
         async move {
             let done = lease.with(Wait::UpTo(LONG), |lease| async move {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                let others = inside.fetch_add(1, Ordering::SeqCst);
+                safety!(others == 0, "{others} others work");
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 (n, lease.token().expect("it is held"))
@@ -60,7 +64,7 @@ async fn guards_of_one_process_exclude_each_other(world: &World) {
     let mut tokens: Vec<_> = done.iter().map(|(_, token)| *token).collect();
     tokens.sort();
     tokens.dedup();
-    assert_eq!(tokens.len(), 5, "each with a grant of its own: {done:?}");
+    safety!(tokens.len() == 5, "two grants have the same token: {done:?}");
     let guard = holder.manager.acquire_or_none("job").await.expect("an answer").expect("it is free");
     assert!(holder.manager.acquire_or_none("job").await.expect("an answer").is_none());
     drop(guard);
@@ -90,4 +94,29 @@ async fn a_guard_that_was_lost_says_so(world: &World) {
     assert_eq!(guard.check().await, Ok(false));
     assert!(!guard.is_held());
     assert_eq!(guard.release().await, Ok(false));
+}
+
+/// A process that was stopped goes on in the middle of its work. Nothing has told the guard of the loss yet: only its own look
+/// at the clock stops the next step.
+async fn work_is_not_polled_after_the_deadline(world: &World) {
+    let clock = ManualClock::new();
+    let holder = world.holder_with(ManagerOptions::new().clock(Arc::new(clock.clone())));
+    let lease = holder.manager.lease_with("job", short()).expect("a name");
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    let polls = AtomicUsize::new(0);
+    let mut working = std::pin::pin!(guard.while_held(std::future::poll_fn(|_| {
+        polls.fetch_add(1, Ordering::SeqCst);
+        std::task::Poll::<()>::Pending
+    })));
+    for step in 1..=3 {
+        assert!(futures_util::poll!(&mut working).is_pending());
+        assert_eq!(polls.load(Ordering::SeqCst), step);
+    }
+    clock.advance(TTL);
+    // In the same poll of this test: no other task has run on this thread since.
+    let late = futures_util::poll!(&mut working);
+    safety!(polls.load(Ordering::SeqCst) == 3, "the work ran after the deadline");
+    assert!(late.is_pending(), "the reason is not known yet");
+    assert!(working.await.is_err());
+    safety!(polls.load(Ordering::SeqCst) == 3, "the work ran after the loss");
 }

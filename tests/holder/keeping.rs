@@ -27,7 +27,7 @@ async fn one_request_renews_all_that_is_held(world: &World) {
     const LEASES: usize = 200;
     let mut leases = Vec::new();
     for n in 0..LEASES {
-        leases.push(holder.manager.lease_with(&format!("job-{n}"), short().ttl(TTL * 4)).expect("a name"));
+        leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(TTL * 4)).expect("a name"));
     }
     let acquired = futures_util::future::join_all(leases.iter().map(|lease| lease.acquire(Wait::No))).await;
     assert!(acquired.iter().all(Result::is_ok));

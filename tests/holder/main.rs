@@ -6,6 +6,7 @@ mod faking;
 mod freezer;
 mod guarding;
 mod keeping;
+mod late_answers;
 mod listening;
 mod losing;
 mod releasing;

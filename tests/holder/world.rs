@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tempfile::TempDir;
 use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
 use tenure::config::MemberConfig;
@@ -100,9 +101,7 @@ impl World {
 
     pub async fn end(self) {
         self.stop.cancel();
-        for node in self.nodes {
-            node.shutdown().await;
-        }
+        join_all(self.nodes.iter().map(Node::shutdown)).await;
     }
 }
 

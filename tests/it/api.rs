@@ -1,14 +1,17 @@
 //! The API of a real node, over a real socket: one node is a whole cluster here.
 
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, SOON, read};
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(
+strict!(
     a_lease_from_claim_to_release,
     every_transition_is_watched_once_wherever_the_stream_is_resumed,
     a_list_is_the_same_in_small_pages,
+    pages_and_batches_with_much_metadata_stay_small,
+    a_read_of_one_name_shows_a_thousand_and_counts_the_others,
     who_hangs_up_while_waiting_gives_up_its_place,
 );
 
@@ -114,6 +117,82 @@ async fn a_list_is_the_same_in_small_pages() {
     }
     let expected: Vec<String> = (0..7).map(|number| format!("job-{number}")).collect();
     assert_eq!(names, expected);
+    cluster.end().await;
+}
+
+async fn pages_and_batches_with_much_metadata_stay_small() {
+    const LEASES: usize = 600;
+    let cluster = Cluster::start().await;
+    let claims = (0..LEASES).map(|number| {
+        let (cluster, name) = (&cluster, format!("large-{number:03}"));
+        async move {
+            let claim = json!({"holder": "h", "metadata": {"text": "x".repeat(4_000)}});
+            let (status, lease) = cluster.post(&format!("/v1/leases/{name}/acquire"), claim).await;
+            assert_eq!(status, 200, "{lease}");
+            json!({"name": name, "token": lease["token"]})
+        }
+    });
+    let leases: Vec<Value> = futures_util::stream::iter(claims).buffered(50).collect().await;
+    let (mut names, mut cursor, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let (status, page) = cluster.get(&format!("/v1/leases?prefix=large-&limit=1000{cursor}")).await;
+        assert!(status == 200 && page.to_string().len() < 2 << 20, "{status}, {} bytes", page.to_string().len());
+        pages += 1;
+        let listed = page["leases"].as_array().expect("a list");
+        names.extend(listed.iter().map(|lease| lease["name"].as_str().expect("a name").to_owned()));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    let expected: Vec<String> = (0..LEASES).map(|number| format!("large-{number:03}")).collect();
+    assert_eq!((names, pages), (expected, 3));
+    let (status, renewed) = cluster.post("/v1/renew", json!({"holder": "h", "leases": leases})).await;
+    let results = renewed["results"].as_array().expect("a list");
+    assert!(status == 200 && results.len() == LEASES && renewed.to_string().len() < 1 << 20, "{status}");
+    let kept = |result: &Value| result["lease"]["renewals"] == 1 && result["lease"].get("metadata").is_none();
+    assert!(results.iter().all(kept), "{}", results[0]);
+    let (_, lease) = cluster.get("/v1/leases/large-000").await;
+    assert_eq!(lease["metadata"]["text"].as_str().map(str::len), Some(4_000), "the lease has it all the same");
+    cluster.end().await;
+}
+
+async fn a_read_of_one_name_shows_a_thousand_and_counts_the_others() {
+    const MANY: usize = 1_001;
+    let cluster = Cluster::start().await;
+    let claims = (0..MANY).map(|number| {
+        let claim = json!({"holder": format!("h-{number}"), "limit": MANY});
+        cluster.post("/v1/leases/pool/acquire", claim)
+    });
+    let held: Vec<(u16, Value)> = futures_util::stream::iter(claims).buffer_unordered(4).collect().await;
+    assert!(held.iter().all(|(status, _)| *status == 200), "{held:?}");
+    let waits: Vec<_> = (0..MANY)
+        .map(|number| {
+            let claim = json!({"holder": format!("w-{number}"), "limit": MANY, "wait_ms": 60000});
+            let request = cluster.client.post(cluster.url("/v1/leases/pool/acquire")).json(&claim);
+            tokio::spawn(async move {
+                let send = || request.try_clone().expect("its body is no stream").send();
+                while send().await.expect("an answer").status() == 429 {}
+            })
+        })
+        .collect();
+    let all_wait = async { while cluster.get("/v1/leases/pool").await.1["waiters"] != json!(MANY) {} };
+    tokio::time::timeout(SOON, all_wait).await.expect("all of them wait");
+
+    let count = |list: &Value| list.as_array().map(Vec::len);
+    let (_, lease) = cluster.get("/v1/leases/pool").await;
+    assert_eq!(count(&lease["holders"]), Some(1_000));
+    let cursor = lease["holders_cursor"].as_str().expect("there is one more");
+    let (_, rest) = cluster.get(&format!("/v1/leases?prefix=pool&state=active&cursor={cursor}")).await;
+    assert_eq!((count(&rest["leases"]), &rest["cursor"]), (Some(1), &Value::Null));
+    let (_, explanation) = cluster.get("/v1/leases/pool/explain?holder=w-7").await;
+    assert_eq!((count(&explanation["held"]), &explanation["holders"]), (Some(1_000), &json!(MANY)));
+    assert_eq!(explanation["standing"]["status"], "waits");
+    let summary = explanation["summary"].as_str().expect("text");
+    assert!(summary.starts_with("held by 1001 of at most 1001; 1001 waiting"), "{summary}");
+    let (_, queue) = cluster.get("/v1/leases/pool/queue").await;
+    assert_eq!((count(&queue["waiters"]), &queue["total"]), (Some(1_000), &json!(MANY)));
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
     cluster.end().await;
 }
 

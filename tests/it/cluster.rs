@@ -4,7 +4,9 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tenure::http::Settings;
+use tenure::node::NodeBuilder;
 
 use super::served::Served;
 
@@ -33,10 +35,28 @@ impl Cluster {
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Cluster {
         let mut settings = Settings::new(1);
         change(&mut settings);
+        Cluster::connect(Served::start(settings.clone()).await, &settings).await
+    }
+
+    /// With settings of the node that are changed.
+    pub async fn start_node(change: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Cluster {
+        let settings = Settings::new(1);
+        let data = TempDir::new().expect("a folder");
+        Cluster::connect(Served::start_on(data, settings.clone(), change).await, &settings).await
+    }
+
+    /// Ends the node in order and starts it again, at another address.
+    pub async fn restart(self, change: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Cluster {
+        let settings = Settings::new(1);
+        let data = self.served.end().await;
+        Cluster::connect(Served::start_on(data, settings.clone(), change).await, &settings).await
+    }
+
+    async fn connect(served: Served, settings: &Settings) -> Cluster {
         // No connection is used that the listener is about to close for having been idle.
         let client = reqwest::Client::builder().pool_idle_timeout(settings.head_timeout / 2);
         let client = client.build().expect("plain options");
-        let cluster = Cluster { served: Served::start(settings).await, client };
+        let cluster = Cluster { served, client };
         // From here on the client has a connection.
         assert_eq!(cluster.get("/readyz").await.0, 200);
         cluster
@@ -61,7 +81,7 @@ impl Cluster {
     }
 
     pub async fn end(self) {
-        self.served.node.shutdown().await;
+        self.served.end().await;
     }
 }
 

@@ -1,27 +1,33 @@
 //! The public listener at its edges. None of these needs a node: they are decided before one is asked.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use reqwest::{Client, Response, StatusCode};
-use tenure::api::{Code, MAX_BODY_BYTES, Problem};
+use serde_json::json;
+use tenure::api::{Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Problem};
 use tenure::http::{self, NodeSlot, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::steady::steady;
+use crate::steady::{steady, strict};
 
 steady!(
+    a_client_that_dawdles_loses_its_connection,
+    a_connection_too_many_is_told_so_and_the_others_stay,
+    asked_to_stop_it_closes_idle_connections_and_ends,
+);
+strict!(
     before_its_node_has_started_the_listener_is_alive_and_not_ready,
     paths_and_methods_that_are_not_there_are_problems_too,
     a_body_must_be_json_of_a_bounded_size,
     a_body_without_a_length_is_bounded_too,
-    a_client_that_dawdles_loses_its_connection,
-    a_connection_too_many_is_told_so_and_the_others_stay,
-    asked_to_stop_it_closes_idle_connections_and_ends,
+    values_are_taken_up_to_their_bounds,
+    bodies_are_taken_up_to_their_bounds,
 );
 
 /// Long enough that only a hang exceeds it.
@@ -56,6 +62,10 @@ impl Listener {
     async fn post(&self, content_type: &str, body: impl Into<reqwest::Body>) -> Response {
         let request = Client::new().post(self.url("/v1/leases/a/acquire")).header("content-type", content_type);
         request.body(body).send().await.expect("an answer")
+    }
+
+    async fn post_to(&self, path: &str, body: serde_json::Value) -> (StatusCode, Code) {
+        code_of(Client::new().post(self.url(path)).json(&body).send().await.expect("an answer")).await
     }
 
     async fn connect(&self) -> TcpStream {
@@ -112,10 +122,16 @@ async fn a_body_must_be_json_of_a_bounded_size() {
         let response = listener.post(content_type, r#"{"holder":"h"}"#).await;
         assert_eq!(code_of(response).await, (StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::UnsupportedMediaType));
     }
-    for body in ["", "{", r#"{"holder":"h","ttl":1}"#, r#"{"holder":"h"} x"#] {
+    let array = r#"["x",5000,0,0,1,{}]"#;
+    let fraction = r#"{"holder":"h","wait_ms":1262.5}"#;
+    for body in ["", "{", array, fraction, r#"{"holder":"h","ttl":1}"#, r#"{"holder":"h"} x"#] {
         let response = listener.post("application/json", body).await;
         assert_eq!(code_of(response).await, (StatusCode::BAD_REQUEST, Code::Invalid), "{body}");
     }
+    // It is parsed, and there is no node to ask.
+    let integers = r#"{"holder":"h","ttl_ms":1262.0,"wait_ms":1262.0,"lock_delay_ms":1e3,"limit":1.0}"#;
+    let response = listener.post("application/json", integers).await;
+    assert_eq!(code_of(response).await, (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady));
     let response = listener.post("application/json", vec![b' '; MAX_BODY_BYTES + 1]).await;
     assert_eq!(code_of(response).await, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge));
 }
@@ -132,6 +148,63 @@ async fn a_body_without_a_length_is_bounded_too() {
     let mut answer = [0; 32];
     let read = tokio::time::timeout(SOON, stream.read(&mut answer)).await.expect("in time").expect("an answer");
     assert!(answer[..read].starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer[..read]));
+}
+
+/// What is taken finds no node to ask.
+const TAKEN: (StatusCode, Code) = (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady);
+const INVALID: (StatusCode, Code) = (StatusCode::BAD_REQUEST, Code::Invalid);
+
+async fn values_are_taken_up_to_their_bounds() {
+    let listener = Listener::start(|_| {}).await;
+    for (bytes, expected) in [(200, TAKEN), (201, INVALID)] {
+        let (name, holder) = ("n".repeat(bytes), "h".repeat(bytes));
+        let lease = format!("/v1/leases/{name}");
+        assert_eq!(code_of(listener.get(&lease).await).await, expected, "a name of {bytes} bytes");
+        let claim = listener.post_to(&format!("{lease}/acquire"), json!({"holder": "h"})).await;
+        assert_eq!(claim, expected, "a claim of a name of {bytes} bytes");
+        let claim = listener.post_to("/v1/leases/a/acquire", json!({"holder": holder})).await;
+        assert_eq!(claim, expected, "a holder of {bytes} bytes");
+        let renewal = json!({"holder": "h", "leases": [{"name": name, "token": "1"}]});
+        assert_eq!(listener.post_to("/v1/renew", renewal).await, expected, "a renewal of a name of {bytes} bytes");
+    }
+    for (entries, bytes, expected) in [(32, 4_096, TAKEN), (33, 4_096, INVALID), (32, 4_097, INVALID)] {
+        let value = |number: usize| if number == 0 { "v".repeat(bytes - 2 * entries) } else { String::new() };
+        let metadata: BTreeMap<String, String> =
+            (0..entries).map(|number| (format!("{number:02}"), value(number))).collect();
+        let claim = listener.post_to("/v1/leases/a/acquire", json!({"holder": "h", "metadata": metadata})).await;
+        assert_eq!(claim, expected, "metadata of {entries} entries and {bytes} bytes");
+    }
+    for (limit, expected) in [(1, TAKEN), (1_000, TAKEN), (0, INVALID), (1_001, INVALID)] {
+        let page = listener.get(&format!("/v1/leases?limit={limit}")).await;
+        assert_eq!(code_of(page).await, expected, "a page of {limit}");
+    }
+}
+
+async fn bodies_are_taken_up_to_their_bounds() {
+    let listener = Listener::start(|_| {}).await;
+    let renewal = r#"{"holder":"h","leases":[{"name":"a","token":"1"}]}"#;
+    for (path, json, max) in
+        [("/v1/leases/a/acquire", r#"{"holder":"h"}"#, MAX_LEASE_BODY_BYTES), ("/v1/renew", renewal, MAX_BODY_BYTES)]
+    {
+        for (bytes, expected) in [(max, TAKEN), (max + 1, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge))] {
+            let body = json.to_owned() + &" ".repeat(bytes - json.len());
+            let with_length = format!("content-length: {bytes}\r\n\r\n{body}");
+            let chunked = format!("transfer-encoding: chunked\r\n\r\n{bytes:x}\r\n{body}\r\n0\r\n\r\n");
+            for rest in [with_length, chunked] {
+                let mut stream = listener.connect().await;
+                let head = format!(
+                    "POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                );
+                stream.write_all(format!("{head}{rest}").as_bytes()).await.expect("it takes the body");
+                let answer = read_to_end(&mut stream).await;
+                let (_, problem) = answer.split_once("\r\n\r\n").expect("a whole answer");
+                let problem: Problem = serde_json::from_str(problem).expect("a problem");
+                let (status, code) = expected;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {}", status.as_u16())), "{path}, {bytes}: {answer}");
+                assert_eq!(problem.code, code, "{path}, {bytes}: {answer}");
+            }
+        }
+    }
 }
 
 async fn a_client_that_dawdles_loses_its_connection() {

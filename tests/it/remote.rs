@@ -1,27 +1,27 @@
 //! The remote client against nodes that answer in every way a node can.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::api::{Acquire, Code, EventId, Problem, Release};
+use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, TtlMs};
 use tenure::client::{CallError, Remote};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::steady::steady;
+use crate::steady::{steady, strict};
 
-steady!(
-    the_next_node_is_asked_when_one_is_gone_or_has_no_leader,
+steady!(the_next_node_is_asked_when_one_is_gone_or_has_no_leader, a_wait_goes_on_at_the_next_node_when_its_own_hangs,);
+strict!(
     without_any_node_nothing_was_done,
     a_refusal_is_final,
-    a_release_whose_answer_is_lost_is_unknown_and_not_sent_again,
+    a_release_whose_answer_is_lost_is_sent_again,
     a_claim_whose_answer_is_lost_is_sent_again,
     a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown,
     a_watch_goes_on_behind_the_last_event_when_its_connection_breaks,
+    handover_whose_answer_is_lost_is_not_repeated,
 );
 
 const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
@@ -30,32 +30,41 @@ const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
 /// the connection.
 struct Node {
     address: String,
-    asked: Arc<AtomicUsize>,
+    /// The first line of each request.
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Node {
     async fn start(answers: Vec<String>) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = asked.clone();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let asked = requests.clone();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                read_request(&mut stream).await;
-                let number = count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
+                let line = read_request(&mut stream).await;
+                let number = {
+                    let mut asked = asked.lock().expect("no panic");
+                    asked.push(line);
+                    (asked.len() - 1).min(answers.len() - 1)
+                };
                 let _ = stream.write_all(answers[number].as_bytes()).await;
             }
         });
-        Node { address, asked }
+        Node { address, requests }
     }
 
     fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+        self.requests.lock().expect("no panic").len()
+    }
+
+    fn request(&self, number: usize) -> String {
+        self.requests.lock().expect("no panic")[number].clone()
     }
 }
 
-/// Reads a head, and the body that it announces.
-async fn read_request(stream: &mut TcpStream) {
+/// Reads a head, and the body that it announces. Returns the first line.
+async fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut piece = [0; 1024];
     loop {
@@ -67,7 +76,7 @@ async fn read_request(stream: &mut TcpStream) {
             (body.len(), length.map_or(0, |length| length.parse::<usize>().expect("a length")))
         });
         if read == 0 || body.is_some_and(|(has, needs)| has >= needs) {
-            return;
+            return String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned();
         }
     }
 }
@@ -137,14 +146,36 @@ async fn a_refusal_is_final() {
     assert_eq!(node.asked(), 1);
 }
 
-async fn a_release_whose_answer_is_lost_is_unknown_and_not_sent_again() {
+async fn a_release_whose_answer_is_lost_is_sent_again() {
+    let release = Release { holder: holder(), token: TOKEN };
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
-        let node = Node::start(vec![lost, answer(200, json!({"released": false}))]).await;
-        let release = Release { holder: holder(), token: TOKEN };
-        let error = remote(&[&node.address]).release(&name(), &release).await.expect_err("the answer is lost");
-        assert!(matches!(error, CallError::Unknown { last: None, .. }), "{error:?}");
-        assert_eq!(node.asked(), 1);
+        for released in [true, false] {
+            let node = Node::start(vec![lost.clone(), answer(200, json!({"released": released}))]).await;
+            let ended = remote(&[&node.address]).release(&name(), &release).await;
+            match released {
+                true => assert_eq!(ended.map(|answer| answer.released), Ok(true)),
+                // The first attempt may have released it.
+                false => assert!(matches!(ended, Err(CallError::Unknown { last: None, .. })), "{ended:?}"),
+            }
+            assert_eq!(node.asked(), 2);
+        }
     }
+}
+
+/// A connection is taken by the kernel, and nothing is answered.
+async fn a_wait_goes_on_at_the_next_node_when_its_own_hangs() {
+    let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let hung_address = hung.local_addr().expect("it is bound").to_string();
+    let good = Node::start(vec![lease()]).await;
+    let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
+    let begun = Instant::now();
+    let granted = remote(&[&hung_address, &good.address]).acquire(&name(), &claim).await.expect("the next node grants");
+    let took = begun.elapsed();
+    assert_eq!((granted.token, good.asked()), (TOKEN, 1));
+    assert!(
+        took >= Duration::from_millis(900) && took < Duration::from_millis(1_500),
+        "two thirds of the ttl: {took:?}"
+    );
 }
 
 async fn a_claim_whose_answer_is_lost_is_sent_again() {
@@ -183,4 +214,25 @@ async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
     let error = watch.next().await.expect_err("it is compacted");
     assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Compacted), "{error:?}");
     assert_eq!(watch.place(), Some(EventId { index: 9, part: None }));
+    let asked: Vec<String> = (0..4).map(|number| node.request(number)).collect();
+    assert_eq!(
+        asked,
+        [
+            "GET /v1/watch?prefix= HTTP/1.1",
+            "GET /v1/watch?prefix=&after=5 HTTP/1.1",
+            "GET /v1/watch?prefix=&after=5 HTTP/1.1",
+            "GET /v1/watch?prefix=&after=9 HTTP/1.1",
+        ]
+    );
+}
+
+/// A second hand-over could take the lease from the holder that got it by the first one.
+async fn handover_whose_answer_is_lost_is_not_repeated() {
+    for lost in [String::new(), problem(Code::OutcomeUnknown)] {
+        let (first, second) = (Node::start(vec![lost, lease()]).await, Node::start(vec![lease()]).await);
+        let hand_over = HandOver { holder: holder(), token: TOKEN, to: None };
+        let ended = remote(&[&first.address, &second.address]).hand_over(&name(), &hand_over).await;
+        assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+        assert_eq!((first.asked(), second.asked()), (1, 0));
+    }
 }

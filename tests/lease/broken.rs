@@ -8,7 +8,7 @@ use tenure::types::Ttl;
 
 use crate::model::Model;
 use crate::promises::{Broken, Promises};
-use crate::requests::{Proposer, Step, limits, steps};
+use crate::requests::{Proposer, Step, limits, machine_with, steps};
 
 /// Random histories within which a broken machine must be caught.
 const HISTORIES: u32 = 500;
@@ -56,7 +56,7 @@ fn caught_by(fault: Fault) -> Option<&'static str> {
     let histories = (limits(), steps());
     (0..HISTORIES).find_map(|_| {
         let (limits, steps) = histories.new_tree(&mut runner).expect("no filter rejects").current();
-        let mut faulty = Faulty { machine: Machine::new(limits), fault };
+        let mut faulty = Faulty { machine: machine_with(limits), fault };
         first_broken_promise(&mut faulty, limits, &steps).map(|broken| broken.promise)
     })
 }

@@ -1,13 +1,13 @@
 //! The machine keeps its promises on random histories.
 
 use proptest::prelude::*;
-use tenure::lease::{Limits, Machine};
+use tenure::lease::Limits;
 
 use crate::broken::{Replica, first_broken_promise};
-use crate::requests::{Step, limits, steps};
+use crate::requests::{Step, limits, machine_with, steps};
 
 fn assert_kept(limits: Limits, steps: &[Step], promise: &str) -> Result<(), TestCaseError> {
-    let broken = first_broken_promise(&mut Machine::new(limits) as &mut dyn Replica, limits, steps);
+    let broken = first_broken_promise(&mut machine_with(limits) as &mut dyn Replica, limits, steps);
     // One run checks all promises; each test speaks for the one that it is named for.
     prop_assert!(broken.as_ref().is_none_or(|broken| broken.promise != promise), "{}", broken.expect("just seen"));
     Ok(())

@@ -67,14 +67,19 @@ impl Promises {
         promise!("each_is_answered", outcomes.len() == batch.commands.len(), "{} outcomes", outcomes.len());
         self.check_numbers(position, effects)?;
         self.forget_late_waiters(effects)?;
-        let expired = effects.transitions.iter().take_while(|transition| is_of_time(transition)).count();
-        let (of_time, of_commands) = effects.transitions.split_at(expired);
-        for transition in of_time {
+        let is_claimed = |transition: &Transition| {
+            let mut answered = batch.commands.iter().zip(outcomes);
+            answered.any(|(command, outcome)| is_granted_by(transition, command, outcome))
+        };
+        // What ended and was granted by time is settled before the first command. A waiter that is not the first one yet gets
+        // its turn by a command of this entry.
+        let mut rest = effects.transitions.iter();
+        while let Some(transition) =
+            rest.clone().next().filter(|next| is_of_time(next) && !is_claimed(next) && self.can_follow(next))
+        {
+            rest.next();
             self.follow(position, transition)?;
         }
-        // What ended and was granted by time is settled before the first command; a command's own transitions are
-        // then followed with it.
-        let mut rest = of_commands.iter();
         for (command, outcome) in batch.commands.iter().zip(outcomes) {
             self.check_giver(command, outcome)?;
             for transition in rest.by_ref().take(transitions_of(command, outcome)) {
@@ -82,10 +87,14 @@ impl Promises {
             }
             self.check_answer(position, command, outcome)?;
             // A place that a command frees goes to a waiter in the same entry.
-            while rest.clone().next().is_some_and(|next| matches!(next.change, Change::Granted(GrantCause::Queue))) {
-                let turn = rest.next().expect("just seen");
+            while let Some(turn) = rest.clone().next().filter(|next| is_turn(next) && self.can_follow(next)) {
+                rest.next();
                 self.follow(position, turn)?;
             }
+        }
+        // A turn that no command explains is one out of order.
+        if let Some(turn) = rest.clone().next().filter(|next| is_turn(next)) {
+            self.follow(position, turn)?;
         }
         promise!("each_transition_once", rest.len() == 0, "{} transitions that no command explains", rest.len());
         self.check_lapsed()?;
@@ -112,6 +121,13 @@ impl Promises {
         Ok(())
     }
 
+    /// Whether it ends a grant, or is one to the first waiter as of now.
+    fn can_follow(&self, transition: &Transition) -> bool {
+        let waiting = self.names.get(&transition.name).map_or(&[][..], |seen| &seen.waiting);
+        !matches!(transition.change, Change::Granted(_))
+            || waiting.first().is_some_and(|(first, _)| *first == transition.holder)
+    }
+
     fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), Broken> {
         let now = self.now;
         let seen = self.names.entry(transition.name.clone()).or_default();
@@ -120,10 +136,10 @@ impl Promises {
             let held = seen.held.remove(token).filter(|held| held.holder == *holder);
             promise!("each_transition_once", held.is_some(), "{transition:?} ends what is not held");
             let held = held.expect("just checked");
-            let is_in_time = *change != Change::Expired || held.until.is_some_and(|until| until <= now);
+            let is_in_time = *change != Change::Expired || held.until.is_some_and(|until| until < now);
             promise!("no_early_lapse", is_in_time, "{transition:?}, acknowledged until {:?}", held.until);
             if matches!(change, Change::Expired | Change::Revoked { .. }) {
-                seen.not_before = seen.not_before.max(now + held.lock_delay_ms);
+                seen.not_before = seen.not_before.max(now + held.lock_delay_ms + u64::from(held.lock_delay_ms > 0));
             }
             return Ok(());
         };
@@ -196,7 +212,11 @@ impl Promises {
             (Outcome::Held { lease, fresh: false }, Some((token, held))) => {
                 promise!("reentrance_keeps_the_token", lease.token == *token, "{lease:?} for {token:?}");
                 held.extend(acquire.ttl, now);
-                held.lock_delay_ms = acquire.lock_delay_ms;
+            }
+            // It waited, and the place was kept for it: the transition has been followed, with what it asked for before.
+            (Outcome::Held { lease, fresh: true }, Some((token, _))) if *token == position => {
+                promise!("tokens_rise", lease.token == position, "{lease:?} at {position:?}");
+                seen.hold(position, acquire, now);
             }
             (Outcome::Held { lease, fresh: true }, None) => {
                 promise!("tokens_rise", lease.token == position, "{lease:?} at {position:?}");
@@ -238,13 +258,7 @@ impl Promises {
         let own = own.find(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64());
         promise!("current_token_only", own.is_some() == is_renewed, "{holder} {token:?}, renewed: {is_renewed}");
         if let Some((_, held)) = own {
-            match ttl {
-                Some(ttl) => {
-                    held.ttl = ttl;
-                    held.until = ttl.deadline(now);
-                }
-                None => held.extend(held.ttl, now),
-            }
+            held.extend(ttl.unwrap_or(held.ttl), now);
         }
         Ok(())
     }
@@ -252,7 +266,7 @@ impl Promises {
     /// Nothing outlives its time by more than the entry that let the time pass; and no name has too many holders.
     fn check_lapsed(&self) -> Result<(), Broken> {
         for (name, seen) in &self.names {
-            let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until <= self.now));
+            let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until < self.now));
             promise!("lapse_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
             let holders: BTreeSet<&HolderId> = seen.held.values().map(|held| &held.holder).collect();
             let is_exclusive = seen.held.len() <= seen.limit.max(1) && holders.len() == seen.held.len();
@@ -290,6 +304,16 @@ impl Held {
 /// Lapses, and the grants to waiters that they and the passing of time make possible, come before all else.
 fn is_of_time(transition: &Transition) -> bool {
     matches!(transition.change, Change::Expired | Change::Granted(GrantCause::Queue))
+}
+
+fn is_turn(transition: &Transition) -> bool {
+    transition.change == Change::Granted(GrantCause::Queue)
+}
+
+/// Whether this claim got this grant.
+fn is_granted_by(transition: &Transition, command: &Command, outcome: &Outcome) -> bool {
+    let (Command::Acquire(acquire), Outcome::Held { fresh: true, .. }) = (command, outcome) else { return false };
+    is_turn(transition) && acquire.name == transition.name && acquire.holder == transition.holder
 }
 
 /// How many transitions this command itself caused, before those of the waiters behind it.

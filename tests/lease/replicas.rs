@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tenure::lease::{Machine, SnapshotHeader, StoredRecord};
 
 use crate::model::Model;
-use crate::requests::{Proposer, limits, steps};
+use crate::requests::{Proposer, limits, machine_with, steps};
 
 pub fn bytes(machine: &Machine) -> Vec<u8> {
     let records: Vec<StoredRecord> = machine.records().collect();
@@ -24,7 +24,7 @@ proptest! {
 
     #[test]
     fn replicas_agree(limits in limits(), steps in steps()) {
-        let (mut one, mut other, mut model) = (Machine::new(limits), Machine::new(limits), Model::new(limits));
+        let (mut one, mut other, mut model) = (machine_with(limits), machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
         for step in &steps {
             let (position, batch) = proposer.entry(step, &model);
@@ -37,7 +37,7 @@ proptest! {
     /// A replica that was rebuilt from a snapshot goes on exactly like one that was not, also in what it derives.
     #[test]
     fn restart_equivalence(limits in limits(), steps in steps(), every in 1..8usize) {
-        let (mut steady, mut restarted, mut model) = (Machine::new(limits), Machine::new(limits), Model::new(limits));
+        let (mut steady, mut restarted, mut model) = (machine_with(limits), machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
         for (number, step) in steps.iter().enumerate() {
             if number % every == 0 {
@@ -55,7 +55,7 @@ proptest! {
     /// A snapshot taken from a view is the state at that entry, whatever is applied while it is encoded.
     #[test]
     fn a_view_stands_still(limits in limits(), steps in steps(), at in 0..60usize) {
-        let (mut machine, mut model) = (Machine::new(limits), Model::new(limits));
+        let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
         let mut taken = None;
         for (number, step) in steps.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tenure::lease::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
+use tenure::lease::{Acquire, Batch, Command, Limits, Machine, Renewal, Stamp, WaiterId};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -29,6 +29,7 @@ enum Request {
     LeaveQueue { name: u8, holder: u8 },
     Tick,
     SetLimits(Limits),
+    UpdateMetadata { name: u8, holder: u8, aim: Aim, version: u64, tag: u8 },
 }
 
 /// Which token a request carries.
@@ -113,8 +114,21 @@ impl Proposer {
             }
             Request::Tick => Command::Tick,
             Request::SetLimits(limits) => Command::SetLimits(limits),
+            Request::UpdateMetadata { name: n, holder: h, aim, version, tag } => {
+                let metadata = Metadata::new([("tag".to_string(), tag.to_string())].into()).expect("small metadata");
+                let token = self.token(model, n, h, aim);
+                Command::UpdateMetadata { name: name(n), holder: holder(h), token, version, metadata }
+            }
         }
     }
+}
+
+/// A machine whose first entry sets these limits.
+pub fn machine_with(limits: Limits) -> Machine {
+    let mut machine = Machine::new();
+    let batch = Batch { stamp: Stamp::default(), commands: vec![Command::SetLimits(limits)] };
+    machine.apply(FencingToken { term: 0, index: 0 }, &batch);
+    machine
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -154,6 +168,8 @@ fn request() -> impl Strategy<Value = Request> {
         1 => (n(), h()).prop_map(|(name, holder)| Request::LeaveQueue { name, holder }),
         2 => Just(Request::Tick),
         1 => limits().prop_map(Request::SetLimits),
+        3 => (n(), h(), aim(), 0..4u64, 0..3u8)
+            .prop_map(|(name, holder, aim, version, tag)| Request::UpdateMetadata { name, holder, aim, version, tag }),
     ]
 }
 

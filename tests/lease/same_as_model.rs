@@ -5,14 +5,14 @@ use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal
 use tenure::token::FencingToken;
 
 use crate::model::Model;
-use crate::requests::{Proposer, limits, names, steps};
+use crate::requests::{Proposer, limits, machine_with, names, steps};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
     fn outcomes_effects_and_reads_equal_the_models(limits in limits(), steps in steps()) {
-        let mut machine = Machine::new(limits);
+        let mut machine = machine_with(limits);
         let mut model = Model::new(limits);
         let mut proposer = Proposer::new();
         for step in &steps {
@@ -30,7 +30,7 @@ proptest! {
     /// What a leader refuses from memory, the log would refuse just so.
     #[test]
     fn a_refusal_from_memory_is_the_logs(limits in limits(), steps in steps()) {
-        let (mut machine, mut model) = (Machine::new(limits), Model::new(limits));
+        let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
         for step in &steps {
             let (position, batch) = proposer.entry(step, &model);
@@ -74,8 +74,15 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
     prop_assert_eq!(machine.next_due(), model.next_due());
     let mut all: Vec<Lease> = Vec::new();
     for name in names() {
-        let leases = machine.get(&name).map(|view| [view.held, view.ended].concat()).unwrap_or_default();
+        let (held, ended) = machine.get(&name).map(|view| (view.held, view.ended)).unwrap_or_default();
+        let leases = [held.clone(), ended.clone()].concat();
         prop_assert_eq!(&leases, &model.leases_of(&name));
+        for lease in &leases {
+            let found = machine.held_with(&name, lease.token);
+            prop_assert_eq!(found, held.iter().find(|held| held.token == lease.token).cloned());
+        }
+        prop_assert_eq!(machine.last_ended(&name), ended.last().cloned());
+        prop_assert_eq!(machine.holders(&name), (held, None));
         prop_assert_eq!(machine.queue(&name), model.queue(&name));
         prop_assert_eq!(machine.history(&name), model.history(&name));
         all.extend(leases);

@@ -1,6 +1,6 @@
 //! The bytes of a snapshot, recorded: they are on disks.
 
-use tenure::lease::{Acquire, Batch, Command, Limits, Machine, Stamp};
+use tenure::lease::{Acquire, Batch, Command, LeaseView, Machine, SnapshotHeaderV1, Stamp, StoredRecord};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -23,9 +23,11 @@ fn machine_with_everything() -> Machine {
         vec![Command::Revoke { name: name("b"), reason: "why".to_string() }],
         vec![acquire("d", "p", None)],
     ];
-    let mut machine = Machine::new(Limits::default());
-    for ((position, commands), number) in TOKENS.into_iter().zip(entries).zip(1..) {
-        let stamp = Stamp { now: number * 100, wall_ms: 1_700_000_000_000 + number };
+    let mut machine = Machine::new();
+    // The last entry comes in the first millisecond in which the lease "c" has expired.
+    let times = [100, 200, 300, 400, 500, 601];
+    for (((position, commands), now), number) in TOKENS.into_iter().zip(entries).zip(times).zip(1..) {
+        let stamp = Stamp { now, wall_ms: 1_700_000_000_000 + number };
         machine.apply(position, &Batch { stamp, commands });
     }
     machine
@@ -41,14 +43,46 @@ const TOKENS: [FencingToken; 6] = {
     tokens
 };
 
+/// The bytes that a text of hexadecimal digits stands for.
+fn bytes_of(text: &str) -> Vec<u8> {
+    let hex = text.lines().collect::<Vec<_>>().concat();
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
+}
+
 /// Snapshots are on disks: these bytes stay readable, and a change of them is a new version.
 #[test]
 fn the_stored_form_is_frozen() {
-    let machine = machine_with_everything();
-    let hex: String = bytes(&machine).iter().map(|byte| format!("{byte:02x}")).collect();
-    let lines: Vec<&str> = include_str!("stored_form.hex").lines().collect();
-    assert_eq!(hex, lines.concat(), "the stored form has changed");
-    let frozen: Vec<u8> =
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect();
-    assert_eq!(bytes(&rebuilt(&frozen)), frozen);
+    let frozen = bytes_of(include_str!("stored_form.hex"));
+    let bytes = bytes(&machine_with_everything());
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(bytes == frozen, "the stored form has changed: {hex}");
+    assert_eq!(self::bytes(&rebuilt(&frozen)), frozen);
+}
+
+#[test]
+fn stored_form_of_version_1_is_read() {
+    type Snapshot = (SnapshotHeaderV1, Vec<StoredRecord>);
+    let frozen = bytes_of(include_str!("stored_form_v1.hex"));
+    let decoded = bincode::serde::decode_from_slice(&frozen, bincode::config::standard());
+    let ((header, records), read): (Snapshot, usize) = decoded.expect("it decodes");
+    assert_eq!(read, frozen.len());
+    let header = header.try_into().expect("version 1");
+    let (old, new) = (Machine::from_records(header, records).expect("it is readable"), machine_with_everything());
+    // A lease expired one millisecond sooner then, so the last entry came at 600.
+    assert_eq!((old.now(), old.applied(), old.limits()), (600, new.applied(), new.limits()));
+    assert_eq!((old.counts(), old.next_due()), (new.counts(), new.next_due()));
+    for name in ["a", "b"].map(|name| LeaseName::new(name).expect("a valid name")) {
+        assert_eq!((old.get(&name), old.queue(&name)), (new.get(&name), new.queue(&name)));
+        assert_eq!(old.history(&name), new.history(&name));
+    }
+    for name in ["c", "d"].map(|name| LeaseName::new(name).expect("a valid name")) {
+        let grants = |machine: &Machine| {
+            let LeaseView { held, ended, .. } = machine.get(&name).expect("it is remembered");
+            held.into_iter()
+                .chain(ended)
+                .map(|lease| (lease.holder, lease.token, lease.state, lease.ttl))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(grants(&old), grants(&new));
+    }
 }

@@ -86,6 +86,12 @@ enum Survival {
 }
 
 impl Image {
+    /// The files that `is_kept` accepts, and all directories.
+    pub fn only(&self, is_kept: impl Fn(&Path) -> bool) -> Image {
+        let kept = self.files.iter().filter(|(path, _)| is_kept(path));
+        Image { dirs: self.dirs.clone(), files: kept.map(|(path, file)| (path.clone(), file.clone())).collect() }
+    }
+
     /// Writes the files below `root`.
     pub fn write_to(&self, root: &Path) {
         self.dirs.iter().for_each(|dir| fs::create_dir_all(root.join(dir)).unwrap());
@@ -132,7 +138,7 @@ impl Disk {
                 }
             }
             Event::SyncDir(dir) => self.sync_dir(dir),
-            Event::Submitted | Event::Acknowledged(_) => {}
+            Event::Submitted | Event::Noted | Event::Acknowledged(_) => {}
         }
     }
 

@@ -19,6 +19,30 @@ pub enum Step {
     Snapshot(SnapshotManifest),
 }
 
+/// A committed position that was noted behind so many steps. Nothing waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    pub steps: usize,
+    pub position: Option<Position>,
+}
+
+/// Whether a cut may leave this committed position of what was noted behind `before`. A step that was handed over behind
+/// a note and acknowledged has made the note durable.
+pub fn allows_committed(
+    before: Option<Position>,
+    notes: &[Note],
+    acknowledged: usize,
+    found: Option<Position>,
+) -> Result<(), String> {
+    let durable = notes.iter().rposition(|note| note.steps < acknowledged);
+    let allowed = durable.is_none().then_some(before).into_iter();
+    let mut allowed = allowed.chain(notes[durable.unwrap_or(0)..].iter().map(|note| note.position));
+    if allowed.any(|position| position == found) {
+        return Ok(());
+    }
+    Err(format!("found the committed position {found:?}, {acknowledged} steps were acknowledged, noted were {notes:?}"))
+}
+
 /// What a store holds.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct View {

@@ -16,6 +16,7 @@ mod disk;
 mod failing;
 mod fence;
 mod history;
+mod promise;
 mod recorder;
 mod workload;
 
@@ -24,12 +25,12 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
-use tenure::storage::{Opened, SledStorage};
+use tenure::storage::{Opened, SledStorage, Storage};
 
 use crate::disk::{Disk, Image, Trust};
-use crate::history::View;
+use crate::history::{View, allows_committed};
 use crate::recorder::{Event, Watch};
-use crate::workload::{NODE, Recording, identity, record, record_flood};
+use crate::workload::{NODE, Recording, identity, record, record_flood, record_truncation};
 
 /// Cuts of one recorded run.
 const CUTS_PER_RUN: usize = 25;
@@ -82,6 +83,20 @@ fn opening_may_be_cut_short_anywhere() {
     println!("cuts while opening survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
     assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
     assert!(wiped > 0, "no opening wiped anything: nothing was tested");
+}
+
+/// A truncation is removed from its end, so that each part of it leaves a log that ends earlier.
+#[test]
+fn truncation_may_be_cut_short_anywhere() {
+    const CUTS_PER_EVENT: usize = 3;
+    let run = record_truncation(scratch().path());
+    let syncs = run.last_step().filter(|&n| matches!(run.events[n], Event::SyncFile { data_only: true, .. })).count();
+    assert!(syncs > 2, "only {syncs} commits: nothing of it can be cut off");
+    let mut tally = Tally::default();
+    let points = run.last_step().flat_map(|point| [point; CUTS_PER_EVENT]);
+    cut_run(&run, Trust::All, points.collect(), &mut tally);
+    println!("cuts inside a truncation survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
 }
 
 /// The controls: a checker that has never seen a loss proves nothing.
@@ -248,6 +263,9 @@ fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, Str
     }
     let found = View::read(&storage)?;
     recording.before.allows(&recording.steps[..submitted], acknowledged, &found)?;
+    let notes = past.iter().filter(|event| matches!(event, Event::Noted)).count();
+    let (before, committed) = (recording.committed_before, storage.recovered().committed);
+    allows_committed(before, &recording.notes[..notes], acknowledged, committed)?;
     assert_eq!(blobs(&node), Vec::<PathBuf>::new(), "sled made a file of a value");
     storage.close();
 

@@ -51,6 +51,8 @@ pub enum Event {
     SyncDir(PathBuf),
     /// A test's own note: the next step is handed to the store.
     Submitted,
+    /// A test's own note: a committed position is told to the store.
+    Noted,
     /// A test's own note: the store said that this step is durable.
     Acknowledged(usize),
 }

@@ -1,5 +1,6 @@
 //! A node's life in short: appends, votes, truncates, purges and snapshots, under way together, decided by a seed.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -9,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, SnapshotWriter, Storage, VoteRecord};
 
 use crate::disk::Image;
-use crate::history::{Step, View};
+use crate::history::{Note, Step, View};
 use crate::recorder::{Event, Watch};
 
 /// A run of a store, recorded.
@@ -18,7 +19,9 @@ pub struct Recording {
     /// The files and the contents before it.
     pub base: Image,
     pub before: View,
+    pub committed_before: Option<Position>,
     pub steps: Vec<Step>,
+    pub notes: Vec<Note>,
     pub events: Vec<Event>,
     /// How many events there were when the store was open.
     pub opened: usize,
@@ -32,7 +35,7 @@ pub fn record_flood(scratch: &Path) -> Recording {
     let opened = watch.events().len();
     let rng = StdRng::seed_from_u64(1);
     let view = View::default();
-    let mut run = Run { rng, storage, watch: Arc::clone(&watch), view, steps: Vec::new(), snapshot: None, last: None };
+    let mut run = Run::new(rng, storage, &watch, view);
     for (count, bytes) in [(5_000, 20), (400, 16_384), (2_000, 1_000), (100, 16_384), (20, 300_000)].repeat(2) {
         let first = run.view.last().map_or(0, |last| last.index + 1);
         let payload = Bytes::from(vec![7; bytes]);
@@ -51,10 +54,37 @@ pub fn record_flood(scratch: &Path) -> Recording {
     }
     run.storage.close();
     let (base, before) = (Image::default(), View::default());
-    Recording { seed: 1, base, before, steps: run.steps, events: watch.events(), opened }
+    let (steps, notes, events) = (run.steps, run.notes, watch.events());
+    Recording { seed: 1, base, before, committed_before: None, steps, notes, events, opened }
+}
+
+/// Records a truncation of so many entries that the store needs several commits for it.
+pub fn record_truncation(scratch: &Path) -> Recording {
+    let watch = Arc::new(Watch::new(scratch, []));
+    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = watch.events().len();
+    let mut run = Run::new(StdRng::seed_from_u64(1), storage, &watch, View::default());
+    let payload = Bytes::from(vec![7; 100]);
+    let entry = |index| LogRecord { position: Position { term: 1, index }, payload: payload.clone() };
+    for first in (0..4_000).step_by(500) {
+        run.submit(Step::Append((first..first + 500).map(entry).collect()));
+        run.drain();
+    }
+    run.submit(Step::Truncate(Some(100)));
+    run.drain();
+    run.storage.close();
+    let (steps, notes, events) = (run.steps, run.notes, watch.events());
+    let (base, before) = (Image::default(), View::default());
+    Recording { seed: 1, base, before, committed_before: None, steps, notes, events, opened }
 }
 
 impl Recording {
+    /// The events from when the last step was submitted until it was acknowledged.
+    pub fn last_step(&self) -> RangeInclusive<usize> {
+        let last = |is: fn(&Event) -> bool| self.events.iter().rposition(is).expect("a run has steps");
+        last(|event| matches!(event, Event::Submitted))..=last(|event| matches!(event, Event::Acknowledged(_)))
+    }
+
     /// Whether sled wiped a free segment when it was opened.
     pub fn wipes_a_segment(&self) -> bool {
         let opening = &self.events[..self.opened];
@@ -90,7 +120,8 @@ pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize
     let opened = watch.events().len();
     let rng = StdRng::seed_from_u64(seed);
     let view = before.clone();
-    let mut run = Run { rng, storage, watch: Arc::clone(&watch), view, steps: Vec::new(), snapshot: None, last: None };
+    let committed_before = storage.recovered().committed;
+    let mut run = Run::new(rng, storage, &watch, view);
     (0..steps).for_each(|_| run.step());
     if run.rng.random() {
         run.drain();
@@ -98,7 +129,7 @@ pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize
     }
     // Else the power goes in the middle of it all. Nothing that happens from here on is looked at.
     let events = watch.events();
-    Recording { seed, base, before, steps: run.steps, events, opened }
+    Recording { seed, base, before, committed_before, steps: run.steps, notes: run.notes, events, opened }
 }
 
 struct Run {
@@ -108,12 +139,25 @@ struct Run {
     /// As the store will be when everything is written.
     view: View,
     steps: Vec<Step>,
+    notes: Vec<Note>,
     snapshot: Option<SnapshotWriter<SledStorage>>,
     /// Tells when the newest step is done.
     last: Option<mpsc::Receiver<()>>,
 }
 
 impl Run {
+    fn new(rng: StdRng, storage: SledStorage, watch: &Arc<Watch>, view: View) -> Run {
+        let watch = Arc::clone(watch);
+        Run { rng, storage, watch, view, steps: Vec::new(), notes: Vec::new(), snapshot: None, last: None }
+    }
+
+    fn commit(&mut self) {
+        let position = self.view.last();
+        self.notes.push(Note { steps: self.steps.len(), position });
+        self.watch.note(Event::Noted);
+        self.storage.save_committed(position);
+    }
+
     fn step(&mut self) {
         match self.rng.random_range(0..100) {
             0..60 => self.append(),
@@ -121,7 +165,7 @@ impl Run {
             68..73 => self.truncate(),
             73..78 => self.purge(),
             78..98 => self.snapshot(),
-            _ => self.storage.save_committed(self.view.last()),
+            _ => self.commit(),
         }
         // Now and then the caller waits, as Raft does: groups of all sizes come about.
         if self.rng.random_ratio(1, 3) {

@@ -9,9 +9,9 @@ use crate::client::{Call, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::port;
 use crate::process::{Process, tenure};
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(
+strict!(
     commands_take_keep_show_and_give_back_a_lease,
     commands_hand_over_revoke_and_watch,
     commands_tell_refused_unknown_and_unavailable_apart,

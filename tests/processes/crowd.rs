@@ -125,13 +125,15 @@ async fn wait(node: &str, number: usize) -> (usize, Line) {
 
 const WAIT: &str = r#"{"holder":"waiter","ttl_ms":600000,"wait_ms":600000}"#;
 
+const TOO_BUSY: &str = r#""code":"too_busy""#;
+
 async fn refuses_one_more(node: &str) {
     let mut line = Line::open(node).await.expect("the node takes connections");
     let answer = line.post("leases/crowd-0/acquire", WAIT).await.expect("it is answered");
-    assert!(answer.status == 429 && answer.retry_after, "{}", answer.body);
+    assert!(answer.status == 429 && answer.retry_after && answer.body.contains(TOO_BUSY), "{}", answer.body);
     line.send("GET /v1/watch HTTP/1.1\r\nhost: n\r\n\r\n").await.expect("the connection is still good");
     let answer = line.answer().await.expect("it is answered");
-    assert!(answer.status == 429 && answer.retry_after, "{}", answer.body);
+    assert!(answer.status == 429 && answer.retry_after && answer.body.contains(TOO_BUSY), "{}", answer.body);
 }
 
 /// So many of each kind, which is as many as the node takes.
@@ -140,18 +142,19 @@ fn crowd() -> usize {
     asked.unwrap_or(1_000)
 }
 
-/// Waits until the last of the crowd waits, or has left.
+/// Every lease of the crowd has one waiter, or none.
 async fn until_waiting(cluster: &Cluster, node: u64, they_wait: bool) {
     let began = Instant::now();
-    let first = format!("/v1/leases/crowd-{}/queue", crowd() - 1);
     let expected = usize::from(they_wait);
-    loop {
-        let queue = cluster.ask(node, &first).await;
-        let waiters = queue.as_ref().and_then(|queue| queue["waiters"].as_array()).map(Vec::len);
-        if waiters == Some(expected) {
-            return;
+    for number in 0..crowd() {
+        loop {
+            let queue = cluster.ask(node, &format!("/v1/leases/crowd-{number}/queue")).await;
+            let waiters = queue.as_ref().and_then(|queue| queue["waiters"].as_array()).map(Vec::len);
+            if waiters == Some(expected) {
+                break;
+            }
+            assert!(began.elapsed() < SOON, "{queue:?} after {SOON:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(began.elapsed() < SOON, "{queue:?} after {SOON:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

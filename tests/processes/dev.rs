@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use crate::client::{Call, Client, Outcome};
 use crate::cluster::{SOON, turn};
 use crate::process::{Process, tenure};
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(dev_brings_up_three_nodes);
+strict!(dev_brings_up_three_nodes,);
 
 /// Its ports are part of its promise: the client commands ask there when nothing else is said.
 const PORTS: [u16; 6] = [7101, 7102, 7103, 7201, 7202, 7203];

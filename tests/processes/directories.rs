@@ -8,9 +8,9 @@ use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, node_entry};
 use crate::port;
 use crate::process::Process;
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(
+strict!(
     a_directory_that_another_process_uses_is_refused,
     directories_of_another_node_or_cluster_are_refused,
     an_emptied_directory_is_refused,
@@ -113,6 +113,7 @@ async fn a_wiped_first_node_that_starts_before_the_others_forms_no_second_cluste
     fs::remove_dir_all(cluster.data(1)).expect("nobody uses it");
     cluster.launch(1);
     tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(cluster.term(1).await, 0, "it stood for election in a cluster of its own");
     cluster.launch(2);
     cluster.launch(3);
     cluster.ready(2).await;

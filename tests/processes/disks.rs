@@ -14,9 +14,9 @@ use crate::client::{Call, Outcome, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::mount::Mount;
 use crate::process::Process;
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(
+strict!(
     full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing,
     files_that_may_not_grow_stop_the_nodes_like_a_full_disk,
     a_failing_disk_of_the_leader_ends_only_the_leader,

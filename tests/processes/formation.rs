@@ -1,12 +1,21 @@
 //! A first start.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use crate::client::Call;
-use crate::cluster::{Cluster, NODES, place};
-use crate::steady::steady;
+use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::steady::strict;
 
-steady!(three_processes_form_a_cluster);
+strict!(
+    three_processes_form_a_cluster,
+    a_first_node_that_is_killed_during_its_first_start_forms_later,
+    a_first_node_that_is_stopped_during_its_first_start_forms_later,
+);
+
+/// How long after the marker of the first node appeared it ends.
+const DELAYS_MS: [u64; 6] = [0, 20, 50, 100, 200, 300];
 
 async fn three_processes_form_a_cluster() {
     let mut cluster = Cluster::new("").await;
@@ -29,4 +38,39 @@ async fn three_processes_form_a_cluster() {
         tokens.push(lease["token"].clone());
     }
     assert!(tokens.iter().all(|token| *token == tokens[0]), "any node serves the same lease: {tokens:?}");
+}
+
+async fn a_first_node_that_is_killed_during_its_first_start_forms_later() {
+    for delay_ms in DELAYS_MS {
+        ends_during_its_first_start(delay_ms, Signal::KILL).await;
+    }
+}
+
+async fn a_first_node_that_is_stopped_during_its_first_start_forms_later() {
+    for delay_ms in DELAYS_MS {
+        ends_during_its_first_start(delay_ms, Signal::TERM).await;
+    }
+}
+
+/// Node 1 ends so long after its data directory was initialised. Started again, it forms the cluster.
+async fn ends_during_its_first_start(delay_ms: u64, signal: Signal) {
+    let mut cluster = Cluster::new("").await;
+    let marker = cluster.data(1).join("TENURE");
+    cluster.launch(1);
+    let began = Instant::now();
+    while !marker.exists() {
+        assert!(began.elapsed() < SOON, "node 1 wrote no marker");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Just later, so that node 1 is often alone when it ends.
+    cluster.launch(2);
+    cluster.launch(3);
+    tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+    cluster.node(1).signal(signal);
+    cluster.node(1).exit(SOON).await;
+    cluster.launch(1);
+    for id in NODES {
+        cluster.ready(id).await;
+    }
+    cluster.client.acquire("jobs", "a", 60_000).await;
 }

@@ -8,9 +8,9 @@ use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures;
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(reads_that_nobody_waits_for_any_more_leave_nothing);
+strict!(reads_that_nobody_waits_for_any_more_leave_nothing,);
 
 /// Reads that are given up, in each round, and how many at once.
 const READS: usize = 20_000;

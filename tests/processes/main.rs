@@ -19,6 +19,7 @@ mod slow;
 #[path = "../support/steady.rs"]
 mod steady;
 
+mod bodies;
 mod commands;
 mod crashes;
 mod crowd;
@@ -29,6 +30,7 @@ mod examples;
 mod fenced;
 mod formation;
 mod hangups;
+mod holders;
 mod open_files;
 mod overload;
 mod pauses;

@@ -11,9 +11,9 @@ use crate::client::{Call, Client};
 use crate::cluster::{SOON, node_entry, turn};
 use crate::port;
 use crate::process::Process;
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(clients_do_not_get_to_the_last_file);
+strict!(clients_do_not_get_to_the_last_file,);
 
 /// Files that the node may open, and of these clients may have 188.
 const FILES: usize = 700;

@@ -54,21 +54,43 @@ async fn ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease(
     let followers = cluster.nodes.iter().filter(|(id, _)| **id != leader).map(|(_, node)| node);
     let _slow = Slow::begin(followers);
     let asked = vec![addresses(&cluster)[place(leader)].clone()];
-    let (capacity, tally) = flood(&cluster, asked, 3_000, LARGE).await;
+    let (capacity, tally) = flood(&cluster, asked, Clients::Count(3_000), LARGE).await;
     assert!(tally.offered() >= TIMES * 9 / 10 * capacity * time().as_secs() as usize, "ten times, or nearly");
     assert!(percentile(&tally.refused, 95) <= REFUSED, "{:?}", percentile(&tally.refused, 95));
 }
 
 async fn more_claims_than_the_processor_can_take_cost_nobody_a_lease() {
     let cluster = start_on_one_processor().await;
-    let (capacity, tally) = flood(&cluster, addresses(&cluster), 3_000, 0).await;
+    let (capacity, tally) = flood(&cluster, addresses(&cluster), Clients::ForCapacity, 0).await;
     // Refusing takes of the same processor: how much more than this is offered depends on what refusing costs.
     assert!(tally.offered() > capacity * time().as_secs() as usize, "more than can be served");
 }
 
+/// How many clients flood a cluster.
+enum Clients {
+    Count(usize),
+    /// As many as the processor answers in a fraction of a second. A renewal waits while the processor answers one request
+    /// of each client, so a machine that is half as fast meets half as many.
+    ForCapacity,
+}
+
+impl Clients {
+    const FOR_EACH_PAIR_PER_SECOND: usize = 2;
+    /// More than the places of all three nodes, so that claims are refused on every machine.
+    const MIN: usize = 1_000;
+    const MAX: usize = 3_000;
+
+    fn count(self, capacity: usize) -> usize {
+        match self {
+            Clients::Count(count) => count,
+            Clients::ForCapacity => (Self::FOR_EACH_PAIR_PER_SECOND * capacity).clamp(Self::MIN, Self::MAX),
+        }
+    }
+}
+
 /// Floods these nodes and checks what everybody is promised. Tells how many claims can be served each second, and what
 /// became of the flood.
-async fn flood(cluster: &Cluster, asked: Vec<String>, clients: usize, metadata: usize) -> (usize, Tally) {
+async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata: usize) -> (usize, Tally) {
     let measuring = Flood { nodes: asked.clone(), clients: MEASURING, per_second: None, metadata, time: MEASURED };
     let capacity = capacity(measuring.clone()).await;
     let normal = single_claims(&asked[0], "before").await;
@@ -76,6 +98,8 @@ async fn flood(cluster: &Cluster, asked: Vec<String>, clients: usize, metadata: 
     let held = hold(&holder).await;
     let (leader, term, before) = (cluster.leader().await, cluster.term(1).await, memory(cluster));
 
+    let clients = clients.count(capacity);
+    println!("{clients} clients");
     let flood = Flood { clients, per_second: Some(TIMES * capacity), time: time(), ..measuring };
     let flooded = tokio::spawn(flood.run());
     let mut seen = watch(cluster, &held, &asked, time()).await;
@@ -134,7 +158,7 @@ async fn capacity(flood: Flood) -> usize {
 
 async fn hold(holder: &LeaseManager) -> Vec<Lease> {
     let options = LeaseOptions::new().ttl(TTL);
-    let lease = |n| holder.lease_with(&format!("held-{n}"), options.clone()).expect("a name");
+    let lease = |n| holder.lease_with(format!("held-{n}"), options.clone()).expect("a name");
     let held: Vec<Lease> = (0..HELD).map(lease).collect();
     let acquired = futures_util::future::join_all(held.iter().map(|lease| lease.acquire(Wait::No))).await;
     assert!(acquired.iter().all(Result::is_ok), "they are free: {acquired:?}");

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Call, Client, Outcome, token};
 use crate::cluster::{Cluster, NODES};
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(no_stale_leader_reads_around_stopped_processes);
+strict!(no_stale_leader_reads_around_stopped_processes,);
 
 /// Reads that have to be answered, unless `TENURE_READS` says otherwise.
 const READS: usize = 10_000;

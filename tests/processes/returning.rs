@@ -2,9 +2,9 @@
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, place};
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(a_node_that_was_away_catches_up_from_the_log, a_node_that_was_away_catches_up_from_a_snapshot);
+strict!(a_node_that_was_away_catches_up_from_the_log, a_node_that_was_away_catches_up_from_a_snapshot,);
 
 /// Snapshots are taken all the time, and hardly any log stays behind them.
 const SNAPSHOTS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";

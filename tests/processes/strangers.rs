@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use crate::client::{Call, Client};
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures;
-use crate::steady::steady;
+use crate::steady::strict;
 
-steady!(noise_on_the_peer_port_changes_nothing_and_is_named);
+strict!(noise_on_the_peer_port_changes_nothing_and_is_named,);
 
 /// Long timeouts: a busy machine must not look like a lost leader.
 const WAN: &str = "[raft]\nprofile = \"wan\"\n";

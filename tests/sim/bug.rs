@@ -13,6 +13,8 @@ pub struct Planted {
     pub wall_clock: bool,
     /// Holders whose clock runs at 0.8.
     pub slow_holder: bool,
+    /// Holders whose clock stands still while their machine is suspended.
+    pub deaf_to_suspend: bool,
     /// A client that takes "unknown" for "refused".
     pub unknown_is_refused: bool,
     /// A client that is told "leader", and is answered from any node's memory.

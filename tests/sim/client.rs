@@ -12,15 +12,20 @@ use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, R
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
-use super::door::Door;
+use super::door::{Door, Sending};
 use super::history::{Belief, Ended, What};
 use super::skew::SkewedClock;
-use super::world::{World, lock};
+use super::world::{Step, World, lock};
 
 /// The leases of the simulation, and how many may hold each.
 pub const LEASES: [(&str, u32); 4] = [("a", 1), ("b", 1), ("c", 1), ("pool", 2)];
 /// The longest ttl that anybody asks for.
 pub const LONGEST_TTL: Duration = Duration::from_millis(4_000);
+
+/// How long a program waits for the answer to a request of its own.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Between two steps of work under a guard.
+const STEP: Duration = Duration::from_millis(10);
 
 /// All names that anything is known of.
 pub fn leases() -> impl Iterator<Item = LeaseName> {
@@ -33,11 +38,12 @@ pub async fn run(world: Arc<World>, number: u64) {
     for generation in 0.. {
         let holder = HolderId::new(format!("c{number}.{generation}")).expect("valid");
         let life = Duration::from_millis(dice.random_range(4_000..30_000));
-        let door = Door::new(world.clone(), dice.random_range(1..=world.plan.nodes));
+        let at = dice.random_range(1..=world.plan.nodes);
+        let door = Door::new(world.clone(), at, world.dice(5_000 + 100 * number + generation));
         let mut beliefs = JoinSet::new();
         let died = {
             let program = Program::new(world.clone(), door.clone(), number, holder.clone(), &mut beliefs);
-            tokio::time::timeout(life, program.work(&mut dice)).await
+            tokio::time::timeout(life, world.client_pace(number).keep(program.work(&mut dice))).await
         };
         assert!(died.is_err(), "a program works until it dies");
         // From here on nothing of it happens, not even a release.
@@ -68,12 +74,14 @@ struct Program {
 impl Program {
     fn new(world: Arc<World>, door: Door, number: u64, holder: HolderId, beliefs: &mut JoinSet<()>) -> Program {
         let rate = world.plan.client_rates[number as usize];
+        let suspended_rate = if world.plan.planted.deaf_to_suspend { 0.0 } else { rate };
         let clock = SkewedClock::new(world.began, Duration::from_secs(7 * number), rate);
+        let clock = Arc::new(clock.of_machine(world.client_pace(number).clone(), suspended_rate));
         let options = ManagerOptions::new().holder(holder.clone()).clock(clock.clone());
         let manager = LeaseManager::with_options(door.clone(), options);
         let leases: Vec<Lease> = LEASES.iter().map(|(name, _)| manager.lease(name).expect("valid")).collect();
         for lease in &leases {
-            beliefs.spawn(believe(world.clone(), clock.clone(), lease.clone()));
+            beliefs.spawn(believe(world.clone(), number, clock.clone(), lease.clone()));
         }
         Program { world, door, holder, leases, _manager: manager }
     }
@@ -84,7 +92,8 @@ impl Program {
             let place = dice.random_range(0..LEASES.len());
             let lease = &self.leases[place];
             match dice.random_range(0..100) {
-                0..30 => self.acquire(lease, LEASES[place].1, dice).await,
+                0..24 => self.acquire(lease, LEASES[place].1, dice).await,
+                24..30 => self.work_under_a_guard(lease, LEASES[place].1, dice).await,
                 30..45 => self.release(lease).await,
                 45..52 => self.hand_over(lease).await,
                 52..54 => self.revoke(lease).await,
@@ -92,13 +101,25 @@ impl Program {
                 60..66 => self.write(lease, dice),
                 66..70 => self.ask_late(lease, dice).await,
                 70..72 => self.ask_again(lease, LEASES[place].1).await,
-                72..90 => self.read(lease, self.world.local_read()).await,
+                72..76 => self.renew_late_and_twice(lease, dice).await,
+                76..90 => self.read(lease, self.world.local_read()).await,
                 _ => self.read(lease, Consistency::Linearizable).await,
             }
         }
     }
 
     async fn acquire(&self, lease: &Lease, limit: u32, dice: &mut StdRng) {
+        self.choose_options(lease, limit, dice);
+        let wait = dice.random_range(10..3_000);
+        let wait = if dice.random_bool(0.5) { Wait::UpTo(Duration::from_millis(wait)) } else { Wait::No };
+        let acquired = lease.acquire(wait).await;
+        self.world.count_work(word(&acquired, ["granted", "refused", "acquire unknown"]));
+        self.write(lease, dice);
+        self.write(lease, dice);
+    }
+
+    /// Another ttl and lock delay for the next acquire.
+    fn choose_options(&self, lease: &Lease, limit: u32, dice: &mut StdRng) {
         let ttl = Duration::from_millis(dice.random_range(300..LONGEST_TTL.as_millis() as u64));
         let delay = Duration::from_millis(if dice.random_bool(0.1) { dice.random_range(1..500) } else { 0 });
         let options = LeaseOptions::new().ttl(ttl).limit(limit).lock_delay(delay);
@@ -106,12 +127,24 @@ impl Program {
             // The same handle, with options for its next acquire.
             self._manager.lease_with(lease.name().as_str(), options).expect("valid");
         }
-        let wait = dice.random_range(10..3_000);
-        let wait = if dice.random_bool(0.5) { Wait::UpTo(Duration::from_millis(wait)) } else { Wait::No };
-        let acquired = lease.acquire(wait).await;
-        self.world.count_work(word(&acquired, ["granted", "refused", "acquire unknown"]));
-        self.write(lease, dice);
-        self.write(lease, dice);
+    }
+
+    /// Works in steps as long as it holds the lease, and notes each step.
+    async fn work_under_a_guard(&self, lease: &Lease, limit: u32, dice: &mut StdRng) {
+        self.choose_options(lease, limit, dice);
+        let steps = dice.random_range(1..300);
+        let Ok(guard) = lease.guard(Wait::No).await else { return };
+        let (world, name, token) = (&self.world, lease.name().clone(), guard.token());
+        let work = async {
+            for _ in 0..steps {
+                lock(&world.steps).push(Step { name: name.clone(), token, at: world.now() });
+                tokio::time::sleep(STEP).await;
+            }
+        };
+        let worked = guard.while_held(work).await;
+        self.world.count_work(if worked.is_ok() { "worked" } else { "work stopped" });
+        // If the release fails, the lease expires.
+        let _ = guard.release().await;
     }
 
     async fn release(&self, lease: &Lease) {
@@ -195,18 +228,40 @@ impl Program {
             limit,
             metadata: Metadata::default(),
         };
-        self.ask(&name, What::Acquire { ttl_ms, limit, wait: false }, Request::Acquire(claim)).await;
+        self.ask(
+            &name,
+            What::Acquire { ttl_ms: Some(ttl_ms), limit, wait: false, lock_delay_ms: 0 },
+            Request::Acquire(claim),
+        )
+        .await;
         self.world.count_work("asked again");
+    }
+
+    /// Renews for a long ttl, and then sends an older renewal for a short ttl late, and sometimes twice.
+    async fn renew_late_and_twice(&self, lease: &Lease, dice: &mut StdRng) {
+        let Some(token) = lease.token().filter(|_| lease.is_held()) else { return };
+        let (name, holder) = (lease.name().clone(), self.holder.clone());
+        let longest = LONGEST_TTL.as_millis() as u64;
+        let short = dice.random_range(100..longest / 2);
+        let mut ttls = vec![dice.random_range(longest / 2..longest), short];
+        if dice.random_bool(0.5) {
+            ttls.push(short);
+        }
+        for ttl_ms in ttls {
+            let leases = vec![Renewal { name: name.clone(), token, ttl: Some(Ttl::Finite(ttl_ms)) }];
+            let command = Command::Renew { holder: holder.clone(), leases };
+            self.ask(&name, What::Renew { token }, Request::Change(command)).await;
+            tokio::time::sleep(Duration::from_millis(dice.random_range(0..400))).await;
+        }
+        self.world.count_work("renewed late and twice");
     }
 
     /// Puts a request to the node itself, as the HTTP listener does.
     async fn ask(&self, name: &LeaseName, what: What, request: Request) -> Ended {
-        let node = self.world.node(self.door.at());
         let begun = lock(&self.world.history).begin(&self.holder, name, what.clone(), self.world.now());
         self.world.note(|| format!("{} at {} asks {name} {what:?}", self.holder, self.door.at()));
-        let asked = self.door.through(move |_| {
+        let asked = self.door.through(Sending::once(PATIENCE), move |node| {
             Box::pin(async move {
-                let node = node.expect("the door found it a moment ago");
                 match node.request(request, Forward::Once).await {
                     Ok(response) => Ok(response),
                     Err(RequestError::Unknown(why)) => Err(CallError::Unknown { why, last: None }),
@@ -253,15 +308,18 @@ fn word<T>(ended: &Result<T, CallError>, [done, refused, unknown]: [&'static str
     }
 }
 
-/// Notes when the holder believes to hold, in true time: it is asked nothing, and every change of its mind is seen.
-async fn believe(world: Arc<World>, clock: Arc<SkewedClock>, lease: Lease) {
-    let mut states = lease.states();
+/// Notes when the holder believes to hold, in true time: it is asked nothing, and every change of its mind is seen. After a
+/// suspend its clock shows how long it believes from then on.
+async fn believe(world: Arc<World>, number: u64, clock: Arc<SkewedClock>, lease: Lease) {
+    let (mut states, mut wakes) = (lease.states(), world.client_wakes(number));
     let mut open: Option<usize> = None;
     loop {
         let is_held = states.borrow_and_update().is_held();
         note_belief(&world, &clock, &lease, is_held, &mut open);
-        if states.changed().await.is_err() {
-            return;
+        tokio::select! {
+            biased;
+            changed = states.changed() => if changed.is_err() { return },
+            _ = wakes.changed() => {}
         }
     }
 }

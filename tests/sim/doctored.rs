@@ -53,10 +53,10 @@ fn right() -> Ledger {
         (500, Command::Renew { holder: holder("a"), leases: vec![renewal] }),
         (600, release("a", at(1))),
         (700, release("a", at(1))),
-        (1_600, Command::Tick),
+        (1_601, Command::Tick),
     ];
     let mut ledger = Ledger::new(Instant::now());
-    let mut machine = Machine::new(Default::default());
+    let mut machine = Machine::new();
     for (index, (now, command)) in (1..).zip(commands) {
         let batch = Batch { stamp: Stamp { now, wall_ms: now }, commands: vec![command] };
         let (_, effects) = machine.apply(at(index), &batch);
@@ -116,7 +116,7 @@ fn every_promise_about_an_entry_finds_a_lie_about_it() {
     assert_eq!(never_waited, ["waiter_gets_what_is_free"]);
 
     let lost_claim = lie(|ledger| {
-        let free = Machine::new(Default::default());
+        let free = Machine::new();
         entry(ledger, 4).machine = free;
     });
     assert!(lost_claim.contains(&"one_token_a_claim"), "{lost_claim:?}");
@@ -159,7 +159,7 @@ fn replicas_that_differ_are_found() {
     other.replace(3, 4, &ledger.entry(5).expect("there").machine);
     assert_eq!(told(&other), ["replicas_agree"], "a snapshot of another state");
     let mut gap = right();
-    gap.record(1, 10, None, Effects::default(), &Machine::new(Default::default()));
+    gap.record(1, 10, None, Effects::default(), &Machine::new());
     assert_eq!(told(&gap), ["committed_stays"], "an entry that nobody saw");
 }
 

@@ -1,13 +1,14 @@
 //! Whole clusters in virtual time, each in one thread and chosen by one seed: see `scripts/simulate`.
 //!
 //! Nodes, Raft, their time-keepers and the lease managers are the product's; the network and the disks are twins in memory.
-//! A run has three parts: faults and clients (safety), everything works again (liveness), all clients die at once (every
-//! lease lapses, and all replicas end up alike).
+//! A run has four parts: nodes start on empty disks and form a cluster, with faults; faults and clients (safety);
+//! everything works again (liveness); all clients die at once (every lease lapses, and all replicas end up alike).
 //!
 //! | file | noun |
 //! |---|---|
 //! | `plan`, `world`, `run` | what the seed decides, what a run is made of, and its parts |
-//! | `nemesis`, `voters`, `promise` | the faults: of processes, network and disks; of the membership; those that stale reads come from |
+//! | `birth` | the first starts of all nodes, with their faults |
+//! | `nemesis`, `voters`, `promise`, `rollout` | the faults: of processes, network and disks; of the membership; those that stale reads come from; changes of configuration |
 //! | `client`, `door`, `watcher`, `register` | the workload, its way to whichever node is there, and a resource that knows tokens only |
 //! | `ledger`, `history` | what replicas applied, and what clients asked, were told and believed |
 //! | `linear` | the search for an order of calls that one lease could have had |
@@ -18,22 +19,30 @@
 //! Time: each node has a clock and timers of its own rate, openraft's included, inside the configured drift in most runs
 //! and from half to double in the others. There the promises about time are not checked, and nobody reads by a leadership
 //! lease; all others hold, and fenced registers take no stale write. A node that is stopped runs nothing at all, and finds
-//! its timers late when it goes on.
+//! its timers late when it goes on. A machine that is suspended does not count the time in which it was, but for the clock
+//! that leases are measured by, whose rate is another one meanwhile. Machines of clients are suspended, too: nothing of a
+//! holder runs meanwhile, and its lease manager counts the time all the same.
+//!
+//! Nodes start as the program does, on a disk that loses what was not synced: the promise of the last life and the
+//! quarantine, the identity of the disk and the handshake between nodes are the product's.
 //!
 //! It does not cover: sockets, files and sled, which have tests of their own; timeouts inside a node that are tokio's and
-//! guard no promise (they run at true rate); a wiped or an old disk; members that were never there before (voters lose and
+//! guard no promise (they run at true rate); an old disk; members that were never there before (voters lose and
 //! regain their vote, and nodes are lost for good); a log whose end is cut behind what was synced, which no store can tell
 //! from a shorter log.
 //!
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
 #![cfg(tokio_unstable)]
 
+mod birth;
 mod bug;
 mod client;
 mod doctored;
 mod door;
 #[path = "../support/history.rs"]
 mod history;
+#[path = "../support/history_file.rs"]
+mod history_file;
 mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
@@ -45,6 +54,7 @@ mod planted;
 mod promise;
 mod promises;
 mod register;
+mod rollout;
 mod run;
 mod seeds;
 mod skew;

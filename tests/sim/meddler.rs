@@ -82,9 +82,11 @@ fn revive(machine: &mut Machine, batch: &Batch) {
             let (token, later) = (json!(asked.token), json!(machine.now().max(batch.stamp.now) + 1_000));
             rebuild_one(machine, &asked.name, |record| {
                 let ended = record["ended"].as_array_mut().expect("what is over");
-                let Some(place) = ended.iter().position(|ended| ended["grant"]["token"] == token) else { return };
+                let Some(place) = ended.iter().position(|ended| ended["grant"]["grant"]["token"] == token) else {
+                    return;
+                };
                 let mut grant = ended.remove(place)["grant"].take();
-                grant["deadline"] = later.clone();
+                grant["grant"]["deadline"] = later.clone();
                 record["held"] = json!([grant]);
             });
         }
@@ -99,7 +101,7 @@ fn forget_claims(machine: &mut Machine, batch: &Batch) {
         if held.iter().any(|lease| lease.holder == acquire.holder) {
             let holder = json!(acquire.holder);
             rebuild_one(machine, &acquire.name, |record| {
-                record["held"].as_array_mut().expect("holders").retain(|grant| grant["holder"] != holder);
+                record["held"].as_array_mut().expect("holders").retain(|held| held["grant"]["holder"] != holder);
                 record["history"] = json!([]);
             });
         }
@@ -122,10 +124,22 @@ fn rebuild(machine: &mut Machine, change: impl Fn(&mut Value, &mut Value)) {
         .records()
         .map(|record| {
             let mut record = serde_json::to_value(record).expect("a record");
-            change(&mut header, &mut record["V1"]);
+            change_parts(&mut record["V2"], |record| change(&mut header, record));
             serde_json::from_value(record).expect("still a record")
         })
         .collect();
     let header = serde_json::from_value(header).expect("still a header");
     *machine = Machine::from_records(header, records).expect("still a machine");
+}
+
+/// Changes a name of one part: its lists stand beside its last grant meanwhile, and their lengths are counted again.
+fn change_parts(record: &mut Value, change: impl FnOnce(&mut Value)) {
+    let mut flat = record["part"].take();
+    (flat["name"], flat["last_grant"]) = (record["name"].clone(), record["last_grant"].clone());
+    change(&mut flat);
+    record["last_grant"] = flat["last_grant"].clone();
+    for list in ["held", "waiting", "ended", "history"] {
+        record["counts"][list] = json!(flat[list].as_array().expect("a list").len());
+    }
+    record["part"] = flat;
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::world::{World, lock};
 
 /// Every kind of fault, and how often it is chosen beside the others.
-pub const KINDS: [(&str, u32); 20] = [
+pub const KINDS: [(&str, u32); 26] = [
     ("crash_one", 4),
     ("crash_minority", 2),
     ("crash_all", 1),
@@ -29,11 +29,17 @@ pub const KINDS: [(&str, u32); 20] = [
     ("slow_link", 2),
     ("slow_disk", 2),
     ("stopped_node", 3),
+    ("suspended_node", 3),
+    ("suspended_client", 4),
+    ("read_after_suspend", 3),
     ("transfer", 3),
     ("snapshot", 2),
     ("voters", 2),
     ("read_at_old_leader", 3),
     ("spoiled_disk", 1),
+    ("wiped_disk", 1),
+    ("new_timings", 1),
+    ("shortened_in_promise", 4),
 ];
 
 /// Makes faults until it is dropped, several at once now and then.
@@ -121,6 +127,27 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
             tokio::time::sleep(long).await;
             world.go_on(one);
         }
+        "suspended_node" => {
+            let one = leader.filter(|_| dice.random_bool(0.6)).unwrap_or(one);
+            // Around the leadership lease, or beyond the longest ttl.
+            let milliseconds = if dice.random_bool(0.7) { 20..1_000 } else { 1_000..6_000 };
+            let long = Duration::from_millis(dice.random_range(milliseconds));
+            world.count_fault(kind);
+            world.suspend(one);
+            tokio::time::sleep(long).await;
+            world.go_on(one);
+        }
+        "suspended_client" => {
+            let number = dice.random_range(0..world.plan.clients);
+            // Inside a ttl, or beyond the longest one.
+            let milliseconds = if dice.random_bool(0.5) { 20..1_000 } else { 1_000..6_000 };
+            let long = Duration::from_millis(dice.random_range(milliseconds));
+            world.count_fault(kind);
+            world.suspend_client(number);
+            tokio::time::sleep(long).await;
+            world.wake_client(number);
+        }
+        "read_after_suspend" => super::promise::read_after_suspend(&world, &mut dice).await,
         "transfer" => {
             let Some((leader, node)) = leader.and_then(|leader| Some((leader, world.node(leader)?))) else { return };
             world.count_fault(kind);
@@ -134,6 +161,9 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
         }
         "read_at_old_leader" => super::promise::read_at_old_leader(&world, &mut dice).await,
         "spoiled_disk" => spoil(&world, kind, one, &mut dice),
+        "wiped_disk" => wipe(&world, kind, one, &mut dice).await,
+        "new_timings" => super::rollout::change_timings(&world, &mut dice).await,
+        "shortened_in_promise" => super::promise::shortened_in_promise(&world, &mut dice).await,
         "voters" => {
             world.count_fault(kind);
             super::voters::change(&world, long, &mut dice).await;
@@ -179,6 +209,18 @@ fn spoil(world: &World, kind: &'static str, id: NodeId, dice: &mut StdRng) {
         }
         Some(Ok(record)) => world.break_promise("spoiled_disk", format!("node {id} takes {record:?}")),
     }
+}
+
+/// A node comes back on an empty disk. At most one node of a run is lost.
+async fn wipe(world: &Arc<World>, kind: &'static str, id: NodeId, rng: &mut StdRng) {
+    if (world.living().len() as u64) < world.plan.nodes || world.plan.nodes < 5 {
+        return;
+    }
+    world.count_fault(kind);
+    world.crash(id, any_cut(rng));
+    world.lose(id);
+    tokio::time::sleep(Duration::from_millis(rng.random_range(1..2_000))).await;
+    world.restart_wiped(id);
 }
 
 async fn cut(world: &World, kind: &'static str, pairs: Vec<(NodeId, NodeId)>, long: Duration) {

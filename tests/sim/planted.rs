@@ -36,7 +36,7 @@ fn a_restart_without_the_quarantine_is_caught() {
 #[test]
 fn a_restart_without_the_quarantine_is_caught_without_the_servers_indexes() {
     let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
-    is_caught(planted, &["linearizable"], 100);
+    is_caught(planted, &["linearizable"], 200);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_leader_that_is_restored_without_an_election_is_caught() {
 #[test]
 fn disks_that_lie_about_syncs_are_caught() {
     let planted = Planted { early_disk: true, ..Planted::default() };
-    is_caught(planted, &["replicas_agree", "grants_survive"], 20);
+    is_caught(planted, &["replicas_agree", "grants_survive"], 60);
 }
 
 #[test]
@@ -58,7 +58,12 @@ fn a_leader_that_takes_its_time_from_a_clock_that_jumps_is_caught() {
 
 #[test]
 fn a_holder_whose_clock_is_far_too_slow_is_caught() {
-    is_caught(Planted { slow_holder: true, ..Planted::default() }, &["holder_stops_first"], 20);
+    is_caught(Planted { slow_holder: true, ..Planted::default() }, &["holder_stops_first"], 60);
+}
+
+#[test]
+fn holder_whose_clock_does_not_count_a_suspend_is_caught() {
+    is_caught(Planted { deaf_to_suspend: true, ..Planted::default() }, &["holder_stops_first"], 60);
 }
 
 #[test]
@@ -78,7 +83,7 @@ fn stale_reads_are_caught_without_the_servers_indexes() {
 
 #[test]
 fn a_client_that_takes_a_lost_renewal_for_a_good_one_is_caught() {
-    is_caught(Planted { deaf_to_loss: true, ..Planted::default() }, &["holder_stops_first"], 50);
+    is_caught(Planted { deaf_to_loss: true, ..Planted::default() }, &["holder_stops_first"], 120);
 }
 
 #[test]
@@ -102,6 +107,12 @@ fn reads_without_a_leadership_lease_are_caught_without_the_servers_indexes() {
 fn a_leadership_lease_that_counts_from_the_answer_is_caught() {
     let planted = without(Safeguards { lease_from_asking: false, ..Safeguards::default() });
     is_caught(planted, &["reads_are_current", "linearizable"], 400);
+}
+
+#[test]
+fn a_local_read_without_the_suspend_guard_is_caught() {
+    let planted = without(Safeguards { suspend_guard: false, ..Safeguards::default() });
+    is_caught(planted, &["reads_are_current"], 20);
 }
 
 #[test]
@@ -146,5 +157,5 @@ fn a_resource_without_a_fence_is_caught() {
 
 #[test]
 fn a_watch_that_skips_what_came_while_it_was_away_is_caught() {
-    is_caught(Planted { late_watch: true, ..Planted::default() }, &["watch_completeness"], 20);
+    is_caught(Planted { late_watch: true, ..Planted::default() }, &["watch_completeness"], 30);
 }

@@ -10,14 +10,15 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tenure::lease::{Acquire, Command};
 use tenure::node::{Forward, Query, Request};
+use tenure::testing::Cut;
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 use super::client::saw;
 use super::history::{Ended, What};
 use super::world::{World, lock};
 
-/// How long the clients go on: the leadership lease.
-const TIME: Duration = Duration::from_millis(330);
+/// How much longer than the leadership lease the clients go on.
+const LONGER: Duration = Duration::from_millis(5);
 
 pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
     let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
@@ -26,7 +27,7 @@ pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
     world.count_fault("restart_in_promise");
     world.board.isolate(lost, world.ids());
     // Until the lost node would elect another.
-    tokio::time::sleep(Duration::from_millis(dice.random_range(330..600))).await;
+    tokio::time::sleep(world.lease(leader).mul_f64(dice.random_range(1.0..1.9))).await;
     world.crash(restarted, super::nemesis::any_cut(dice));
     world.board.isolate(leader, world.ids());
     world.board.join(lost, restarted);
@@ -36,6 +37,31 @@ pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
     world.board.heal();
 }
 
+/// Cuts the leader off, and restarts the others with a shorter leadership lease than the one that they promised.
+pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
+    let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
+    let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
+    let short = world.plan.other_lease(world.lease_wanted());
+    let [one, two] = others[..] else { return };
+    if Duration::from_millis(short) > world.lease(leader) {
+        return;
+    }
+    world.count_fault("shortened_in_promise");
+    world.want_lease(short);
+    world.board.isolate(leader, world.ids());
+    for id in [one, two] {
+        // What they know of their promise is what they synced.
+        world.crash(id, Cut::Keep(0));
+        world.set_lease(id, short);
+        world.restart(id);
+    }
+    probe(world, leader, [one, two]).await;
+    world.board.heal();
+    world.crash(leader, super::nemesis::any_cut(rng));
+    world.set_lease(leader, short);
+    world.restart(leader);
+}
+
 /// Cuts the leader off, and reads there while the others elect another and change what is read.
 pub async fn read_at_old_leader(world: &Arc<World>, dice: &mut StdRng) {
     let Some(leader) = world.leader() else { return };
@@ -43,15 +69,37 @@ pub async fn read_at_old_leader(world: &Arc<World>, dice: &mut StdRng) {
     let Some((&one, &two)) = others.first().zip(others.last()) else { return };
     world.count_fault("read_at_old_leader");
     world.board.isolate(leader, world.ids());
-    tokio::time::sleep(Duration::from_millis(dice.random_range(200..600))).await;
+    tokio::time::sleep(world.lease(leader).mul_f64(dice.random_range(0.6..1.9))).await;
     probe(world, leader, [one, two]).await;
     world.ids().for_each(|id| world.board.join(leader, id));
     world.ids().for_each(|id| world.board.join(id, leader));
 }
 
+/// Suspends the leader's machine until the others have elected another, and reads at it as soon as it goes on. Its
+/// monotonic clock says that a majority acknowledged it a moment ago.
+pub async fn read_after_suspend(world: &Arc<World>, rng: &mut StdRng) {
+    let Some(leader) = world.leader() else { return };
+    let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
+    let Some((&one, &two)) = others.first().zip(others.last()) else { return };
+    world.count_fault("read_after_suspend");
+    // In half of all cases the others' messages are there as soon as the leader is.
+    let is_cut_off = rng.random_bool(0.5);
+    if is_cut_off {
+        world.board.isolate(leader, world.ids());
+    }
+    world.suspend(leader);
+    tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(0.9..3.0))).await;
+    world.go_on(leader);
+    probe(world, leader, [one, two]).await;
+    if is_cut_off {
+        world.ids().for_each(|id| world.board.join(leader, id));
+        world.ids().for_each(|id| world.board.join(id, leader));
+    }
+}
+
 /// Changes a lease at whoever takes it, and reads it at the old leader.
 async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
-    let until = world.now() + TIME;
+    let until = world.now() + world.lease(leader) + LONGER;
     let name = LeaseName::new("probe").expect("valid");
     for number in 0.. {
         if world.now() >= until {
@@ -72,7 +120,7 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
                 limit: 1,
                 metadata: Metadata::default(),
             };
-            let what = What::Acquire { ttl_ms: u64::MAX, limit: 1, wait: false };
+            let what = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
             ask(world, id, &by, &name, what, Request::Acquire(claim)).await;
         }
         let read = |id| {

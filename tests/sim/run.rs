@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tenure::lease::{Change, GrantCause};
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
 
 use super::client::{self, LONGEST_TTL};
 use super::history::{Ended, History, Operation, What};
+use super::history_file::{self, HistoryWriter};
 use super::ledger::Ledger;
 use super::plan::Plan;
 use super::register::Write;
 use super::verdict::{Broken, Counts, Verdict};
-use super::world::{World, lock};
-use super::{nemesis, promises, voters, watcher};
+use super::world::{Step, World, lock};
+use super::{birth, nemesis, promises, voters, watcher};
 
 /// The longest that a cluster takes to agree on a leader once everything works, in true time.
 const AGREEMENT: Duration = Duration::from_secs(10);
@@ -30,6 +32,7 @@ pub struct Evidence<'a> {
     pub ledger: &'a Ledger,
     pub history: &'a History,
     pub writes: &'a [Write],
+    pub steps: &'a [Step],
 }
 
 /// Runs a plan on this thread, which is the only one that it needs.
@@ -40,7 +43,7 @@ pub fn run(plan: Plan) -> Verdict {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
     let runtime = runtime.expect("a runtime");
     let (verdict, world) = runtime.block_on(async {
-        let world = World::new(plan).await;
+        let world = World::new(plan);
         let verdict = simulate(&world).await;
         world.end().await;
         (verdict, Arc::downgrade(&world))
@@ -51,8 +54,9 @@ pub fn run(plan: Plan) -> Verdict {
 }
 
 async fn simulate(world: &Arc<World>) -> Verdict {
+    birth::begin(world).await;
     if !nemesis::settled(world, AGREEMENT).await {
-        world.break_promise("converges", "no first leader".to_owned());
+        world.break_promise("converges", format!("no cluster formed within {AGREEMENT:?} of the last fault"));
     }
     let mut clients = JoinSet::new();
     (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
@@ -76,7 +80,7 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     clients.shutdown().await;
     let holders: Vec<_> = lock(&world.history).beliefs.iter().map(|belief| belief.by.clone()).collect();
     holders.iter().for_each(|holder| client::end_beliefs(world, holder));
-    let slowest = world.plan.rates.values().fold(1.0, |slowest: f64, rate| slowest.min(*rate));
+    let (slowest, _) = world.plan.extreme_rates();
     // The bound with a leader that lives: the ttl, and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
     tokio::time::sleep(bound).await;
@@ -111,13 +115,18 @@ async fn converge(world: &Arc<World>) {
             failed => world.break_promise("converges", format!("node {id} is not well: {failed:?}")),
         }
     }
+    let taken = world.wiped_and_not_refused();
+    if !taken.is_empty() {
+        world.break_promise("wiped_voter_is_refused", format!("{taken:?} run on empty disks"));
+    }
     promises::log_matching::check(world);
 }
 
 fn judge(world: &World) -> Verdict {
     let (ledger, history) = (lock(&world.ledger), lock(&world.history));
     let registers = lock(&world.registers);
-    let evidence = Evidence { plan: &world.plan, ledger: &ledger, history: &history, writes: &registers.writes };
+    let (plan, steps) = (&world.plan, lock(&world.steps));
+    let evidence = Evidence { plan, ledger: &ledger, history: &history, writes: &registers.writes, steps: &steps };
     let mut broken = std::mem::take(&mut *lock(&world.broken));
     broken.extend(ledger.broken.iter().cloned());
     broken.extend(promises::check(&evidence));
@@ -133,6 +142,7 @@ fn judge(world: &World) -> Verdict {
         broken,
         undecided,
         trace: world.take_trace(),
+        history: if world.plan.exported { export(&world.plan, &ledger, &history) } else { Vec::new() },
         faults: std::mem::take(&mut *lock(&world.faults)),
         work: std::mem::take(&mut *lock(&world.work)),
         operations: history.operations.iter().fold(Counts::new(), |mut counts, operation| {
@@ -153,6 +163,35 @@ fn figures(run: &Evidence) -> Counts {
         ("writes after the lease was over, refused by the fence", refused),
         ("writes after the lease was over, before anything newer", taken),
     ])
+}
+
+/// The histories of all leases as JSON lines.
+fn export(plan: &Plan, ledger: &Ledger, history: &History) -> Vec<u8> {
+    let transitions = ledger.transitions().map(|(entry, seen)| {
+        let (event, cause) = match seen.change {
+            Change::Granted(GrantCause::Asked) => ("granted", Some("asked")),
+            Change::Granted(GrantCause::Queue) => ("granted", Some("queue")),
+            Change::Granted(GrantCause::HandOver) => ("granted", Some("hand_over")),
+            Change::Expired => ("expired", None),
+            Change::Released => ("released", None),
+            Change::Revoked { .. } => ("revoked", None),
+            Change::HandedOver { .. } => ("handed_over", None),
+        };
+        history_file::Transition {
+            event,
+            cause,
+            index: seen.index,
+            part: seen.part,
+            name: seen.name.as_str(),
+            holder: seen.holder.as_str(),
+            token: seen.token,
+            at: entry.at,
+        }
+    });
+    let mut lines = Vec::new();
+    let mut writer = HistoryWriter::new(&mut lines, format!("simulation, seed {}", plan.seed));
+    writer.write(&history.operations, transitions).expect("memory takes all that is written");
+    lines
 }
 
 fn note_all(world: &World, ledger: &Ledger, history: &History) {

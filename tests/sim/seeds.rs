@@ -1,5 +1,8 @@
 //! Many seeds.
 
+use std::fs::File;
+use std::io::Write;
+
 use super::bug::Planted;
 use super::many::{number, runs};
 use super::nemesis::KINDS;
@@ -9,7 +12,7 @@ use super::tally::Tally;
 use super::verdict::Verdict;
 
 /// What clients must have done and been told in an ordinary run.
-const WORK: [&str; 13] = [
+const WORK: [&str; 18] = [
     "granted",
     "refused",
     "acquire unknown",
@@ -21,8 +24,13 @@ const WORK: [&str; 13] = [
     "led",
     "voters changed",
     "written",
+    "worked",
+    "work stopped",
     "asked late",
     "asked again",
+    "answered too late",
+    "arrived twice",
+    "lost on the way",
 ];
 /// Seeds that are run twice, at most.
 const TWICE: u64 = 50;
@@ -60,14 +68,26 @@ fn the_same_seed_makes_the_same_run() {
 fn every_promise_is_kept_on_every_seed() {
     let (first, count) = asked_for();
     let traced = std::env::var_os("TENURE_SIM_TRACE").is_some();
+    let stops = std::env::var_os("TENURE_SIM_STOP").is_some();
     let mut tally = Tally::new(first);
+    let history = std::env::var_os("TENURE_SIM_HISTORY");
+    let mut file = history.as_ref().map(|path| File::create(path).expect("the file of TENURE_SIM_HISTORY"));
+    let exported = file.is_some();
     runs(
         first,
         count,
-        |seed| Plan { traced, ..plan(seed) },
+        |seed| Plan { traced, exported, ..plan(seed) },
         |seed, verdict| {
             tell(seed, &verdict);
+            if let Some(file) = &mut file {
+                file.write_all(&verdict.history).expect("the file of TENURE_SIM_HISTORY");
+            }
             tally.add(seed, verdict);
+            if stops && !tally.failed.is_empty() {
+                // The test runner would go on with the other tests.
+                println!("\n{tally}");
+                std::process::exit(1);
+            }
         },
     );
     let said = tally.to_string();

@@ -34,6 +34,8 @@ pub struct Verdict {
     pub undecided: Vec<&'static str>,
     /// What happened, line by line, with the virtual time of each; empty if the plan asked for none.
     pub trace: Vec<String>,
+    /// What was asked and answered, as JSON lines; empty if the plan asked for none.
+    pub history: Vec<u8>,
     pub faults: Counts,
     pub work: Counts,
     /// What was asked, and how it ended.

@@ -15,14 +15,18 @@ pub struct Operation {
     /// When the answer came; without one, when the client gave up.
     pub returned: Option<Duration>,
     pub ended: Ended,
+    /// The answer shows the log up to this index.
+    pub index: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     Acquire {
-        ttl_ms: u64,
+        /// `None`: infinite.
+        ttl_ms: Option<u64>,
         limit: u32,
         wait: bool,
+        lock_delay_ms: u64,
     },
     Renew {
         token: FencingToken,
@@ -71,7 +75,15 @@ impl History {
     /// Notes a request; its end is filled in later.
     pub fn begin(&mut self, by: &HolderId, name: &LeaseName, what: What, now: Duration) -> usize {
         let (by, name) = (by.clone(), name.clone());
-        self.operations.push(Operation { by, name, what, invoked: now, returned: None, ended: Ended::Unknown });
+        self.operations.push(Operation {
+            by,
+            name,
+            what,
+            invoked: now,
+            returned: None,
+            ended: Ended::Unknown,
+            index: None,
+        });
         self.operations.len() - 1
     }
 

@@ -109,7 +109,7 @@ pub fn code_of(error: &CallError) -> u8 {
     match error {
         CallError::Refused(problem) if problem.code == Code::Invalid => codes::OURS,
         CallError::Refused(_) => codes::NOT_ACQUIRED,
-        CallError::Unknown { .. } | CallError::Unavailable(_) => codes::OURS,
+        CallError::Unknown { .. } | CallError::Unavailable(_) | CallError::ShutDown => codes::OURS,
     }
 }
 

@@ -42,7 +42,7 @@ impl Class {
             | Command::LeaveQueue { .. }
             | Command::Tick
             | Command::SetLimits(_) => Class::Urgent,
-            Command::Acquire(_) | Command::Revoke { .. } => Class::Ordinary,
+            Command::Acquire(_) | Command::Revoke { .. } | Command::UpdateMetadata { .. } => Class::Ordinary,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What becomes of commands that wait.
 
 use super::*;
+use crate::lease::WaiterId;
+use crate::token::FencingToken;
+use crate::types::{HolderId, LeaseName};
 
 const WEIGHT: usize = 100;
 const ENTRY_BYTES: usize = 64 << 10;
@@ -103,6 +106,46 @@ fn both_lines_are_bounded_in_number_and_bytes() {
     }
 }
 
+#[test]
+fn one_command_may_take_all_bytes_of_its_line() {
+    let now = Instant::now();
+    for class in [Class::Urgent, Class::Ordinary] {
+        assert_eq!(queue().push(class, MAX_WAITING_BYTES, (), now), Ok(()));
+        assert_eq!(queue().push(class, MAX_WAITING_BYTES + 1, (), now), Err(Full::TooMany));
+    }
+}
+
+#[test]
+fn a_claim_waits_for_800_ms_and_no_longer() {
+    let (mut queue, start) = (queue(), Instant::now());
+    queue.push(Class::Ordinary, WEIGHT, "claim", start).expect("there is room");
+    queue.push(Class::Urgent, WEIGHT, "renewal", start).expect("there is room");
+    let late = start + Duration::from_millis(800);
+    assert_eq!(queue.next_late(), Some(late));
+    assert!(queue.take_late(late - Duration::from_millis(1)).is_empty());
+    assert_eq!(queue.take_late(late), ["claim"]);
+}
+
+#[test]
+fn a_claim_that_would_wait_for_400_ms_is_taken() {
+    let push_with = |entry_takes: Duration| {
+        let (mut queue, start) = (queue(), Instant::now());
+        queue.entry_sent(start);
+        let now = start + entry_takes;
+        queue.entry_done(start, now);
+        // Two rounds of entries: those on their way, and as many behind them.
+        for _ in 0..IN_FLIGHT {
+            queue.entry_sent(now);
+        }
+        for _ in 0..2 * IN_FLIGHT {
+            queue.push(Class::Urgent, ENTRY_BYTES, 0, now).expect("there is room");
+        }
+        queue.push(Class::Ordinary, WEIGHT, 1, now)
+    };
+    assert_eq!(push_with(Duration::from_millis(200)), Ok(()));
+    assert_eq!(push_with(Duration::from_millis(200) + Duration::from_nanos(1)), Err(Full::TooSlow));
+}
+
 /// What became of commands that came ten times as fast as entries could take them.
 struct Played {
     /// Longest time from coming to having been served.
@@ -162,4 +205,24 @@ fn at_ten_times_what_can_be_served_renewals_are_quick_and_claims_are_served_in_t
 #[test]
 fn in_one_line_with_the_claims_renewals_would_wait_as_long_or_be_refused() {
     assert!(play(Class::Ordinary).renewal > Duration::from_millis(300), "the check above can fail");
+}
+
+#[test]
+fn what_keeps_or_frees_a_lease_is_urgent() {
+    let name = || LeaseName::new("n").expect("valid");
+    let holder = || HolderId::new("h").expect("valid");
+    let token = FencingToken { term: 1, index: 5 };
+    let waiter = WaiterId { name: name(), holder: holder() };
+    let urgent = [
+        Command::Renew { holder: holder(), leases: Vec::new() },
+        Command::Release { name: name(), holder: holder(), token },
+        Command::HandOver { name: name(), holder: holder(), token, to: None },
+        Command::KeepWaiting { waiters: vec![waiter.clone()] },
+        Command::LeaveQueue { waiter },
+        Command::Tick,
+    ];
+    for command in urgent {
+        assert_eq!(Class::of(&command), Class::Urgent, "{command:?}");
+    }
+    assert_eq!(Class::of(&Command::Revoke { name: name(), reason: String::new() }), Class::Ordinary);
 }

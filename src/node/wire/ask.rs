@@ -5,7 +5,7 @@ use crate::api::{self, Code, MAX_RENEW_ITEMS, Problem, TtlMs};
 use crate::config::TtlPolicy;
 use crate::lease::{Acquire, Command, Renewal};
 use crate::node::Request;
-use crate::types::{LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_REASON_BYTES, MAX_WAIT_MS, Ttl};
+use crate::types::{LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES, MAX_WAIT_MS, Ttl};
 
 pub(crate) fn claim(policy: &TtlPolicy, name: LeaseName, body: api::Acquire) -> Result<Acquire, Box<Problem>> {
     let limit = body.limit.unwrap_or(1);
@@ -47,6 +47,12 @@ pub(crate) fn hand_over(name: LeaseName, body: api::HandOver) -> Request {
     Request::Change(Command::HandOver { name, holder: body.holder, token: body.token, to: body.to })
 }
 
+pub(crate) fn update_metadata(name: LeaseName, body: api::UpdateMetadata) -> Result<Request, Box<Problem>> {
+    let api::UpdateMetadata { holder, token, version, metadata } = body;
+    at_most("version", version, MAX_METADATA_VERSION)?;
+    Ok(Request::Change(Command::UpdateMetadata { name, holder, token, version, metadata }))
+}
+
 pub(crate) fn revoke(name: LeaseName, reason: String) -> Result<Request, Box<Problem>> {
     at_most("reason bytes", reason.len(), MAX_REASON_BYTES)?;
     Ok(Request::Change(Command::Revoke { name, reason }))
@@ -72,6 +78,8 @@ fn invalid(detail: impl Into<String>) -> Box<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::FencingToken;
+    use crate::types::HolderId;
 
     fn claim_of(json: &str) -> Result<Acquire, Box<Problem>> {
         let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
@@ -98,5 +106,53 @@ mod tests {
             let refused = format!("{:?}", claim_of(json).expect_err(json));
             assert!(refused.contains(bounds) && refused.contains("code: Invalid"), "{json}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_claim_at_its_bounds_is_taken() {
+        let claim_by = |policy: &TtlPolicy, json: &str| {
+            let body = serde_json::from_str(json).expect("it has the form");
+            claim(policy, LeaseName::new("a").expect("valid"), body)
+        };
+        let all = r#"{"holder":"h","ttl_ms":86400000,"wait_ms":86400000,"lock_delay_ms":86400000,"limit":10000}"#;
+        let taken = claim_by(&TtlPolicy::default(), all).expect("it is at the bounds");
+        let numbers = (taken.ttl, taken.wait_ms, taken.lock_delay_ms, taken.limit);
+        assert_eq!(numbers, (Ttl::Finite(86_400_000), Some(86_400_000), 86_400_000, 10_000));
+        let narrow = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+        for (policy, min, max) in [(TtlPolicy::default(), 100, 86_400_000), (narrow, 1_000, 60_000)] {
+            let ttl = |ms: u64| claim_by(&policy, &format!(r#"{{"holder":"h","ttl_ms":{ms}}}"#));
+            for ms in [min, max] {
+                assert_eq!(ttl(ms).expect("it is at a bound").ttl, Ttl::Finite(ms));
+            }
+            for ms in [min - 1, max + 1] {
+                let refused = ttl(ms).expect_err("it is outside");
+                assert_eq!(refused.code, Code::Invalid);
+                assert!(refused.detail.contains(&format!("ttl_ms {ms} is outside {min} to {max}")), "{refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_reason_of_a_revoke_has_500_bytes() {
+        let revoke = |bytes: usize| revoke(LeaseName::new("a").expect("valid"), "r".repeat(bytes));
+        assert!(matches!(revoke(500), Ok(Request::Change(Command::Revoke { reason, .. })) if reason.len() == 500));
+        assert_eq!(revoke(501).map(drop).expect_err("it is above the bound").code, Code::Invalid);
+    }
+
+    #[test]
+    fn a_batch_has_10_000_renewals() {
+        let renew = |count: usize| {
+            let item = |number: usize| api::RenewItem {
+                name: LeaseName::new(format!("n{number}")).expect("valid"),
+                token: FencingToken { term: 1, index: 1 },
+                ttl_ms: None,
+            };
+            let holder = HolderId::new("h").expect("valid");
+            let leases = (0..count).map(item).collect();
+            renew_batch(&TtlPolicy::default(), api::RenewBatch { holder, leases })
+        };
+        let taken = renew(10_000).expect("it is at the bound");
+        assert!(matches!(taken, Request::Change(Command::Renew { leases, .. }) if leases.len() == 10_000));
+        assert_eq!(renew(10_001).map(drop).expect_err("it is above the bound").code, Code::TooLarge);
     }
 }

@@ -13,12 +13,12 @@ mod problem;
 mod reply;
 mod show;
 
-pub(crate) use ask::{claim, hand_over, release, renew, renew_batch, revoke};
+pub(crate) use ask::{claim, hand_over, release, renew, renew_batch, revoke, update_metadata};
 pub(crate) use problem::{RETRY_MS, compacted, problem, request_error};
 pub(crate) use reply::{
     explained, found, granted, handed_over, history, listed, queue, released, renewed, renewed_one, revoked,
 };
-pub(crate) use show::{cluster, event, list_state};
+pub(crate) use show::{cluster, event, list_state, write_cursor};
 
 use crate::api::EventId;
 use crate::node::WatchPosition;

@@ -32,6 +32,7 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
         RequestError::TooLarge => problem(Code::TooLarge, detail),
         RequestError::Unreadable(_) => problem(Code::Unsupported, detail),
         RequestError::Unknown(_) => problem(Code::OutcomeUnknown, detail),
+        RequestError::AnswerTooLarge(_) => problem(Code::Internal, detail),
         RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
     }
 }
@@ -72,11 +73,22 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
             limit: Some(max_leases),
             ..Problem::new(Code::TooManyLeases, format!("{max_leases} leases exist, which is as many as may"))
         },
+        Refusal::LeaseFull { max_bytes } => Problem {
+            limit: Some(max_bytes),
+            ..Problem::new(
+                Code::LeaseFull,
+                format!("the holders and waiters of a lease keep at most {max_bytes} bytes of names and metadata"),
+            )
+        },
         Refusal::LimitDiffers { limit } => Problem {
             limit: Some(limit.into()),
             ..Problem::new(Code::LimitDiffers, format!("the lease is held or waited for with limit {limit}"))
         },
         Refusal::Lost(lost) => self::lost(lost),
+        Refusal::MetadataChanged { version } => Problem {
+            metadata_version: Some(version),
+            ..Problem::new(Code::MetadataChanged, format!("the metadata has version {version} now"))
+        },
         Refusal::NoSuchWaiter => Problem::new(Code::NoSuchWaiter, "nobody waits for the lease, or not the one named"),
         refusal @ Refusal::GrantedInThisEntry => return unexpected(&refusal),
     })
@@ -116,6 +128,7 @@ mod tests {
             (RequestError::Unreadable("no such request".to_owned()), 501, Code::Unsupported),
             (RequestError::ShuttingDown, 503, Code::ShuttingDown),
             (RequestError::Unknown("the connection broke".to_owned()), 504, Code::OutcomeUnknown),
+            (RequestError::AnswerTooLarge("17 MiB".to_owned()), 500, Code::Internal),
         ] {
             let problem = request_error(error);
             assert_eq!((problem.status, problem.code), (status, code));
@@ -128,5 +141,17 @@ mod tests {
         let problem = lost(Lost { cause: LostCause::Expired, holder: Some(holder) });
         assert_eq!(problem.detail, "it lapsed before it was renewed; worker-2 holds the lease now");
         assert_eq!(problem.holder.as_deref(), Some("worker-2"));
+    }
+
+    #[test]
+    fn a_bound_of_the_machine_is_refused_with_429_and_told() {
+        for (refused, code, limit) in [
+            (Refusal::TooManyLeases { max_leases: 7 }, Code::TooManyLeases, 7),
+            (Refusal::QueueFull { max_waiters: 8 }, Code::QueueFull, 8),
+            (Refusal::LeaseFull { max_bytes: 9 }, Code::LeaseFull, 9),
+        ] {
+            let problem = refusal(refused);
+            assert_eq!((problem.status, problem.code, problem.limit), (429, code, Some(limit)));
+        }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn renewed(names: Vec<LeaseName>, answer: Answer, now: ClusterMs) -> 
         answer => return Err(refused(answer)),
     };
     let results = names.into_iter().zip(results).map(|(name, result)| match result {
-        Ok(lease) => api::RenewResult { name: name.into(), lease: Some(show::lease(lease, now)), problem: None },
+        Ok(lease) => api::RenewResult { name: name.into(), lease: Some(show::renewal(lease, now)), problem: None },
         Err(loss) => api::RenewResult { name: name.into(), lease: None, problem: Some(lost(loss)) },
     });
     Ok(api::Renewed { results: results.collect() })
@@ -64,12 +64,15 @@ pub(crate) fn revoked(answer: Answer) -> Result<api::Revoked, Box<Problem>> {
 
 /// The answer to a read of one lease.
 pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
-    match answer {
-        Answer::Lease(leases) => show::one_name(leases, now).ok_or_else(|| {
-            Box::new(problem(Code::NotFound, format!("nothing is remembered of a lease {:?}", name.as_str())))
-        }),
-        answer => Err(unexpected(&answer)),
-    }
+    let (leases, next) = match answer {
+        Answer::Lease(leases) => (leases, None),
+        Answer::List { leases, next } => (leases, next),
+        answer => return Err(unexpected(&answer)),
+    };
+    let found = show::one_name(leases, now).ok_or_else(|| {
+        Box::new(problem(Code::NotFound, format!("nothing is remembered of a lease {:?}", name.as_str())))
+    })?;
+    Ok(api::Lease { holders_cursor: next.as_ref().map(show::write_cursor), ..found })
 }
 
 pub(crate) fn history(name: LeaseName, answer: Answer) -> Result<api::History, Box<Problem>> {
@@ -83,14 +86,16 @@ pub(crate) fn history(name: LeaseName, answer: Answer) -> Result<api::History, B
 
 pub(crate) fn queue(name: LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Queue, Box<Problem>> {
     match answer {
-        Answer::Queue(waiters) => Ok(api::Queue { name: name.into(), waiters: show::queue(waiters, now) }),
+        Answer::Queue(waiters) => Ok(show::queue(name, waiters, None, now)),
+        Answer::QueuePart { waiters, total } => Ok(show::queue(name, waiters, Some(total), now)),
         answer => Err(unexpected(&answer)),
     }
 }
 
 pub(crate) fn explained(name: LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Explanation, Box<Problem>> {
     match answer {
-        Answer::Explain(explanation) => Ok(show::explanation(name, explanation, now)),
+        Answer::Explain(explanation) => Ok(show::explanation(name, explanation, None, now)),
+        Answer::ExplainPart { explanation, holders } => Ok(show::explanation(name, explanation, Some(holders), now)),
         answer => Err(unexpected(&answer)),
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::api;
 use crate::lease::{
-    Change, Explanation, GrantCause, Lease, LeaseState, ListState, LostCause, Standing, Transition, Waiter,
+    Change, Explanation, GrantCause, Lease, LeaseState, ListCursor, ListState, LostCause, Standing, Transition, Waiter,
 };
 use crate::node::{ClusterStatus, Role};
-use crate::types::{ClusterMs, LeaseName};
+use crate::types::{ClusterMs, LeaseName, Metadata};
 
 /// One holder's lease, as it looks at cluster time `now`.
 pub(super) fn lease(lease: Lease, now: ClusterMs) -> api::Lease {
@@ -25,8 +25,20 @@ pub(super) fn lease(lease: Lease, now: ClusterMs) -> api::Lease {
         limit: lease.limit,
         lock_delay_ms: lease.lock_delay_ms,
         waiters: lease.waiters,
+        metadata_version: lease.metadata_version,
         holders: None,
+        holders_cursor: None,
     }
+}
+
+/// One of many leases that were renewed at once: without its metadata, which its holder has.
+pub(super) fn renewal(renewed: Lease, now: ClusterMs) -> api::Lease {
+    lease(Lease { metadata: Metadata::default(), ..renewed }, now)
+}
+
+/// Opaque to clients: the name and the token behind which the next page begins. No name has a tilde.
+pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
+    format!("{}~{}", cursor.name, cursor.token)
 }
 
 /// One name: who holds it, else its last grant that is remembered; `None` if there is neither.
@@ -106,8 +118,11 @@ pub(crate) fn event(transition: &Transition) -> api::Event {
     }
 }
 
-pub(super) fn queue(waiters: Vec<Waiter>, now: ClusterMs) -> Vec<api::Waiter> {
-    (0..).zip(waiters).map(|(place, next)| waiter(place, next, now)).collect()
+/// `total` counts those who wait where that is more than `waiters` has.
+pub(super) fn queue(name: LeaseName, waiters: Vec<Waiter>, total: Option<u32>, now: ClusterMs) -> api::Queue {
+    let total = total.unwrap_or(waiters.len() as u32);
+    let waiters = (0..).zip(waiters).map(|(place, next)| waiter(place, next, now)).collect();
+    api::Queue { name: name.into(), total, waiters }
 }
 
 fn waiter(place: u32, waiter: Waiter, now: ClusterMs) -> api::Waiter {
@@ -120,11 +135,18 @@ fn waiter(place: u32, waiter: Waiter, now: ClusterMs) -> api::Waiter {
     }
 }
 
-pub(super) fn explanation(name: LeaseName, explanation: Explanation, now: ClusterMs) -> api::Explanation {
+/// `holders` counts those who hold it where that is more than the explanation has.
+pub(super) fn explanation(
+    name: LeaseName,
+    explanation: Explanation,
+    holders: Option<u32>,
+    now: ClusterMs,
+) -> api::Explanation {
+    let holders = holders.unwrap_or(explanation.held.len() as u32);
     let held: Vec<api::Lease> = explanation.held.into_iter().map(|held| lease(held, now)).collect();
     let lock_delay_left_ms = explanation.delay_until.map(|until| until.saturating_sub(now)).filter(|left| *left > 0);
     let standing = explanation.standing.map(|standing| self::standing(standing, now));
-    let mut summary = holding(&held, lock_delay_left_ms);
+    let mut summary = holding(&held, holders, lock_delay_left_ms);
     if explanation.waiters > 0 {
         summary.push_str(&format!("; {} waiting", explanation.waiters));
     }
@@ -135,6 +157,7 @@ pub(super) fn explanation(name: LeaseName, explanation: Explanation, now: Cluste
     api::Explanation {
         name: name.into(),
         summary,
+        holders,
         held,
         lock_delay_left_ms,
         next: explanation.next.map(|next| waiter(0, next, now)),
@@ -154,7 +177,7 @@ fn standing(standing: Standing, now: ClusterMs) -> api::Standing {
     }
 }
 
-fn holding(held: &[api::Lease], lock_delay_left_ms: Option<u64>) -> String {
+fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
     match (held, lock_delay_left_ms) {
         ([], None) => "free".to_owned(),
         ([], Some(left)) => format!("free, and not granted to anybody for {left} ms yet"),
@@ -165,7 +188,7 @@ fn holding(held: &[api::Lease], lock_delay_left_ms: Option<u64>) -> String {
             };
             format!("held by {} since {}, {until}", only.holder, only.granted_at)
         }
-        (several, _) => format!("held by {} of at most {}", several.len(), several[0].limit),
+        (several, _) => format!("held by {holders} of at most {}", several[0].limit),
     }
 }
 

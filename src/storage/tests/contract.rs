@@ -37,6 +37,8 @@ macro_rules! both_twins {
 
 both_twins! {
     an_empty_store_has_nothing
+    a_vote_alone_makes_a_store_not_empty
+    an_entry_alone_makes_a_store_not_empty
     entries_are_readable_at_once_and_after_a_restart
     entries_of_every_size_come_back_whole
     reading_stops_before_the_limit_but_not_before_the_first
@@ -59,6 +61,19 @@ fn an_empty_store_has_nothing(storage: impl Reopen, dir: &Path) {
     assert_eq!(storage.log_bounds(), (None, None));
     assert_eq!((storage.vote(), storage.snapshot()), (None, None));
     assert_eq!(storage.read_log(0, 10, 10), Ok(vec![]));
+    assert!(storage.is_empty());
+}
+
+fn a_vote_alone_makes_a_store_not_empty(storage: impl Reopen, dir: &Path) {
+    wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    assert!(!storage.is_empty());
+    assert!(!storage.reopen(dir).is_empty());
+}
+
+fn an_entry_alone_makes_a_store_not_empty(storage: impl Reopen, dir: &Path) {
+    wait(|done| storage.append(entries(0, 0..1, 10), done)).unwrap();
+    assert!(!storage.is_empty());
+    assert!(!storage.reopen(dir).is_empty());
 }
 
 fn entries_are_readable_at_once_and_after_a_restart(storage: impl Reopen, dir: &Path) {
@@ -164,6 +179,27 @@ fn the_last_vote_and_the_committed_position_stay(storage: impl Reopen, dir: &Pat
     let storage = storage.reopen(dir);
     assert_eq!(storage.vote(), Some(vote(2)));
     assert_eq!((storage.recovered().vote, storage.recovered().committed), (Some(vote(2)), Some(at(1, 7))));
+}
+
+/// As on the disk: the position can be ahead of the entries that were queued before it.
+#[test]
+fn power_cut_keeps_the_committed_position_before_its_group() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    storage.append(entries(1, 0..3, 1), Box::new(drop));
+    storage.save_committed(Some(at(1, 2)));
+    let found = storage.crash(Cut::Torn { writes: 0, entries: 1 }).recovered();
+    assert_eq!((found.committed, found.last), (Some(at(1, 2)), Some(at(1, 0))));
+}
+
+/// It waits for a group that something else starts.
+#[test]
+fn committed_position_alone_is_not_synced() {
+    let storage = MemoryStorage::new(SyncMode::Manual);
+    storage.save_committed(Some(at(1, 2)));
+    assert_eq!((storage.unsynced(), storage.sync()), (0, 0));
+    storage.save_vote(vote(1), Box::new(drop));
+    storage.sync();
+    assert_eq!(storage.crash(Cut::Keep(0)).recovered().committed, Some(at(1, 2)));
 }
 
 fn a_snapshot_replaces_the_one_before(storage: impl Reopen, dir: &Path) {

@@ -127,6 +127,7 @@ fn calls() -> Vec<Vec<u8>> {
         Call::SnapshotBytes(Bytes::from_static(b"bytes")),
         Call::SnapshotEnd { vote: VOTE, crc: 7 },
         Call::Forward(codec::encode(&Request::Members).into()),
+        Call::StoreState,
     ];
     calls.iter().map(codec::encode).collect()
 }
@@ -159,6 +160,7 @@ fn replies() -> Vec<Vec<u8>> {
         Reply::Forward(Bytes::from_static(b"passed")),
         Reply::NotNow("it has just started".to_owned()),
         Reply::Failed("why".to_owned()),
+        Reply::StoreState { is_empty: true },
     ];
     replies.iter().map(codec::encode).collect()
 }

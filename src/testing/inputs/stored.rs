@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Input, input, texts};
 use crate::fence::journal::{self, Kept};
-use crate::lease::{Acquire, Batch, Command, Limits, Machine, Stamp};
+use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
 use crate::raft::snapshot::{self, Reader};
 use crate::raft::types::Stored;
@@ -129,10 +129,11 @@ fn read_snapshot(bytes: &[u8], piece: usize) -> Option<State> {
 
 fn written_snapshot(state: &State) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let Ok(()) = snapshot::encode(state, |piece| -> Result<(), std::convert::Infallible> {
+    let written = snapshot::encode(state, |piece| {
         bytes.extend_from_slice(piece);
         Ok(())
     });
+    written.expect("memory takes everything");
     bytes
 }
 
@@ -151,7 +152,7 @@ fn go_on(mut machine: Machine) {
 }
 
 fn snapshots() -> Vec<Vec<u8>> {
-    let machine = Machine::new(Limits::default());
+    let machine = Machine::new();
     let mut state = State { machine, applied: None, membership: Stored::default(), joined: BTreeMap::new() };
     let empty = written_snapshot(&state);
     for (index, commands) in (10..).zip(entries()) {

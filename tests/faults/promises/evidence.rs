@@ -8,6 +8,7 @@ use tenure::types::{HolderId, LeaseName};
 
 use super::super::history::{Ended, Operation, What};
 use super::super::log::Seen;
+use super::super::progress::Progress;
 use super::{Evidence, Queued};
 
 pub fn token(index: u64) -> FencingToken {
@@ -42,6 +43,14 @@ pub fn released(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
     Seen { event: event(EventKind::Released, holder, granted, index), at: Duration::from_millis(ms) }
 }
 
+pub fn revoked(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
+    Seen { event: event(EventKind::Revoked, holder, granted, index), at: Duration::from_millis(ms) }
+}
+
+pub fn handed_over(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
+    Seen { event: event(EventKind::HandedOver, holder, granted, index), at: Duration::from_millis(ms) }
+}
+
 /// Asked and ended at these milliseconds.
 pub fn did(by: &str, what: What, (invoked, returned): (u64, u64), ended: Ended) -> Operation {
     Operation {
@@ -51,6 +60,7 @@ pub fn did(by: &str, what: What, (invoked, returned): (u64, u64), ended: Ended) 
         invoked: Duration::from_millis(invoked),
         returned: Some(Duration::from_millis(returned)),
         ended,
+        index: None,
     }
 }
 
@@ -59,7 +69,7 @@ pub fn acquired(by: &str, times: (u64, u64), index: u64) -> Operation {
 }
 
 pub fn acquire() -> What {
-    What::Acquire { ttl_ms: 1000, limit: 1, wait: false }
+    What::Acquire { ttl_ms: Some(1000), limit: 1, wait: false, lock_delay_ms: 0 }
 }
 
 pub fn saw(times: (u64, u64), held: &[(&str, u64)], index: u64) -> Operation {
@@ -73,4 +83,13 @@ pub fn evidence<'a>(operations: &'a [Operation], log: &'a [Seen]) -> Evidence<'a
 
 pub fn with_queues<'a>(queues: &'a [Queued], log: &'a [Seen]) -> Evidence<'a> {
     Evidence { operations: &[], queues, log }
+}
+
+/// A commit every 100 ms for 20 s, except between these milliseconds.
+pub fn commits(without: (u64, u64)) -> Progress {
+    let mut progress = Progress::default();
+    for time in (0..20_000).step_by(100).filter(|time| !(without.0..without.1).contains(time)) {
+        progress.saw(100 + time, Duration::from_millis(time));
+    }
+    progress
 }

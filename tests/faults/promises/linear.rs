@@ -18,7 +18,7 @@ pub enum Decided {
 }
 
 pub fn check(evidence: &Evidence) -> Decided {
-    match is_linearizable(&calls(evidence), 1) {
+    match is_linearizable(&calls(evidence), evidence.limit()) {
         Ok(()) => Decided::Possible,
         Err(Doubt::Impossible(how)) => Decided::Impossible(how),
         Err(Doubt::TooHard) => Decided::TooHard,

@@ -1,21 +1,22 @@
-//! At any log position a lease has at most one holder, and what ends was held.
+//! At any log position a lease has at most one holder, a counted lease as many as its limit, and what ends was held.
+
+use std::collections::BTreeSet;
 
 use tenure::api::EventKind;
 
 use super::Evidence;
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
-    let mut holder = None;
+    let mut held = BTreeSet::new();
     for seen in evidence.log {
         let event = &seen.event;
         let named = (&event.holder, event.token);
-        let before = match event.event {
-            EventKind::Granted => holder.replace(named).filter(|before| *before != named),
-            _ if holder.take() == Some(named) => None,
-            _ => return Err(format!("{event:?}, and it was not held so")),
-        };
-        if let Some(before) = before {
-            return Err(format!("{event:?}, and it was held by {before:?}"));
+        if event.event != EventKind::Granted {
+            if !held.remove(&named) {
+                return Err(format!("{event:?}, and it was not held so"));
+            }
+        } else if held.insert(named) && held.len() > evidence.limit() {
+            return Err(format!("{event:?}, and it was held by {held:?}"));
         }
     }
     Ok(())
@@ -23,7 +24,8 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::evidence::{evidence, expired, granted, released};
+    use super::super::super::history::{Ended, What};
+    use super::super::evidence::{did, evidence, expired, granted, released};
     use super::*;
 
     #[test]
@@ -32,6 +34,15 @@ mod tests {
         check(&evidence(&[], &good)).expect("one at a time");
         check(&evidence(&[], &[granted(1, "a", 5), granted(2, "b", 6)])).expect_err("two");
         check(&evidence(&[], &[granted(1, "a", 5), released(2, "b", 5, 6)])).expect_err("not its own");
+        let counted = did(
+            "a",
+            What::Acquire { ttl_ms: Some(1000), limit: 2, wait: false, lock_delay_ms: 0 },
+            (0, 9),
+            Ended::Unknown,
+        );
+        let three = [granted(1, "a", 5), granted(2, "b", 6), granted(3, "c", 7)];
+        check(&evidence(std::slice::from_ref(&counted), &three[..2])).expect("two of two");
+        check(&evidence(&[counted], &three)).expect_err("three of two");
         check(&evidence(&[], &[granted(1, "a", 5), expired(2, "a", 5, 6), released(2, "a", 5, 7)])).expect_err("twice");
     }
 }

@@ -71,7 +71,7 @@ mod tests {
         check(&evidence(&[acquired("a", (0, 10), 4)], &log)).expect_err("an earlier grant was told");
         check(&evidence(&[acquired("a", (6, 10), 5)], &log)).expect_err("seen before it was asked for");
         check(&evidence(&[], &log)).expect_err("nobody asked");
-        let waits = What::Acquire { ttl_ms: 1000, limit: 1, wait: true };
+        let waits = What::Acquire { ttl_ms: Some(1000), limit: 1, wait: true, lock_delay_ms: 0 };
         let lost = [did("a", waits, (0, 10), Ended::Refused("lost".into()))];
         check(&evidence(&lost, &log)).expect_err("it was said to be over, and is not");
         check(&evidence(&lost, &[granted(5, "a", 5), expired(5, "a", 5, 5)])).expect("it was over at once");

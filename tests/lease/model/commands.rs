@@ -5,7 +5,7 @@ use tenure::lease::{
     WaiterId,
 };
 use tenure::token::FencingToken;
-use tenure::types::{ClusterMs, HolderId, LeaseName};
+use tenure::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
 use super::{Model, Waiting};
 
@@ -33,9 +33,15 @@ impl Model {
             Command::HandOver { name, holder, token, to } => self.hand_over(name, holder, *token, to.as_ref()),
             Command::KeepWaiting { waiters } => {
                 let patience_until = self.now + self.limits.patience_ms;
-                let places: Vec<usize> = waiters.iter().filter_map(|waiter| self.place(waiter)).collect();
-                places.iter().for_each(|at| self.waiters[*at].patience_until = patience_until);
-                Outcome::Waiting(places.len() as u32)
+                let mut kept = 0;
+                for waiter in waiters {
+                    let Some(at) = self.place(waiter) else { continue };
+                    self.waiters[at].patience_until = patience_until;
+                    self.waiters[at].confirmed_term = self.position.term;
+                    self.grant_turns(Some(&waiter.name));
+                    kept += 1;
+                }
+                Outcome::Waiting(kept)
             }
             Command::LeaveQueue { waiter } => {
                 let Some(at) = self.place(waiter) else { return Outcome::Waiting(0) };
@@ -47,6 +53,9 @@ impl Model {
             Command::SetLimits(limits) => {
                 self.limits = *limits;
                 Outcome::Done
+            }
+            Command::UpdateMetadata { name, holder, token, version, metadata } => {
+                self.update_metadata(name, holder, *token, *version, metadata)
             }
         }
     }
@@ -64,8 +73,6 @@ impl Model {
                 own.ttl = *ttl;
                 own.deadline = ttl.deadline(now);
             }
-            own.metadata = acquire.metadata.clone();
-            own.lock_delay_ms = acquire.lock_delay_ms;
             own.renewals += 1;
             own.renewed_at = now;
             own.renewed_wall_ms = wall_ms;
@@ -89,12 +96,15 @@ impl Model {
                 holder: first.holder.clone(),
                 token: first.token,
                 granted_wall_ms: first.granted_wall_ms,
-                retry_after_ms: first.deadline.map(|at| at - self.now),
+                retry_after_ms: first.deadline.map(|at| at - self.now + 1),
                 waiters: self.waiting(name).count() as u32,
             });
         }
         if let Some(until) = self.delays.get(name) {
-            return Some(Refusal::LockDelay { retry_after_ms: until - self.now });
+            return Some(Refusal::LockDelay { retry_after_ms: until - self.now + 1 });
+        }
+        if self.waits_for_confirmation(name) && !self.granted_here.contains(name) {
+            return Some(Refusal::LockDelay { retry_after_ms: self.window_end() - self.now + 1 });
         }
         let is_granted = self.granted_here.contains(name) || self.waiting(name).count() > 0;
         is_granted.then_some(Refusal::GrantedInThisEntry)
@@ -102,13 +112,18 @@ impl Model {
 
     fn wait(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
         let (now, name) = (self.now, &acquire.name);
-        let patience_until = now + self.limits.patience_ms;
+        let (patience_until, confirmed_term) = (now + self.limits.patience_ms, self.position.term);
         let me = WaiterId { name: name.clone(), holder: acquire.holder.clone() };
         if let Some(at) = self.place(&me) {
             let waiting = &mut self.waiters[at];
             waiting.acquire = acquire.clone();
             waiting.shown.until = now + wait_ms;
             waiting.patience_until = patience_until;
+            waiting.confirmed_term = confirmed_term;
+            self.grant_turns(Some(name));
+            if let Some(token) = self.token_of(name, &acquire.holder) {
+                return Outcome::Held { lease: self.shown(name, token), fresh: true };
+            }
             let ahead = self.waiters[..at].iter().filter(|waiting| waiting.acquire.name == *name).count();
             return Outcome::Queued { place: ahead as u32 };
         }
@@ -118,7 +133,7 @@ impl Model {
         }
         let holder = acquire.holder.clone();
         let shown = Waiter { holder, since: now, since_wall_ms: self.wall_ms, until: now + wait_ms };
-        self.waiters.push(Waiting { acquire: acquire.clone(), shown, patience_until });
+        self.waiters.push(Waiting { acquire: acquire.clone(), shown, patience_until, confirmed_term });
         Outcome::Queued { place }
     }
 
@@ -128,17 +143,36 @@ impl Model {
             return Err(self.lost(&renewal.name, holder, renewal.token));
         };
         let own = self.lease_mut(&renewal.name, token);
-        match renewal.ttl {
-            Some(ttl) => {
-                own.ttl = ttl;
-                own.deadline = ttl.deadline(now);
-            }
-            None => own.deadline = own.deadline.map(|had| had.max(own.ttl.deadline(now).expect("it has a deadline"))),
+        let ttl = renewal.ttl.unwrap_or(own.ttl);
+        if ttl.deadline(now).is_none_or(|asked| own.deadline.is_some_and(|had| asked >= had)) {
+            own.ttl = ttl;
+            own.deadline = ttl.deadline(now);
         }
         own.renewals += 1;
         own.renewed_at = now;
         own.renewed_wall_ms = wall_ms;
         Ok(self.shown(&renewal.name, token))
+    }
+
+    fn update_metadata(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: FencingToken,
+        version: u64,
+        metadata: &Metadata,
+    ) -> Outcome {
+        let Some(token) = self.own(name, holder, token) else {
+            return Outcome::Refused(Refusal::Lost(self.lost(name, holder, token)));
+        };
+        let own = self.lease_mut(name, token);
+        if own.metadata_version == version {
+            own.metadata = metadata.clone();
+            own.metadata_version += 1;
+        } else if own.metadata_version != version + 1 || own.metadata != *metadata {
+            return Outcome::Refused(Refusal::MetadataChanged { version: own.metadata_version });
+        }
+        Outcome::Held { lease: self.shown(name, token), fresh: false }
     }
 
     fn hand_over(
@@ -151,8 +185,11 @@ impl Model {
         let Some(token) = self.own(name, holder, token) else {
             return Outcome::Refused(Refusal::Lost(self.lost(name, holder, token)));
         };
-        let is_heir =
-            |waiting: &Waiting| waiting.acquire.name == *name && to.is_none_or(|heir| waiting.acquire.holder == *heir);
+        let term = self.position.term;
+        let is_heir = |waiting: &Waiting| {
+            let is_meant = to.map_or(waiting.confirmed_term == term, |heir| waiting.acquire.holder == *heir);
+            waiting.acquire.name == *name && is_meant
+        };
         let Some(at) = self.waiters.iter().position(is_heir) else { return Outcome::Refused(Refusal::NoSuchWaiter) };
         if self.granted_here.contains(name) {
             return Outcome::Refused(Refusal::GrantedInThisEntry);

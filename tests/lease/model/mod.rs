@@ -7,8 +7,8 @@ mod reads;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::lease::{
-    Acquire, Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Limits, Lost, LostCause,
-    Outcome, Transition, Waiter, WaiterId,
+    Acquire, Batch, CONFIRM_WINDOW_MS, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState,
+    Limits, Lost, LostCause, Outcome, Transition, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName};
@@ -18,6 +18,7 @@ pub struct Model {
     wall_ms: u64,
     position: FencingToken,
     pub limits: Limits,
+    term_began: ClusterMs,
     /// Held and ended leases of all names, in the order of their grants.
     leases: Vec<Remembered>,
     /// Waiters of all names, in the order in which they came.
@@ -39,6 +40,8 @@ struct Waiting {
     acquire: Acquire,
     shown: Waiter,
     patience_until: ClusterMs,
+    /// The term in which it was last asked for or kept.
+    confirmed_term: u64,
 }
 
 impl Model {
@@ -48,6 +51,7 @@ impl Model {
             wall_ms: 0,
             position: FencingToken { term: 0, index: 0 },
             limits,
+            term_began: 0,
             leases: Vec::new(),
             waiters: Vec::new(),
             delays: BTreeMap::new(),
@@ -58,9 +62,14 @@ impl Model {
     }
 
     pub fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
-        self.position = position;
-        let put_off: Vec<_> = self.put_off().into_iter().map(|name| (self.now, name, 3)).collect();
+        let mut put_off = self.put_off();
+        put_off.retain(|name| !self.waits_for_confirmation(name));
+        let put_off: Vec<_> = put_off.into_iter().map(|name| (self.now, name, 3)).collect();
         self.now = self.now.max(batch.stamp.now);
+        if self.position.term < position.term {
+            self.term_began = self.now;
+        }
+        self.position = position;
         self.wall_ms = batch.stamp.wall_ms;
         self.granted_here.clear();
         self.let_time_pass(put_off);
@@ -79,8 +88,8 @@ impl Model {
         let now = self.now;
         let mut due: Vec<(ClusterMs, LeaseName, FencingToken)> = Vec::new();
         for held in self.leases.iter().filter(|held| held.ended.is_none()) {
-            if let Some(at) = held.lease.deadline.filter(|at| *at <= now) {
-                due.push((at, held.lease.name.clone(), held.lease.token));
+            if let Some(at) = held.lease.deadline.filter(|at| *at < now) {
+                due.push((at + 1, held.lease.name.clone(), held.lease.token));
             }
         }
         due.sort();
@@ -89,20 +98,20 @@ impl Model {
         let mut late: Vec<(ClusterMs, LeaseName, usize)> = Vec::new();
         for (at, waiting) in self.waiters.iter().enumerate() {
             let ends = waiting.shown.until.min(waiting.patience_until);
-            if ends <= now {
-                late.push((ends, waiting.acquire.name.clone(), at));
+            if ends < now {
+                late.push((ends + 1, waiting.acquire.name.clone(), at));
             }
         }
         late.sort();
         events.extend(late.iter().map(|(at, name, _)| (*at, name.clone(), 1)));
-        events.extend(self.delays.iter().filter(|(_, at)| **at <= now).map(|(name, at)| (*at, name.clone(), 2)));
-        self.delays.retain(|_, until| *until > now);
+        events.extend(self.delays.iter().filter(|(_, at)| **at < now).map(|(name, at)| (*at + 1, name.clone(), 2)));
+        self.delays.retain(|_, until| *until >= now);
         for (_, name, token) in due {
             self.end(&name, token, Change::Expired);
         }
         for (_, name, at) in &late {
             let waiting = &self.waiters[*at];
-            let cause = if waiting.shown.until <= now { DropCause::WaitTimeout } else { DropCause::Abandoned };
+            let cause = if waiting.shown.until < now { DropCause::WaitTimeout } else { DropCause::Abandoned };
             let waiter = WaiterId { name: name.clone(), holder: waiting.acquire.holder.clone() };
             self.effects.dropped.push(DroppedWaiter { waiter, cause });
         }
@@ -129,12 +138,36 @@ impl Model {
 
     fn grant_turns(&mut self, only: Option<&LeaseName>) {
         for name in self.put_off() {
-            if only.is_none_or(|only| *only == name) && !self.granted_here.contains(&name) {
-                let at = self.turn(&name).expect("it is put off");
-                let waiting = self.waiters.remove(at);
-                self.grant(&waiting.acquire, GrantCause::Queue);
+            if only.is_some_and(|only| *only != name) {
+                continue;
+            }
+            while let Some(at) = self.turn(&name).filter(|_| !self.granted_here.contains(&name)) {
+                if self.is_confirmed(at) {
+                    let waiting = self.waiters.remove(at);
+                    self.grant(&waiting.acquire, GrantCause::Queue);
+                } else if self.window_end() < self.now {
+                    let holder = self.waiters.remove(at).acquire.holder;
+                    let waiter = WaiterId { name: name.clone(), holder };
+                    self.effects.dropped.push(DroppedWaiter { waiter, cause: DropCause::Abandoned });
+                } else {
+                    break;
+                }
             }
         }
+    }
+
+    fn is_confirmed(&self, at: usize) -> bool {
+        self.waiters[at].confirmed_term == self.position.term
+    }
+
+    /// The last millisecond in which a free place waits for a waiter of an earlier term.
+    fn window_end(&self) -> ClusterMs {
+        self.term_began + CONFIRM_WINDOW_MS
+    }
+
+    /// Whether a free place waits for its first waiter to be confirmed.
+    fn waits_for_confirmation(&self, name: &LeaseName) -> bool {
+        self.turn(name).is_some_and(|at| !self.is_confirmed(at)) && self.now <= self.window_end()
     }
 
     fn turn(&self, name: &LeaseName) -> Option<usize> {
@@ -161,6 +194,7 @@ impl Model {
             limit: acquire.limit,
             lock_delay_ms: acquire.lock_delay_ms,
             waiters: 0,
+            metadata_version: 0,
         };
         self.tell(&lease, Change::Granted(cause));
         self.leases.push(Remembered { lease, ended: None });

@@ -1,4 +1,5 @@
-//! The times in which holders of one lease believe to hold it do not meet, and end before the lease lapses.
+//! The times in which holders of one lease believe to hold it do not meet, and end before the lease lapses. Work under a
+//! guard stops before that, too. All times are true times.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use tenure::lease::Change;
 use super::one_holder::limit;
 use crate::history::Belief;
 use crate::run::Evidence;
+use crate::world::Step;
 
 pub fn check(run: &Evidence) -> Result<(), String> {
     if !run.plan.inside_drift {
@@ -17,6 +19,10 @@ pub fn check(run: &Evidence) -> Result<(), String> {
             |belief: &&Belief| belief.name == ended.name && belief.token == ended.token && belief.until > entry.at;
         if let Some(belief) = run.history.beliefs.iter().find(late) {
             return Err(format!("{belief:?} outlives {ended:?} at {:?}", entry.at));
+        }
+        let late = |step: &&Step| step.name == ended.name && step.token == ended.token && step.at > entry.at;
+        if let Some(step) = run.steps.iter().find(late) {
+            return Err(format!("{step:?} under a guard follows {ended:?} at {:?}", entry.at));
         }
     }
     // A revoke takes a lease from a holder that hears of it later.

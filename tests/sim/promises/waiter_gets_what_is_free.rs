@@ -1,5 +1,6 @@
 //! A waiter is granted only what is free at that position, and only while its wait lasts: as the log says, whatever the
-//! machine remembers of it.
+//! machine remembers of it. A timer fires at the first stamp after its deadline: at the deadline itself a wait still
+//! lasts, and so does a lock delay.
 
 use tenure::lease::{Change, Command, GrantCause, Transition};
 
@@ -13,12 +14,12 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
             return Err(format!("{grant:?}, and {held} held it"));
         }
         let delay = ledger.before(entry).and_then(|before| before.machine.get(&grant.name)?.delay_until);
-        if let Some(until) = delay.filter(|until| *until > entry.machine.now()) {
+        if let Some(until) = delay.filter(|until| *until >= entry.machine.now()) {
             return Err(format!("{grant:?} under a lock delay until {until}"));
         }
         match wait_ends(ledger, entry, grant) {
             None => return Err(format!("{grant:?}, and it never asked to wait")),
-            Some(ends) if ends <= entry.machine.now() => {
+            Some(ends) if ends < entry.machine.now() => {
                 return Err(format!("{grant:?} at {}, and its wait was over at {ends}", entry.machine.now()));
             }
             Some(_) => {}

@@ -1,0 +1,328 @@
+//! Bodies of requests: each bounded in bytes and time, and all together by the node's budget.
+//!
+//! Memory is taken as bytes arrive, not as they are announced, and it is counted from then on. Claims have a share of the
+//! budget to themselves, so that they take nothing from what keeps or frees a lease.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http_body_util::BodyExt;
+use metrics::{Counter, counter};
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Duration, timeout};
+
+use super::app::App;
+use super::refusal::Refused;
+use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
+
+/// Bytes of each body that are not counted. The number of connections bounds them. Ordinary renewals, releases and
+/// claims need no more, so they get in however many large bodies there are.
+const UNCOUNTED_BYTES: usize = 1024;
+/// Claims have one of so many bytes of the budget. The others are for what keeps or frees a lease.
+const BUDGET_FOR_ONE_OF_CLAIMS: usize = 4;
+/// How long the node takes the rest of a body that it refuses, before it says so.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a request may send as its body.
+pub(super) trait JsonBody: DeserializeOwned {
+    const MAX_BYTES: usize = MAX_LEASE_BODY_BYTES;
+    const IS_CLAIM: bool = false;
+}
+
+impl JsonBody for api::Acquire {
+    const IS_CLAIM: bool = true;
+}
+
+impl JsonBody for api::UpdateMetadata {
+    const IS_CLAIM: bool = true;
+}
+
+impl JsonBody for api::Renew {}
+impl JsonBody for api::Release {}
+impl JsonBody for api::HandOver {}
+
+impl JsonBody for api::RenewBatch {
+    const MAX_BYTES: usize = MAX_BODY_BYTES;
+}
+
+/// Bytes that the bodies of all requests may take together.
+pub(super) struct BodyBudget {
+    claims: Arc<Semaphore>,
+    urgent: Arc<Semaphore>,
+    refused: Counter,
+}
+
+/// What a body takes of the budget, until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Counted(Option<OwnedSemaphorePermit>);
+
+/// A JSON body, and what it took of the budget.
+pub(super) struct Body<T>(pub T, pub Counted);
+
+/// A JSON body that has arrived whole and is not parsed yet. Parsing is work for a request whose turn it is.
+pub(super) struct Complete<T> {
+    received: Received,
+    kind: PhantomData<fn() -> T>,
+}
+
+/// The bytes of a body so far.
+#[derive(Debug, Default)]
+struct Received {
+    bytes: Vec<u8>,
+    counted: Counted,
+}
+
+/// Why a body is not read to its end.
+#[derive(Debug)]
+enum Stopped {
+    TooLarge,
+    NoBudget,
+    Broken(axum::Error),
+}
+
+impl BodyBudget {
+    pub fn new(mebibytes: usize) -> BodyBudget {
+        let bytes = mebibytes << 20;
+        let claims = bytes / BUDGET_FOR_ONE_OF_CLAIMS;
+        BodyBudget {
+            claims: Arc::new(Semaphore::new(claims)),
+            urgent: Arc::new(Semaphore::new(bytes - claims)),
+            refused: counter!("tenure_refused_total", "reason" => "bodies"),
+        }
+    }
+
+    fn share<T: JsonBody>(&self) -> &Arc<Semaphore> {
+        if T::IS_CLAIM { &self.claims } else { &self.urgent }
+    }
+
+    fn refuse(&self) -> Refused {
+        self.refused.increment(1);
+        Refused::new(Code::TooBusy, "the bodies of other requests take as much memory as the node has for bodies")
+    }
+}
+
+impl Received {
+    /// Adds what has arrived, with memory of `share`.
+    fn add(&mut self, chunk: &[u8], max: usize, share: &Arc<Semaphore>) -> Result<(), Stopped> {
+        let needed = self.bytes.len() + chunk.len();
+        if needed > max {
+            return Err(Stopped::TooLarge);
+        }
+        if needed > self.bytes.capacity() {
+            let capacity = needed.max(2 * self.bytes.capacity()).clamp(UNCOUNTED_BYTES, max);
+            let more = capacity - self.bytes.capacity().max(UNCOUNTED_BYTES);
+            self.counted.add(share.clone().try_acquire_many_owned(more as u32).map_err(|_| Stopped::NoBudget)?);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
+impl Counted {
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.0 {
+            Some(earlier) => earlier.merge(permit),
+            None => self.0 = Some(permit),
+        }
+    }
+}
+
+impl<T: JsonBody> FromRequest<App> for Body<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, app: &App) -> Result<Body<T>, Refused> {
+        Complete::from_request(request, app).await?.parse()
+    }
+}
+
+impl<T: JsonBody> FromRequest<App> for Complete<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, app: &App) -> Result<Complete<T>, Refused> {
+        let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
+        if !is_json {
+            // Refused rather than guessed: a web page can send every other type to a local node without asking.
+            return Err(Refused::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
+        }
+        let received = receive::<T>(request, app).await?;
+        Ok(Complete { received, kind: PhantomData })
+    }
+}
+
+impl<T: JsonBody> Complete<T> {
+    pub fn parse(self) -> Result<Body<T>, Refused> {
+        let Received { bytes, counted } = self.received;
+        match serde_json::from_slice(&bytes) {
+            Ok(Object(value)) => Ok(Body(value, counted)),
+            Err(error) => Err(Refused::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
+        }
+    }
+}
+
+/// What is wrong with a body, and in which field. To know the field the body is read again.
+fn explain<T: JsonBody>(bytes: &[u8], error: &serde_json::Error) -> String {
+    let read: Result<Object<T>, _> = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(bytes));
+    let path = read.err().map(|error| error.path().to_string()).filter(|path| path != ".");
+    let said = in_json_words(&error.to_string());
+    path.map_or(said.clone(), |path| format!("{path}: {said}"))
+}
+
+/// The words of serde, as JSON has them.
+fn in_json_words(text: &str) -> String {
+    const WORDS: [(&str, &str); 5] = [
+        ("invalid type: sequence,", "invalid type: array,"),
+        ("invalid type: map,", "invalid type: object,"),
+        ("expected a sequence", "expected an array"),
+        ("expected a map", "expected an object"),
+        (": floating point `", ": number `"),
+    ];
+    WORDS.iter().fold(text.to_owned(), |text, (word, json)| text.replacen(word, json, 1))
+}
+
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, Refused> {
+    let (head, mut body) = request.into_parts();
+    let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
+        let refusal = too_large(T::MAX_BYTES);
+        // With `Expect: 100-continue`, rejecting here prevents the upload.
+        return Err(if head.headers.contains_key(EXPECT) { refusal } else { discard(body, refusal).await });
+    }
+    let (limit, budget) = (app.settings.body_timeout, &app.admission.bodies);
+    match timeout(limit, read(&mut body, T::MAX_BYTES, budget.share::<T>())).await {
+        Ok(Ok(received)) => Ok(received),
+        Ok(Err(Stopped::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
+        Ok(Err(Stopped::NoBudget)) => Err(discard(body, budget.refuse()).await),
+        Ok(Err(Stopped::Broken(error))) => Err(Refused::invalid(format!("body: {error}"))),
+        Err(_) => Err(Refused::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
+    }
+}
+
+async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result<Received, Stopped> {
+    let mut received = Received::default();
+    while let Some(frame) = body.frame().await {
+        let chunk: Option<Bytes> = frame.map_err(Stopped::Broken)?.into_data().ok();
+        received.add(&chunk.unwrap_or_default(), max, share)?;
+    }
+    Ok(received)
+}
+
+/// Takes the rest of a body before it is refused: a client that is answered earlier may see its connection break under
+/// what it still sends, and not the answer.
+async fn discard(mut body: HttpBody, refusal: Refused) -> Refused {
+    let sent = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = timeout(DISCARDED_WITHIN, sent).await;
+    refusal
+}
+
+fn too_large(max: usize) -> Refused {
+    Refused::new(Code::TooLarge, format!("the body is too large: at most {max} bytes are allowed here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_is_json() {
+        for good in ["application/json", "Application/JSON; charset=utf-8", " application/json ;x=y"] {
+            assert!(is_json(good.as_bytes()), "{good}");
+        }
+        for bad in ["", "text/plain", "application/jsonx", "application/x-www-form-urlencoded"] {
+            assert!(!is_json(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_refused_body_is_told_its_field_in_words_of_the_api() {
+        fn said<T: JsonBody>(json: &str) -> String {
+            let error = serde_json::from_str::<Object<T>>(json).err().expect("it is refused");
+            explain::<T>(json.as_bytes(), &error)
+        }
+        for (json, expected) in [
+            (r#"["x",5000,0,0,1,{}]"#, "invalid type: array, expected an object"),
+            (r#"7"#, "invalid type: integer `7`, expected an object"),
+            (r#"{"holder":["x"]}"#, "holder: invalid type: array, expected a string"),
+            (r#"{"holder":"h","ttl":1}"#, "ttl: unknown field `ttl`"),
+            (r#"{"holder":"h","limit":1.5}"#, "limit: invalid value: number `1.5`, expected an integer from 0 to"),
+            (r#"{"holder":"h","metadata":{"a":1}}"#, "metadata.a: invalid type: integer `1`, expected a string"),
+            (r#"{"holder":"h","metadata":[]}"#, "metadata: invalid type: array, expected an object"),
+        ] {
+            let said = said::<api::Acquire>(json);
+            assert!(said.starts_with(expected) && !said.contains("struct"), "{json}: {said}");
+        }
+        let item = said::<api::RenewBatch>(r#"{"holder":"h","leases":[{"name":"a","token":"1"},["b","2"]]}"#);
+        assert!(item.starts_with("leases[1]: invalid type: array, expected an object"), "{item}");
+    }
+
+    #[test]
+    fn a_body_holds_budget_for_the_bytes_that_arrived() {
+        let budget = BodyBudget::new(4);
+        let share = budget.share::<api::RenewBatch>();
+        assert_eq!(share.available_permits(), 3 << 20);
+        let mut received = Received::default();
+        received.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("it is not counted");
+        assert_eq!(share.available_permits(), 3 << 20);
+        for _ in 0..1024 {
+            received.add(&[b' '; 1024], MAX_BODY_BYTES, share).expect("there is room");
+            let taken = (3 << 20) - share.available_permits();
+            assert_eq!(taken, received.bytes.capacity() - UNCOUNTED_BYTES);
+        }
+        assert!(matches!(received.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(Stopped::TooLarge)));
+        let mut second = Received::default();
+        assert!(matches!(second.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(Stopped::NoBudget)));
+        second.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("a small body gets in");
+        assert_eq!(budget.share::<api::Acquire>().available_permits(), 1 << 20, "claims have their own share");
+        drop(received);
+        assert_eq!(share.available_permits(), 3 << 20);
+    }
+
+    #[test]
+    fn the_budget_is_taken_to_the_byte() {
+        let budget = BodyBudget::new(4);
+        let taken = |share: &Arc<Semaphore>, bytes: usize, max: usize| {
+            let mut received = Received::default();
+            received.add(&vec![b' '; bytes], max, share).map(|()| received)
+        };
+        let share = budget.share::<api::RenewBatch>();
+        let large = taken(share, MAX_BODY_BYTES, MAX_BODY_BYTES).expect("there is room");
+        let left = (3 << 20) - (MAX_BODY_BYTES - UNCOUNTED_BYTES);
+        assert_eq!(share.available_permits(), left);
+        let above = taken(share, UNCOUNTED_BYTES + left + 1, MAX_BODY_BYTES);
+        assert!(matches!(above, Err(Stopped::NoBudget)), "one byte more");
+        let rest = taken(share, UNCOUNTED_BYTES + left, MAX_BODY_BYTES).expect("it is what is left");
+        assert_eq!(share.available_permits(), 0);
+        assert!(matches!(taken(share, UNCOUNTED_BYTES + 1, MAX_BODY_BYTES), Err(Stopped::NoBudget)));
+        drop((large, rest));
+
+        let share = budget.share::<api::Acquire>();
+        let claims: Vec<Received> =
+            std::iter::from_fn(|| taken(share, MAX_LEASE_BODY_BYTES, MAX_LEASE_BODY_BYTES).ok()).collect();
+        let left = (1 << 20) - claims.len() * (MAX_LEASE_BODY_BYTES - UNCOUNTED_BYTES);
+        assert_eq!((claims.len(), share.available_permits()), (33, left));
+        let above = taken(share, UNCOUNTED_BYTES + left + 1, MAX_LEASE_BODY_BYTES);
+        assert!(matches!(above, Err(Stopped::NoBudget)), "one byte more");
+        assert!(taken(share, UNCOUNTED_BYTES + left, MAX_LEASE_BODY_BYTES).is_ok(), "it is what is left");
+    }
+
+    #[test]
+    fn the_largest_valid_claim_fits_with_every_character_escaped() {
+        let escaped = |text: &str| text.chars().map(|c| format!("\\u{:04x}", c as u32)).collect::<String>();
+        let keys = (0..32).map(|key| format!("{key:02}{}", "k".repeat(62)));
+        let entries = keys.map(|key| format!("\"{}\": \"{}\"", escaped(&key), escaped(&"v".repeat(64))));
+        let metadata = entries.collect::<Vec<String>>().join(", ");
+        let numbers = r#""ttl_ms": 86400000, "wait_ms": 86400000, "lock_delay_ms": 86400000, "limit": 10000"#;
+        let body = format!(r#"{{"holder": "{}", {numbers}, "metadata": {{{metadata}}}}}"#, escaped(&"h".repeat(200)));
+        assert!(serde_json::from_str::<api::Acquire>(&body).is_ok());
+        assert!(body.len() <= MAX_LEASE_BODY_BYTES, "{}", body.len());
+    }
+}

@@ -1,0 +1,180 @@
+//! One name in parts: no record is larger than [`PART_BYTES`] and the little that names it, however much the name keeps.
+
+use super::BadSnapshot;
+use super::stored::{CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, PlaceV2, RecordV1, RecordV2, StoredRecord};
+use crate::lease::history::History;
+use crate::lease::record::Record;
+use crate::types::{ClusterMs, LeaseName, Metadata};
+
+/// Most bytes of grants, waiters and transitions in one stored record.
+pub const PART_BYTES: usize = 256 << 10;
+/// What the numbers and lengths of a grant, a waiter or a transition take at most.
+const NUMBERS_BYTES: usize = 128;
+/// What the lengths of a key and a value of metadata take at most.
+const ENTRY_BYTES: usize = 6;
+
+/// The records of one name, in their order.
+pub(super) fn cut<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+    let mut items = items(record).peekable();
+    let mut is_first = true;
+    std::iter::from_fn(move || {
+        let mut part = PartV2::default();
+        let mut bytes = 0;
+        while let Some(item) = items.next_if(|item| bytes == 0 || bytes + item.bytes() <= PART_BYTES) {
+            bytes += item.bytes();
+            part.push(item);
+        }
+        if std::mem::take(&mut is_first) {
+            return Some(StoredRecord::V2(RecordV2::new(name, record, part)));
+        }
+        (bytes > 0).then(|| StoredRecord::More(MoreV2 { name: name.clone(), part }))
+    })
+}
+
+/// One thing that a name keeps.
+enum Item {
+    Held(GrantV2),
+    Waiting(PlaceV2),
+    Ended(EndedV2),
+    Event(EventV1),
+}
+
+fn items(record: &Record) -> impl Iterator<Item = Item> {
+    let held = record.holders.iter().map(|grant| Item::Held(GrantV2::new(grant)));
+    let waiting = record.queue.iter().map(|(ticket, place)| Item::Waiting(PlaceV2::new(ticket, place)));
+    let ended = record.ended.iter().map(|ended| Item::Ended(EndedV2::new(ended)));
+    let events = record.history.events(&record.holders).into_iter().map(|event| Item::Event(EventV1::new(&event)));
+    held.chain(waiting).chain(ended).chain(events)
+}
+
+impl Item {
+    /// At least as many as it takes.
+    fn bytes(&self) -> usize {
+        let texts = match self {
+            Item::Held(GrantV2 { grant, .. }) | Item::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
+                grant.holder.as_str().len() + metadata_bytes(&grant.metadata)
+            }
+            Item::Waiting(place) => place.holder.as_str().len() + metadata_bytes(&place.metadata),
+            Item::Event(event) => event.holder.as_str().len() + event.change.text().len(),
+        };
+        NUMBERS_BYTES + texts
+    }
+}
+
+fn metadata_bytes(metadata: &Metadata) -> usize {
+    metadata.bytes() + metadata.iter().count() * ENTRY_BYTES
+}
+
+impl PartV2 {
+    fn push(&mut self, item: Item) {
+        match item {
+            Item::Held(grant) => self.held.push(grant),
+            Item::Waiting(place) => self.waiting.push(place),
+            Item::Ended(ended) => self.ended.push(ended),
+            Item::Event(event) => self.history.push(event),
+        }
+    }
+
+    fn counts(&self) -> CountsV2 {
+        CountsV2 {
+            held: self.held.len() as u64,
+            waiting: self.waiting.len() as u64,
+            ended: self.ended.len() as u64,
+            history: self.history.len() as u64,
+        }
+    }
+}
+
+impl RecordV2 {
+    fn new(name: &LeaseName, record: &Record, part: PartV2) -> RecordV2 {
+        let counts = CountsV2 {
+            held: record.holders.len() as u64,
+            waiting: record.queue.len() as u64,
+            ended: record.ended.len() as u64,
+            history: record.history.len() as u64,
+        };
+        let Record { limit, last_grant, delay_until, .. } = *record;
+        RecordV2 { name: name.clone(), limit, last_grant, delay_until, counts, part }
+    }
+}
+
+/// One name while its records are read.
+#[derive(Debug, PartialEq)]
+pub(super) struct Whole {
+    pub name: LeaseName,
+    pub limit: u32,
+    pub last_grant: u64,
+    pub delay_until: Option<ClusterMs>,
+    counts: CountsV2,
+    pub items: PartV2,
+}
+
+impl From<RecordV1> for Whole {
+    fn from(record: RecordV1) -> Whole {
+        let RecordV1 { name, limit, last_grant, delay_until, held, waiting, ended, history } = record;
+        let held = held.into_iter().map(GrantV2::from).collect();
+        let waiting = waiting.into_iter().map(PlaceV2::from).collect();
+        let ended = ended.into_iter().map(EndedV2::from).collect();
+        let items = PartV2 { held, waiting, ended, history };
+        Whole { name, limit, last_grant, delay_until, counts: items.counts(), items }
+    }
+}
+
+impl From<RecordV2> for Whole {
+    fn from(record: RecordV2) -> Whole {
+        let RecordV2 { name, limit, last_grant, delay_until, counts, part } = record;
+        Whole { name, limit, last_grant, delay_until, counts, items: part }
+    }
+}
+
+impl Whole {
+    /// Takes the next part.
+    pub fn extend(&mut self, part: PartV2) {
+        self.items.held.extend(part.held);
+        self.items.waiting.extend(part.waiting);
+        self.items.ended.extend(part.ended);
+        self.items.history.extend(part.history);
+    }
+
+    /// The record, if it comes out as it was stored: with no holder or place twice, none missing and none out of order.
+    pub fn into_record(self) -> Result<Record, BadSnapshot> {
+        if self.items.counts() != self.counts {
+            return Err(BadSnapshot::Incomplete(self.name));
+        }
+        let record = self.record();
+        if record.holders.len() > record.limit as usize {
+            return Err(BadSnapshot::TooManyHolders(self.name));
+        }
+        if !self.is_of(&record) {
+            return Err(BadSnapshot::Impossible(self.name));
+        }
+        Ok(record)
+    }
+
+    fn record(&self) -> Record {
+        let mut record = Record::new(self.limit);
+        record.last_grant = self.last_grant;
+        record.delay_until = self.delay_until;
+        for held in self.items.held.iter().cloned() {
+            record.holders.insert(held.into_grant());
+        }
+        for place in self.items.waiting.iter().cloned() {
+            record.queue.put(place.ticket, place.into_place());
+        }
+        for ended in self.items.ended.iter().cloned() {
+            record.ended.insert(ended.into_ended());
+        }
+        let events = self.items.history.iter().cloned().map(EventV1::into_event).collect();
+        record.history = History::of(events, &record.holders);
+        record.counted_live = record.is_live();
+        record
+    }
+
+    fn is_of(&self, record: &Record) -> bool {
+        let events = record.history.events(&record.holders);
+        self.items.held.iter().cloned().eq(record.holders.iter().map(GrantV2::new))
+            && self.items.waiting.iter().cloned().eq(record.queue.iter().map(|(ticket, at)| PlaceV2::new(ticket, at)))
+            && self.items.ended.iter().cloned().eq(record.ended.iter().map(EndedV2::new))
+            && self.items.history.iter().cloned().eq(events.iter().map(EventV1::new))
+    }
+}

@@ -1,0 +1,331 @@
+//! The types that are stored, and the parts of a name that they are made from. **They are on disks and on the wire: their
+//! fields are frozen**, in number, order and type (the same holds for what they contain: tokens, names, `Change`,
+//! `Limits`). A change of shape is a new variant of [`StoredRecord`] at the end, or a new header; old ones stay readable.
+
+use serde::{Deserialize, Serialize};
+
+use super::BadSnapshot;
+use crate::lease::ended::Ended;
+use crate::lease::history::Event;
+use crate::lease::holders::Grant;
+use crate::lease::queue::{Ask, Place};
+use crate::lease::{Change, LeaseState, Limits};
+use crate::token::FencingToken;
+use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
+
+/// The version of [`SnapshotHeader`] that this code writes.
+pub(super) const HEADER_VERSION: u32 = 2;
+
+/// What a snapshot begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotHeader {
+    pub version: u32,
+    pub now: ClusterMs,
+    /// Position of the last entry in it.
+    pub applied: Option<FencingToken>,
+    pub limits: Limits,
+    /// How many names follow.
+    pub names: u64,
+    /// Cluster time of the first entry of the present term; 0 if that is not known.
+    pub term_began: ClusterMs,
+}
+
+/// What a snapshot of version 1 begins with. It is read, and not written any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotHeaderV1 {
+    pub version: u32,
+    pub now: ClusterMs,
+    pub applied: Option<FencingToken>,
+    pub limits: Limits,
+    pub records: u64,
+}
+
+/// A name as it is stored, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoredRecord {
+    /// A whole name, however large. It is read, and not written any more.
+    V1(RecordV1),
+    /// A name, with the first part of what it keeps.
+    V2(RecordV2),
+    /// The next part of the name before.
+    More(MoreV2),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordV2 {
+    pub(super) name: LeaseName,
+    pub(super) limit: u32,
+    pub(super) last_grant: u64,
+    pub(super) delay_until: Option<ClusterMs>,
+    /// Of all parts.
+    pub(super) counts: CountsV2,
+    pub(super) part: PartV2,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoreV2 {
+    pub(super) name: LeaseName,
+    pub(super) part: PartV2,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CountsV2 {
+    pub held: u64,
+    pub waiting: u64,
+    pub ended: u64,
+    pub history: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PartV2 {
+    pub held: Vec<GrantV2>,
+    pub waiting: Vec<PlaceV2>,
+    pub ended: Vec<EndedV2>,
+    pub history: Vec<EventV1>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PlaceV2 {
+    pub ticket: u64,
+    pub holder: HolderId,
+    pub ttl: Ttl,
+    pub lock_delay_ms: u64,
+    pub metadata: Metadata,
+    pub since: ClusterMs,
+    pub since_wall_ms: u64,
+    pub until: ClusterMs,
+    pub patience_until: ClusterMs,
+    pub confirmed_term: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GrantV2 {
+    pub grant: GrantV1,
+    pub metadata_version: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EndedV2 {
+    pub grant: GrantV2,
+    pub limit: u32,
+    pub state: LeaseState,
+    pub at: ClusterMs,
+    pub index: u64,
+    pub part: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordV1 {
+    pub(super) name: LeaseName,
+    pub(super) limit: u32,
+    pub(super) last_grant: u64,
+    pub(super) delay_until: Option<ClusterMs>,
+    pub(super) held: Vec<GrantV1>,
+    pub(super) waiting: Vec<PlaceV1>,
+    pub(super) ended: Vec<EndedV1>,
+    pub(super) history: Vec<EventV1>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GrantV1 {
+    pub holder: HolderId,
+    pub token: FencingToken,
+    pub ttl: Ttl,
+    pub deadline: Option<ClusterMs>,
+    pub granted_at: ClusterMs,
+    pub granted_wall_ms: u64,
+    pub renewed_at: ClusterMs,
+    pub renewed_wall_ms: u64,
+    pub renewals: u64,
+    pub lock_delay_ms: u64,
+    pub metadata: Metadata,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PlaceV1 {
+    pub ticket: u64,
+    pub holder: HolderId,
+    pub ttl: Ttl,
+    pub lock_delay_ms: u64,
+    pub metadata: Metadata,
+    pub since: ClusterMs,
+    pub since_wall_ms: u64,
+    pub until: ClusterMs,
+    pub patience_until: ClusterMs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EndedV1 {
+    pub grant: GrantV1,
+    pub limit: u32,
+    pub state: LeaseState,
+    pub at: ClusterMs,
+    pub index: u64,
+    pub part: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EventV1 {
+    pub index: u64,
+    pub part: u32,
+    pub holder: HolderId,
+    pub token: FencingToken,
+    pub change: Change,
+    pub at: ClusterMs,
+    pub wall_ms: u64,
+}
+
+impl TryFrom<SnapshotHeaderV1> for SnapshotHeader {
+    type Error = BadSnapshot;
+
+    fn try_from(header: SnapshotHeaderV1) -> Result<SnapshotHeader, BadSnapshot> {
+        match header {
+            SnapshotHeaderV1 { version: 1, now, applied, limits, records } => {
+                let version = HEADER_VERSION;
+                Ok(SnapshotHeader { version, now, applied, limits, names: records, term_began: 0 })
+            }
+            SnapshotHeaderV1 { version, .. } => Err(BadSnapshot::Version(version)),
+        }
+    }
+}
+
+impl GrantV2 {
+    pub fn new(grant: &Grant) -> GrantV2 {
+        GrantV2 { grant: GrantV1::new(grant), metadata_version: grant.metadata_version }
+    }
+
+    pub fn into_grant(self) -> Grant {
+        Grant { metadata_version: self.metadata_version, ..self.grant.into_grant() }
+    }
+}
+
+impl From<GrantV1> for GrantV2 {
+    fn from(grant: GrantV1) -> GrantV2 {
+        GrantV2 { grant, metadata_version: 0 }
+    }
+}
+
+impl GrantV1 {
+    fn new(grant: &Grant) -> GrantV1 {
+        let Grant {
+            holder,
+            token,
+            ttl,
+            deadline,
+            granted_at,
+            granted_wall_ms,
+            renewed_at,
+            renewed_wall_ms,
+            renewals,
+            lock_delay_ms,
+            metadata,
+            metadata_version: _,
+        } = grant.clone();
+        GrantV1 {
+            holder,
+            token,
+            ttl,
+            deadline,
+            granted_at,
+            granted_wall_ms,
+            renewed_at,
+            renewed_wall_ms,
+            renewals,
+            lock_delay_ms,
+            metadata,
+        }
+    }
+
+    fn into_grant(self) -> Grant {
+        Grant {
+            holder: self.holder,
+            token: self.token,
+            ttl: self.ttl,
+            deadline: self.deadline,
+            granted_at: self.granted_at,
+            granted_wall_ms: self.granted_wall_ms,
+            renewed_at: self.renewed_at,
+            renewed_wall_ms: self.renewed_wall_ms,
+            renewals: self.renewals,
+            lock_delay_ms: self.lock_delay_ms,
+            metadata: self.metadata,
+            metadata_version: 0,
+        }
+    }
+}
+
+impl PlaceV2 {
+    pub fn new(ticket: u64, place: &Place) -> PlaceV2 {
+        let Ask { holder, ttl, lock_delay_ms, metadata } = place.ask.clone();
+        let Place { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *place;
+        PlaceV2 {
+            ticket,
+            holder,
+            ttl,
+            lock_delay_ms,
+            metadata,
+            since,
+            since_wall_ms,
+            until,
+            patience_until,
+            confirmed_term,
+        }
+    }
+
+    pub fn into_place(self) -> Place {
+        let PlaceV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
+        let PlaceV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
+        let ask = Ask { holder, ttl, lock_delay_ms, metadata };
+        Place { ask, since, since_wall_ms, until, patience_until, confirmed_term }
+    }
+}
+
+impl From<PlaceV1> for PlaceV2 {
+    fn from(place: PlaceV1) -> PlaceV2 {
+        let PlaceV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
+            place;
+        PlaceV2 {
+            ticket,
+            holder,
+            ttl,
+            lock_delay_ms,
+            metadata,
+            since,
+            since_wall_ms,
+            until,
+            patience_until,
+            confirmed_term: 0,
+        }
+    }
+}
+
+impl From<EndedV1> for EndedV2 {
+    fn from(ended: EndedV1) -> EndedV2 {
+        let EndedV1 { grant, limit, state, at, index, part } = ended;
+        EndedV2 { grant: grant.into(), limit, state, at, index, part }
+    }
+}
+
+impl EndedV2 {
+    pub fn new(ended: &Ended) -> EndedV2 {
+        let Ended { ref grant, limit, state, at, index, part } = *ended;
+        EndedV2 { grant: GrantV2::new(grant), limit, state, at, index, part }
+    }
+
+    pub fn into_ended(self) -> Ended {
+        let EndedV2 { grant, limit, state, at, index, part } = self;
+        Ended { grant: grant.into_grant(), limit, state, at, index, part }
+    }
+}
+
+impl EventV1 {
+    pub fn new(event: &Event) -> EventV1 {
+        let Event { index, part, holder, token, change, at, wall_ms } = event.clone();
+        EventV1 { index, part, holder, token, change, at, wall_ms }
+    }
+
+    pub fn into_event(self) -> Event {
+        let EventV1 { index, part, holder, token, change, at, wall_ms } = self;
+        Event { index, part, holder, token, change, at, wall_ms }
+    }
+}

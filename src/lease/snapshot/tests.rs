@@ -1,0 +1,209 @@
+//! Views, large names, older versions, and snapshots that are refused.
+
+use super::*;
+use crate::lease::snapshot::stored::{MoreV2, PartV2};
+use crate::lease::{
+    Acquire, Batch, Command, MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp, WaiterId,
+};
+use crate::types::{HolderId, MAX_METADATA_BYTES, Metadata, Ttl};
+
+fn holder(number: u64) -> HolderId {
+    HolderId::new(format!("holder-{number:06}")).expect("a valid holder")
+}
+
+fn name() -> LeaseName {
+    LeaseName::new("pool").expect("a valid name")
+}
+
+/// A claim of the counted lease `pool`.
+fn claim(number: u64, bytes: usize, wait_ms: Option<u64>) -> Command {
+    let metadata = Metadata::new([("k".to_owned(), "v".repeat(bytes - 1))].into()).expect("it fits");
+    let (holder, ttl, limit) = (holder(number), Ttl::Infinite, 1_000_000);
+    Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit, metadata })
+}
+
+fn acquire(name: String) -> Command {
+    Command::Acquire(Acquire {
+        name: LeaseName::new(name).expect("a valid name"),
+        holder: holder(0),
+        ttl: Ttl::Finite(60_000),
+        wait_ms: None,
+        lock_delay_ms: 0,
+        limit: 1,
+        metadata: Metadata::default(),
+    })
+}
+
+/// One entry of one command, in the term 1.
+fn apply(machine: &mut Machine, command: Command) -> Outcome {
+    apply_in(machine, 1, command)
+}
+
+fn apply_in(machine: &mut Machine, term: u64, command: Command) -> Outcome {
+    let index = machine.applied().map_or(1, |last| last.index + 1);
+    let batch = Batch { stamp: Stamp { now: index, wall_ms: 0 }, commands: vec![command] };
+    machine.apply(FencingToken { term, index }, &batch).0.remove(0)
+}
+
+fn machine_of(leases: u64) -> Machine {
+    let mut machine = Machine::new();
+    let commands = (0..leases).map(|n| acquire(format!("lease-{n}"))).collect();
+    machine.apply(FencingToken { term: 1, index: 1 }, &Batch { stamp: Stamp::default(), commands });
+    machine
+}
+
+/// Rebuilt from its own records, with what it derives.
+fn assert_comes_back(machine: &Machine) {
+    let again = Machine::from_records(machine.header(), machine.records()).expect("it wrote them");
+    assert_eq!(again.header(), machine.header());
+    assert!(again.records().eq(machine.records()));
+    assert_eq!((again.counts(), again.ended_bytes), (machine.counts(), machine.ended_bytes));
+    let bytes = |machine: &Machine| {
+        let record = &machine.records[&name()];
+        (record.engaged_bytes(), record.ended.bytes())
+    };
+    assert_eq!(bytes(&again), bytes(machine));
+}
+
+#[test]
+fn a_view_of_100_000_leases_shares_them_and_stands_still() {
+    let mut machine = machine_of(100_000);
+    let view = machine.clone();
+    assert!(view.records.ptr_eq(&machine.records), "taking a view copies no record");
+    assert!(view.fading.ptr_eq(&machine.fading), "nor an index");
+    let lapse_all = Batch { stamp: Stamp { now: 60_001, wall_ms: 0 }, commands: vec![acquire("new".to_string())] };
+    machine.apply(FencingToken { term: 1, index: 2 }, &lapse_all);
+    assert_eq!((machine.counts().held, machine.now()), (1, 60_001));
+    assert_eq!((view.counts().held, view.now()), (100_000, 0));
+    assert_eq!(view.records().count(), 100_000);
+}
+
+#[test]
+fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
+    let mut machine = Machine::new();
+    for number in 0..1_000 {
+        apply(&mut machine, claim(number, MAX_METADATA_BYTES, None));
+        let (name, token) = (name(), machine.applied().expect("applied"));
+        apply(&mut machine, Command::Release { name, holder: holder(number), token });
+    }
+    assert_eq!(machine.counts().ended, 1_000);
+    let full = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_NAME_BYTES_KEPT });
+    let mut number = 10_000;
+    while apply(&mut machine, claim(number, MAX_METADATA_BYTES, None)) != full {
+        number += 1;
+        assert!(number < 30_000, "never refused");
+    }
+    let engaged = machine.records[&name()].engaged_bytes();
+    assert_eq!(engaged, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
+    assert!(number - 10_000 > 10_000, "10,000 holders with the largest metadata fit");
+    assert!(engaged <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "ended grants make room");
+    assert_eq!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, Some(1_000))), full, "a waiter");
+    let small = MAX_NAME_BYTES_KEPT - engaged - 512 - 13;
+    assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { .. }), "what is left");
+    let token = machine.applied().expect("applied");
+    let Command::Acquire(Acquire { metadata, .. }) = claim(1, small as usize + 1, None) else { unreachable!() };
+    let update = Command::UpdateMetadata { name: name(), holder: holder(1), token, version: 0, metadata };
+    assert_eq!(apply(&mut machine, update), full, "a holder with more metadata");
+    assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { fresh: false, .. }));
+    assert_comes_back(&machine);
+}
+
+#[test]
+fn ended_grant_stays_until_its_name_keeps_64_mib() {
+    let mut machine = Machine::new();
+    apply(&mut machine, claim(0, 1, None));
+    let token = machine.applied().expect("applied");
+    apply(&mut machine, Command::Release { name: name(), holder: holder(0), token });
+    let (ended, full) = (512 + 13 + 1, 512 + 13 + MAX_METADATA_BYTES as u64);
+    let left = MAX_NAME_BYTES_KEPT - ended;
+    for number in 1..=left / full {
+        assert!(matches!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, None)), Outcome::Held { .. }));
+    }
+    let rest = (left % full - 512 - 13) as usize;
+    assert!(matches!(apply(&mut machine, claim(99_999, rest, None)), Outcome::Held { .. }));
+    let token = machine.applied().expect("applied");
+    assert_eq!((machine.records[&name()].engaged_bytes(), machine.counts().ended), (left, 1), "at the bound");
+    let Command::Acquire(Acquire { holder, metadata, .. }) = claim(99_999, rest + 1, None) else { unreachable!() };
+    let update = Command::UpdateMetadata { name: name(), holder, token, version: 0, metadata };
+    assert!(!matches!(apply(&mut machine, update), Outcome::Refused(_)));
+    assert_eq!((machine.records[&name()].engaged_bytes(), machine.counts().ended), (left + 1, 0), "one byte more");
+}
+
+#[test]
+fn ended_grants_of_all_names_are_forgotten_above_their_bound() {
+    let mut machine = machine_of(3);
+    apply(&mut machine, Command::Revoke { name: LeaseName::new("lease-1").expect("valid"), reason: String::new() });
+    apply(&mut machine, Command::Revoke { name: LeaseName::new("lease-0").expect("valid"), reason: String::new() });
+    assert_eq!((machine.counts().ended, machine.ended_bytes), (2, 2 * (512 + 13)));
+    // As many others as bring the sum to the bound, then one byte above: they would take minutes to make.
+    machine.ended_bytes = MAX_ENDED_BYTES_KEPT;
+    apply(&mut machine, Command::Tick);
+    assert_eq!((machine.counts().ended, machine.ended_bytes), (2, MAX_ENDED_BYTES_KEPT), "at the bound");
+    machine.ended_bytes = MAX_ENDED_BYTES_KEPT + 1;
+    apply(&mut machine, Command::Tick);
+    assert_eq!((machine.counts().ended, machine.ended_bytes), (1, MAX_ENDED_BYTES_KEPT + 1 - (512 + 13)));
+    assert!(machine.get(&LeaseName::new("lease-1").expect("valid")).is_none(), "the one that ended first");
+}
+
+#[test]
+fn waiter_is_confirmed_in_the_term_of_the_entry() {
+    let confirmed = |machine: &Machine| machine.records[&name()].queue.first().expect("one waits").1.confirmed_term;
+    let Command::Acquire(wait) = acquire("pool".to_owned()) else { unreachable!() };
+    let wait = Command::Acquire(Acquire { holder: holder(1), limit: 1, wait_ms: Some(9_000), ..wait });
+    let mut machine = Machine::new();
+    apply_in(&mut machine, 1, acquire("pool".to_owned()));
+    apply_in(&mut machine, 2, wait.clone());
+    assert_eq!((confirmed(&machine), machine.term_began), (2, 2));
+    apply_in(&mut machine, 4, Command::Tick);
+    assert_eq!((confirmed(&machine), machine.term_began), (2, 3), "a new term says nothing of the waiter");
+    let waiters = vec![WaiterId { name: name(), holder: holder(1) }];
+    apply_in(&mut machine, 4, Command::KeepWaiting { waiters });
+    assert_eq!((confirmed(&machine), machine.term_began), (4, 3));
+    apply_in(&mut machine, 5, wait);
+    assert_eq!((confirmed(&machine), machine.term_began), (5, 5));
+}
+
+#[test]
+fn older_version_is_read_and_its_terms_are_unknown() {
+    let mut machine = Machine::new();
+    apply_in(&mut machine, 3, acquire("pool".to_owned()));
+    let Command::Acquire(wait) = acquire("pool".to_owned()) else { unreachable!() };
+    let wait = Acquire { holder: holder(1), wait_ms: Some(9_000), ..wait };
+    apply_in(&mut machine, 3, Command::Acquire(wait));
+    assert_eq!(machine.records[&name()].queue.first().expect("one waits").1.confirmed_term, 3);
+    assert_eq!(machine.term_began, 1);
+    let (header, records) = old::snapshot(&machine);
+    let header = SnapshotHeader::try_from(header).expect("version 1");
+    let read = Machine::from_records(header, records.clone()).expect("it is readable");
+    assert_eq!(read.records[&name()].queue.first().expect("one waits").1.confirmed_term, 0);
+    assert_eq!((read.term_began, read.counts(), read.next_due()), (0, machine.counts(), machine.next_due()));
+    assert!(old::snapshot(&read).1 == records, "nothing else of it is lost");
+}
+
+#[test]
+fn a_snapshot_that_no_machine_wrote_is_refused() {
+    let machine = machine_of(2);
+    let records: Vec<StoredRecord> = machine.records().collect();
+    let rebuild = |header: SnapshotHeader, records: Vec<StoredRecord>| {
+        Machine::from_records(header, records).expect_err("it is refused")
+    };
+    let swapped = vec![records[1].clone(), records[0].clone()];
+    assert!(matches!(rebuild(machine.header(), swapped), BadSnapshot::Order(_)));
+    let short = records[..1].to_vec();
+    assert_eq!(rebuild(machine.header(), short), BadSnapshot::Count { expected: 2, found: 1 });
+    let old = SnapshotHeader { applied: None, ..machine.header() };
+    assert!(matches!(rebuild(old, records.clone()), BadSnapshot::Impossible(_)), "granted after its last entry");
+    let newer = SnapshotHeader { version: 3, ..machine.header() };
+    assert_eq!(rebuild(newer, records.clone()), BadSnapshot::Version(3));
+    let StoredRecord::V2(record) = records[0].clone() else { panic!("{:?}", records[0]) };
+    let mut twice = record.clone();
+    (twice.limit, twice.counts.held) = (2, 2);
+    twice.part.held = [twice.part.held.clone(), twice.part.held].concat();
+    assert!(matches!(rebuild(machine.header(), vec![StoredRecord::V2(twice)]), BadSnapshot::Impossible(_)));
+    let mut part_lost = record.clone();
+    part_lost.counts.held += 1;
+    assert!(matches!(rebuild(machine.header(), vec![StoredRecord::V2(part_lost)]), BadSnapshot::Incomplete(_)));
+    let stray = StoredRecord::More(MoreV2 { name: name(), part: PartV2::default() });
+    assert!(matches!(rebuild(machine.header(), vec![stray.clone()]), BadSnapshot::Order(_)));
+    assert!(matches!(rebuild(machine.header(), vec![records[0].clone(), stray]), BadSnapshot::Order(_)));
+}

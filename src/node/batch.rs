@@ -1,0 +1,180 @@
+//! Renewing many leases at once, in as many commands as that takes.
+
+use futures_util::future::join_all;
+
+use super::Inner;
+use super::proposer::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
+use super::request::Answer;
+use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
+use crate::peer::Transport;
+use crate::storage::Storage;
+use crate::types::{HolderId, Metadata};
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    /// Proposes the renewals in parts, so that no log entry grows beyond what the store takes at once.
+    pub(super) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, NoOutcome> {
+        let parts = split(leases).into_iter().map(|leases| {
+            let command = Command::Renew { holder: holder.clone(), leases };
+            self.propose(command)
+        });
+        merge(join_all(parts).await)
+    }
+}
+
+/// Cuts renewals into commands of a size that a log entry takes.
+fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for lease in leases {
+        bytes += renewal_weight(&lease);
+        if bytes > MAX_COMMAND_BYTES / 2 {
+            parts.push(Vec::new());
+            bytes = renewal_weight(&lease);
+        }
+        parts.last_mut().expect("never empty").push(lease);
+    }
+    parts
+}
+
+/// One outcome for the whole batch. It is "certainly not done" only if that is true of every part.
+fn merge(parts: Vec<Result<Answered, NoOutcome>>) -> Result<Answer, NoOutcome> {
+    let mut renewed = Vec::new();
+    let mut applied = 0;
+    let mut failure = None;
+    for part in parts {
+        match part {
+            Ok(Answered { outcome: Outcome::Renewed(part), .. }) => {
+                applied += 1;
+                renewed.extend(part);
+            }
+            Ok(Answered { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
+            Err(unknown @ NoOutcome::Unknown(_)) => failure = Some(unknown),
+            Err(certain) => failure = failure.or(Some(certain)),
+        }
+    }
+    match failure {
+        None => Ok(Answer::Outcome(Outcome::Renewed(without_metadata(renewed)))),
+        Some(certain) if applied > 0 && !matches!(certain, NoOutcome::Unknown(_)) => {
+            let why = "a part of the batch was renewed, and another part was not".to_owned();
+            Err(NoOutcome::Unknown(why))
+        }
+        Some(failure) => Err(failure),
+    }
+}
+
+/// With the metadata of 10,000 leases the answer would have 45 MB, and their holder has it already.
+fn without_metadata(mut renewed: Vec<Result<Lease, Lost>>) -> Vec<Result<Lease, Lost>> {
+    if renewed.len() > 1 {
+        renewed.iter_mut().flatten().for_each(|lease| lease.metadata = Metadata::default());
+    }
+    renewed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::RequestError;
+    use crate::storage::Position;
+
+    fn applied() -> Result<Answered, NoOutcome> {
+        Ok(Answered { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
+    }
+
+    #[test]
+    fn a_batch_is_not_done_only_if_no_part_may_be_done() {
+        let busy = || Err(NoOutcome::Refused(RequestError::Busy));
+        let unknown = || Err(NoOutcome::Unknown("why".to_owned()));
+        assert!(merge(vec![applied(), applied()]).is_ok());
+        assert_eq!(merge(vec![busy(), Err(NoOutcome::NotLeader)]), Err(NoOutcome::Refused(RequestError::Busy)));
+        for parts in [
+            vec![applied(), busy()],
+            vec![busy(), applied()],
+            vec![Err(NoOutcome::NotLeader), applied()],
+            vec![unknown(), busy()],
+            vec![busy(), unknown()],
+            vec![Err(NoOutcome::NotLeader), unknown()],
+            vec![busy(), unknown(), applied()],
+        ] {
+            let merged = merge(parts.clone());
+            assert!(matches!(merged, Err(NoOutcome::Unknown(_))), "{parts:?}: {merged:?}");
+        }
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod cluster_tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{LeaseSettings, RaftTimings};
+    use crate::lease::{Acquire, WaiterId};
+    use crate::node::{Forward, Request};
+    use crate::testing::{Cluster, TestNode};
+    use crate::types::{LeaseName, Metadata, Ttl};
+
+    /// As many as the queue and the entries on their way take, less one.
+    const ALMOST_ALL: usize = 32_768 - 1;
+
+    fn holder() -> HolderId {
+        HolderId::new("holder").expect("valid")
+    }
+
+    async fn acquire(node: &TestNode, name: LeaseName) -> Renewal {
+        let acquire = Acquire {
+            name: name.clone(),
+            holder: holder(),
+            ttl: Ttl::millis(60_000).expect("valid"),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        };
+        match node.request(Request::Acquire(acquire), Forward::Once).await.expect("answered").answer {
+            Answer::Outcome(Outcome::Held { lease, .. }) => Renewal { name, token: lease.token, ttl: None },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Leaves room for one urgent command in the leader's queue: entries do not commit, and commands pile up.
+    async fn fill_queue(node: &TestNode) {
+        let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
+        let class = crate::node::queue::Class::Urgent;
+        while node.inner.proposer.waiting(class) < ALMOST_ALL {
+            for _ in node.inner.proposer.waiting(class)..ALMOST_ALL {
+                let (proposer, waiters) = (node.inner.proposer.clone(), vec![waiter.clone()]);
+                tokio::spawn(async move { proposer.propose(Command::KeepWaiting { waiters }).await });
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_with_an_applied_part_is_never_refused() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let node = cluster.node(leader).clone();
+        let mut leases = Vec::new();
+        for number in 0..300 {
+            let name = LeaseName::new(format!("{number:0>200}")).expect("valid");
+            leases.push(acquire(&node, name).await);
+        }
+        let renewals = |node: &TestNode| {
+            let name = leases[0].name.clone();
+            node.inner.raft.replica().read(|state| state.machine.get(&name).expect("held").held[0].renewals)
+        };
+        assert!(split(leases.clone()).len() > 1, "the batch takes several commands");
+        cluster.board.isolate(leader, cluster.ids());
+        fill_queue(&node).await;
+        let batch = Request::Change(Command::Renew { holder: holder(), leases: leases.clone() });
+        let (inner, sent) = (node.inner.clone(), batch);
+        let answer = tokio::spawn(async move { inner.lead(sent).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        cluster.board.heal();
+        let answer = answer.await.expect("it ends");
+        while renewals(&node) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(matches!(answer, Err(NoOutcome::Unknown(_))), "a part of it was applied: {answer:?}");
+        cluster.shutdown().await;
+    }
+}

@@ -1,0 +1,40 @@
+//! Waits of callers in this process: they end with their node, so a shutdown has them leave their queues.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::lease::WaiterId;
+
+/// How many requests of this process wait with each place.
+#[derive(Default)]
+pub(super) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
+
+/// One of them. It ends when it is dropped.
+pub(super) struct LocalWait {
+    waits: Arc<LocalWaits>,
+    id: WaiterId,
+}
+
+impl LocalWaits {
+    pub fn begin(self: &Arc<Self>, id: WaiterId) -> LocalWait {
+        *self.0.lock().entry(id.clone()).or_default() += 1;
+        LocalWait { waits: self.clone(), id }
+    }
+
+    pub fn ids(&self) -> Vec<WaiterId> {
+        self.0.lock().keys().cloned().collect()
+    }
+}
+
+impl Drop for LocalWait {
+    fn drop(&mut self) {
+        let mut waits = self.waits.0.lock();
+        let Some(count) = waits.get_mut(&self.id) else { return };
+        *count -= 1;
+        if *count == 0 {
+            waits.remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A peer that does what a test tells it, frame by frame, and the calls of a node to it.
+//!
+//! What is known of a call is what the frames say: an answer belongs to the request of its id and to no other, and a
+//! request that was sent may have been carried out, whatever became of its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::frame::{self, Frame, Kind};
+use super::handshake;
+use super::tests::{Open, SOON, identity};
+use super::{CallError, Lane, Service, TcpTransport, Transport, serve};
+use crate::types::NodeId;
+
+/// Time for a call whose answer does not come.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Where node 2 listens.
+struct Peer(TcpListener);
+
+/// One connection of a node to the scripted peer, after the handshake.
+struct Caller(TcpStream);
+
+impl Peer {
+    async fn listen() -> (Peer, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        (Peer(listener), address)
+    }
+
+    async fn accept(&self) -> Caller {
+        let accepted = tokio::time::timeout(SOON, self.0.accept()).await.expect("a connection in time");
+        let (mut stream, _) = accepted.expect("a connection");
+        let met = handshake::answer(&mut stream, &identity(2), &Open).await.expect("a handshake");
+        met.expect("the caller belongs");
+        Caller(stream)
+    }
+}
+
+impl Caller {
+    async fn receive(&mut self) -> Frame {
+        let read = tokio::time::timeout(SOON, frame::read(&mut self.0, Lane::Request.max_body()));
+        read.await.expect("a frame in time").expect("a frame").expect("the connection is open")
+    }
+
+    /// The id of the next request, which has this body.
+    async fn request(&mut self, body: &'static str) -> u64 {
+        let frame = self.receive().await;
+        assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, body.as_bytes()));
+        frame.id
+    }
+
+    async fn answer(&mut self, id: u64, body: &'static str) {
+        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() }).await.expect("it is sent");
+    }
+}
+
+fn transport() -> TcpTransport {
+    TcpTransport::new(identity(1), Arc::new(Open))
+}
+
+type Answer = Result<Bytes, CallError>;
+
+/// Calls node 2 in a task.
+fn call(
+    transport: &TcpTransport,
+    address: &str,
+    lane: Lane,
+    body: &'static str,
+    timeout: Duration,
+) -> JoinHandle<Answer> {
+    let (transport, address) = (transport.clone(), address.to_owned());
+    tokio::spawn(async move { transport.call(2, &address, lane, body.into(), timeout).await })
+}
+
+async fn ended(call: JoinHandle<Answer>) -> Answer {
+    tokio::time::timeout(SOON, call).await.expect("the call ends").expect("no panic")
+}
+
+#[tokio::test]
+async fn answer_after_a_withdrawal_reaches_no_other_call() {
+    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let withdrawn = call(&transport, &address, Lane::Request, "first", SOON);
+    let mut caller = peer.accept().await;
+    let first = caller.request("first").await;
+    let second_call = call(&transport, &address, Lane::Request, "second", SOON);
+    let second = caller.request("second").await;
+    withdrawn.abort();
+    let withdrawal = caller.receive().await;
+    assert_eq!((withdrawal.kind, withdrawal.id), (Kind::Withdraw, first));
+    caller.answer(first, "too late").await;
+    caller.answer(second, "its own").await;
+    assert_eq!(ended(second_call).await.expect("it has an answer"), "its own");
+}
+
+#[tokio::test]
+async fn answer_of_an_unknown_id_reaches_no_call() {
+    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let waiting = call(&transport, &address, Lane::Request, "one", SOON);
+    let mut caller = peer.accept().await;
+    let id = caller.request("one").await;
+    caller.answer(id + 1_000, "of no request").await;
+    let later = call(&transport, &address, Lane::Request, "two", SOON);
+    let later_id = caller.request("two").await;
+    // In the other order, and the first of them twice.
+    caller.answer(later_id, "second").await;
+    caller.answer(later_id, "once more").await;
+    caller.answer(id, "first").await;
+    assert_eq!(ended(waiting).await.expect("it has an answer"), "first");
+    assert_eq!(ended(later).await.expect("it has an answer"), "second");
+}
+
+#[tokio::test]
+async fn loss_after_sending_is_never_certainly_not_done() {
+    for lane in Lane::ALL {
+        for half_an_answer in [false, true] {
+            let ((peer, address), transport) = (Peer::listen().await, transport());
+            let lost = call(&transport, &address, lane, "change", SOON);
+            let mut caller = peer.accept().await;
+            caller.request("change").await;
+            if half_an_answer {
+                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("it is sent");
+            }
+            drop(caller);
+            let error = ended(lost).await.expect_err("there is no answer");
+            assert!(matches!(error, CallError::Lost { target: 2, .. }), "{lane:?}: {error}");
+            assert!(!error.certainly_not_done(), "{lane:?}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn silence_after_sending_is_never_certainly_not_done() {
+    for lane in Lane::ALL {
+        let ((peer, address), transport) = (Peer::listen().await, transport());
+        let silent = call(&transport, &address, lane, "change", SHORT);
+        let mut caller = peer.accept().await;
+        caller.request("change").await;
+        let error = ended(silent).await.expect_err("there is no answer");
+        assert!(matches!(error, CallError::Timeout { target: 2, .. }), "{lane:?}: {error}");
+        assert!(!error.certainly_not_done(), "{lane:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn unreachable_peer_is_certainly_not_done() {
+    let (peer, address) = Peer::listen().await;
+    drop(peer);
+    let error = ended(call(&transport(), &address, Lane::Request, "change", SOON)).await.expect_err("no node listens");
+    assert!(error.certainly_not_done(), "{error}");
+}
+
+#[tokio::test]
+async fn broken_connection_is_opened_again() {
+    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let mut lost = call(&transport, &address, Lane::Urgent, "lost", SOON);
+    let mut caller = peer.accept().await;
+    for round in 0..3 {
+        caller.request("lost").await;
+        drop(caller);
+        assert!(ended(lost).await.is_err(), "round {round}");
+        let next = call(&transport, &address, Lane::Urgent, "next", SOON);
+        caller = peer.accept().await;
+        let id = caller.request("next").await;
+        caller.answer(id, "here").await;
+        assert_eq!(ended(next).await.expect("it is reached again"), "here", "round {round}");
+        lost = call(&transport, &address, Lane::Urgent, "lost", SOON);
+    }
+    lost.abort();
+}
+
+#[tokio::test]
+async fn moved_peer_is_called_at_its_new_address() {
+    let transport = transport();
+    for place in 0..2 {
+        let (peer, address) = Peer::listen().await;
+        let called = call(&transport, &address, Lane::Control, "hello", SOON);
+        let mut caller = peer.accept().await;
+        let id = caller.request("hello").await;
+        caller.answer(id, "here").await;
+        assert_eq!(ended(called).await.expect("it answers"), "here", "place {place}");
+    }
+}
+
+/// Tells when it begins to serve a request, and when one is given up.
+struct Endless {
+    began: mpsc::UnboundedSender<()>,
+    given_up: mpsc::UnboundedSender<()>,
+}
+
+/// Sends when it is dropped.
+struct WhenDropped(mpsc::UnboundedSender<()>);
+
+impl Drop for WhenDropped {
+    fn drop(&mut self) {
+        // The test may have ended.
+        let _ = self.0.send(());
+    }
+}
+
+impl Service for Endless {
+    async fn serve(&self, _: NodeId, _: Lane, _: Bytes) -> Bytes {
+        let _given_up = WhenDropped(self.given_up.clone());
+        self.began.send(()).expect("the test waits");
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn withdrawn_request_ends_at_the_answering_node() {
+    let (peer, address) = Peer::listen().await;
+    let ((began, mut begins), (given_up, mut ends)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(Open), Endless { began, given_up }, stop.clone()));
+    let transport = transport();
+    let waiting = call(&transport, &address, Lane::Request, "wait", SOON);
+    begins.recv().await.expect("it is served");
+    waiting.abort();
+    tokio::time::timeout(SOON, ends.recv()).await.expect("it goes on without a caller").expect("it was served");
+    stop.cancel();
+    served.await.expect("no panic");
+}

@@ -1,0 +1,191 @@
+//! A lane carries many calls. One that is too large for it is refused alone, over TCP and over the twin for tests.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::frame::{self, Frame, Kind};
+use super::handshake;
+use super::memory::Switchboard;
+use super::{CallError, Identity, Incarnations, Lane, Service, TcpTransport, Transport, serve};
+use crate::types::NodeId;
+
+/// Long enough that only a hang exceeds it.
+pub(super) const SOON: Duration = Duration::from_secs(20);
+const LANES: [Lane; 3] = [Lane::Control, Lane::Log, Lane::Request];
+
+pub(super) struct Open;
+
+impl Incarnations for Open {
+    fn are_read(&self) -> bool {
+        true
+    }
+    fn joined(&self, _: NodeId) -> Option<u64> {
+        None
+    }
+    fn met(&self, _: NodeId, _: u64) {}
+}
+
+/// Answers "largest" with as many bytes as the lane takes, "large" with one more, and everything else with itself; "wait" only when it is told to.
+#[derive(Clone, Default)]
+struct Echo {
+    waits: Arc<Notify>,
+    go_on: Arc<Notify>,
+}
+
+impl Service for Echo {
+    async fn serve(&self, _: NodeId, lane: Lane, body: Bytes) -> Bytes {
+        if body == "largest" {
+            return vec![0; lane.max_body()].into();
+        }
+        if body == "large" {
+            return vec![0; lane.max_body() + 1].into();
+        }
+        if body == "wait" {
+            self.waits.notify_one();
+            self.go_on.notified().await;
+        }
+        body
+    }
+}
+
+pub(super) fn identity(node: NodeId) -> Identity {
+    Identity { cluster: "test".to_owned(), node, incarnation: node, promise: Duration::from_millis(300) }
+}
+
+/// A node 2 that answers until the token is cancelled, its address, and node 1's way to it.
+async fn tcp(service: Echo) -> (TcpTransport, String, CancellationToken, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(serve(listener, identity(2), Arc::new(Open), service, stop.clone()));
+    (TcpTransport::new(identity(1), Arc::new(Open)), address, stop, served)
+}
+
+/// What is too large in one direction fails alone: a call that waits on the same lane, and the next one, are answered.
+async fn is_refused_alone<T: Transport>(transport: &T, address: &str, lane: Lane, echo: &Echo) {
+    let call = |body: Bytes| {
+        let (transport, address) = (transport.clone(), address.to_owned());
+        async move { transport.call(2, &address, lane, body, SOON).await }
+    };
+    // A lane that is answered in order has one call at a time.
+    let waiting = (!lane.in_order()).then(|| tokio::spawn(call("wait".into())));
+    if waiting.is_some() {
+        echo.waits.notified().await;
+    }
+    let max = lane.max_body();
+    for largest in [vec![0; max].into(), Bytes::from("largest")] {
+        let answer = call(largest).await.map(|answer| answer.len());
+        assert_eq!(answer, Ok(max), "{lane:?}: both are at the bound");
+    }
+    let request = call(vec![0; max + 1].into()).await.map(|answer| answer.len());
+    assert_eq!(request, Err(CallError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
+    assert!(request.expect_err("it is refused").certainly_not_done());
+    let answer = call("large".into()).await.map(|answer| answer.len()).expect_err("there is no answer");
+    assert!(matches!(answer, CallError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
+    assert!(answer.to_string().contains(&(max + 1).to_string()) && !answer.certainly_not_done(), "{answer}");
+    assert_eq!(call("next".into()).await.expect("the lane goes on"), "next", "{lane:?}");
+    if let Some(waiting) = waiting {
+        echo.go_on.notify_one();
+        assert_eq!(waiting.await.expect("no panic").expect("the lane was never closed"), "wait", "{lane:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_too_large_for_its_lane_fails_alone() {
+    let echo = Echo::default();
+    let (transport, address, stop, served) = tcp(echo.clone()).await;
+    for lane in LANES {
+        is_refused_alone(&transport, &address, lane, &echo).await;
+    }
+    transport.shutdown().await;
+    stop.cancel();
+    served.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn the_switchboard_refuses_what_tcp_refuses() {
+    let (board, echo) = (Switchboard::default(), Echo::default());
+    board.plug_in(2, echo.clone());
+    for lane in LANES {
+        is_refused_alone(&board.transport(1), "node2", lane, &echo).await;
+    }
+}
+
+/// A connection of node 1 to the node at this address, if it is let in.
+async fn connect(address: &str, lane: Lane) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
+    handshake::call(&mut stream, &identity(1), 2, lane, &Open).await?.expect("they belong together");
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn a_node_takes_256_peer_connections() {
+    let (_, address, stop, served) = tcp(Echo::default()).await;
+    let mut open = Vec::new();
+    for number in 1..=256 {
+        let stream = connect(&address, Lane::Control).await;
+        open.push(stream.unwrap_or_else(|error| panic!("connection {number}: {error}")));
+    }
+    connect(&address, Lane::Control).await.expect_err("it is one too many");
+    drop(open.pop());
+    let room_again = async { while connect(&address, Lane::Control).await.is_err() {} };
+    tokio::time::timeout(SOON, room_again).await.expect("the place is free again");
+    stop.cancel();
+    served.await.expect("no panic");
+}
+
+/// Counts the requests that have come, and answers none before it is told to.
+#[derive(Clone, Default)]
+struct Counter {
+    came: Arc<AtomicUsize>,
+    go_on: CancellationToken,
+}
+
+impl Service for Counter {
+    async fn serve(&self, _: NodeId, _: Lane, body: Bytes) -> Bytes {
+        self.came.fetch_add(1, Ordering::SeqCst);
+        self.go_on.cancelled().await;
+        body
+    }
+}
+
+#[tokio::test]
+async fn a_connection_has_32768_requests_under_way() {
+    const MOST: usize = 32_768;
+    let counter = Counter::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(serve(listener, identity(2), Arc::new(Open), counter.clone(), stop.clone()));
+    let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("it is let in").into_split();
+    let requests = async {
+        for id in 0..=MOST as u64 {
+            let request = Frame { kind: Kind::Request, id, body: Bytes::new() };
+            frame::write(&mut writer, &request).await.expect("the connection is good");
+        }
+        while counter.came.load(Ordering::SeqCst) < MOST {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, requests).await.expect("they come");
+    // The silence itself, and not a wait for something.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(counter.came.load(Ordering::SeqCst), MOST, "the one above the bound waits");
+    counter.go_on.cancel();
+    let answers = async {
+        for _ in 0..=MOST {
+            frame::read(&mut reader, 0).await.expect("readable").expect("each is answered");
+        }
+    };
+    tokio::time::timeout(SOON, answers).await.expect("they are answered");
+    stop.cancel();
+    served.await.expect("no panic");
+}

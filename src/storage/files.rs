@@ -1,0 +1,172 @@
+//! Small files beside the store: what a node must know before it opens anything else.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+#[cfg(feature = "testing")]
+pub use memory::MemoryFiles;
+
+/// The files of one directory. Nothing of a write is durable before both syncs.
+pub trait Files: Send + Sync + 'static {
+    /// The contents of a file, if there is one.
+    fn read(&self, name: &str) -> io::Result<Option<String>>;
+
+    /// Replaces the contents of a file.
+    fn write(&self, name: &str, text: &str) -> io::Result<()>;
+
+    /// Makes the contents of a file durable.
+    fn sync(&self, name: &str) -> io::Result<()>;
+
+    /// Gives a file another name, and removes the file that had it.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Makes the names of all files durable.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// Files in a directory of the operating system.
+#[derive(Clone, Debug)]
+pub struct DirectoryFiles(pub PathBuf);
+
+impl Files for DirectoryFiles {
+    fn read(&self, name: &str) -> io::Result<Option<String>> {
+        match fs::read_to_string(self.0.join(name)) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        File::create(self.0.join(name))?.write_all(text.as_bytes())
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        File::options().write(true).open(self.0.join(name))?.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+#[cfg(feature = "testing")]
+mod memory {
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::Files;
+
+    /// Files in memory, with a synced and an unsynced part. Clones share them.
+    #[derive(Clone, Debug, Default)]
+    pub struct MemoryFiles(Arc<Mutex<State>>);
+
+    #[derive(Debug, Default)]
+    struct State {
+        live: BTreeMap<String, Contents>,
+        /// The files that a power cut leaves.
+        synced: BTreeMap<String, Contents>,
+    }
+
+    #[derive(Clone, Debug, Default)]
+    struct Contents {
+        text: String,
+        is_synced: bool,
+    }
+
+    impl MemoryFiles {
+        /// The files after a power cut: with everything that was written, or only with what was synced. A file whose name
+        /// was synced and whose contents were not is empty.
+        pub fn crash(&self, keeps_unsynced: bool) -> MemoryFiles {
+            let mut state = self.0.lock();
+            let mut left = std::mem::take(if keeps_unsynced { &mut state.live } else { &mut state.synced });
+            for contents in left.values_mut() {
+                if !contents.is_synced && !keeps_unsynced {
+                    contents.text.clear();
+                }
+                contents.is_synced = true;
+            }
+            MemoryFiles(Arc::new(Mutex::new(State { live: left.clone(), synced: left })))
+        }
+    }
+
+    impl Files for MemoryFiles {
+        fn read(&self, name: &str) -> io::Result<Option<String>> {
+            Ok(self.0.lock().live.get(name).map(|contents| contents.text.clone()))
+        }
+
+        fn write(&self, name: &str, text: &str) -> io::Result<()> {
+            let contents = Contents { text: text.to_owned(), is_synced: false };
+            self.0.lock().live.insert(name.to_owned(), contents);
+            Ok(())
+        }
+
+        fn sync(&self, name: &str) -> io::Result<()> {
+            let mut state = self.0.lock();
+            let contents = state.live.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
+            contents.is_synced = true;
+            Ok(())
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            let mut state = self.0.lock();
+            let contents = state.live.remove(from).ok_or(io::ErrorKind::NotFound)?;
+            state.live.insert(to.to_owned(), contents);
+            Ok(())
+        }
+
+        fn sync_names(&self) -> io::Result<()> {
+            let mut state = self.0.lock();
+            state.synced = state.live.clone();
+            Ok(())
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        fn files() -> MemoryFiles {
+            let files = MemoryFiles::default();
+            files.write("new", "text").expect("written");
+            files
+        }
+
+        fn after_power_cut(files: &MemoryFiles) -> Option<String> {
+            files.crash(false).read("old").expect("read")
+        }
+
+        #[test]
+        fn power_cut_takes_a_name_that_was_not_synced() {
+            let files = files();
+            files.sync("new").expect("synced");
+            files.rename("new", "old").expect("renamed");
+            assert_eq!(after_power_cut(&files), None);
+        }
+
+        #[test]
+        fn power_cut_empties_contents_that_were_not_synced() {
+            let files = files();
+            files.rename("new", "old").expect("renamed");
+            files.sync_names().expect("synced");
+            assert_eq!(after_power_cut(&files).as_deref(), Some(""));
+        }
+
+        #[test]
+        fn power_cut_keeps_synced_files() {
+            let files = files();
+            files.sync("new").expect("synced");
+            files.rename("new", "old").expect("renamed");
+            files.sync_names().expect("synced");
+            assert_eq!(after_power_cut(&files).as_deref(), Some("text"));
+        }
+    }
+}

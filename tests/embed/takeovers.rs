@@ -1,0 +1,162 @@
+//! How long a service is without a leader, measured with replicas that are processes: `ttl` 3 s, `lan` timings.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tenure::client::{LeaseManager, LeaseOptions, ManagerOptions, Wait};
+use tenure::election::{Election, ElectionOptions};
+use tenure::semaphore::Semaphore;
+use tenure::types::LeaseName;
+use tokio::sync::Mutex;
+
+use crate::replica::{ELECTION, Replica, TTL, remote};
+use crate::steady::steady;
+use crate::trio::{Plan, SOON, holder};
+
+steady!(
+    a_stop_of_all_replicas_leaves_the_lease_free,
+    a_crashed_candidate_does_not_delay_a_resignation,
+    a_stopped_node_delays_a_remote_candidate_by_less_than_a_ttl,
+    a_stopped_leader_delays_a_release_by_less_than_its_time,
+);
+
+/// One test at a time: each measures what three processes take on a machine of their own. Under cargo-nextest each test is a
+/// process, and `.config/nextest.toml` does the same.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A takeover that waits for commits only, on a busy machine.
+const COMMITS: Duration = Duration::from_millis(900);
+
+/// Waits until so many wait for the leadership.
+async fn waiters(plan: &Plan, count: usize) {
+    let (remote, name) = (remote(plan, 1..=3), LeaseName::new(ELECTION).expect("valid"));
+    let begun = Instant::now();
+    while remote.queue(&name).await.map_or(0, |queue| queue.waiters.len()) != count {
+        assert!(begun.elapsed() < SOON, "no {count} waiters within {SOON:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The node that leads the cluster, and the two others.
+async fn roles(plan: &Plan) -> (u64, [u64; 2]) {
+    let leader = remote(plan, 1..=3).cluster().await.expect("it answers").leader.expect("there is one");
+    let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    (leader, [others[0], others[1]])
+}
+
+/// Starts all replicas; they campaign one after the other, so that the first one of `order` leads.
+async fn campaigning(plan: &Plan, order: [u64; 3], mut replicas: Vec<Replica>) -> Vec<Replica> {
+    for (before, id) in order.into_iter().enumerate() {
+        let replica = &mut replicas[id as usize - 1];
+        replica.campaign();
+        match before {
+            0 => _ = replica.wait_for("elected", SOON),
+            before => waiters(plan, before).await,
+        }
+    }
+    replicas
+}
+
+/// When the first of them was elected.
+fn first_elected(replicas: &[Replica]) -> (u64, Instant) {
+    let begun = Instant::now();
+    loop {
+        let elected = replicas.iter().find_map(|replica| Some((replica.id, replica.has_said("elected")?)));
+        if let Some(elected) = elected {
+            return elected;
+        }
+        assert!(begun.elapsed() < SOON, "no leader within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+async fn a_stop_of_all_replicas_leaves_the_lease_free() {
+    let _turn = TURN.lock().await;
+    let mut longest = Duration::ZERO;
+    for round in 0..6 {
+        let plan = Plan::new(&[]);
+        let first = round % 3 + 1;
+        let order = [first, first % 3 + 1, (first + 1) % 3 + 1];
+        let mut replicas = campaigning(&plan, order, Replica::start_all(&plan)).await;
+        replicas.iter_mut().for_each(Replica::stop);
+        for replica in &replicas {
+            let (_, line) = replica.wait_for("stopped", SOON);
+            assert!(line.contains("not released: []; campaign: ShutDown"), "replica {}: {line}", replica.id);
+        }
+        drop(replicas);
+        let mut replicas = Replica::start_all(&plan);
+        let ready = Instant::now();
+        replicas.iter_mut().for_each(Replica::campaign);
+        let (id, elected) = first_elected(&replicas);
+        let without = elected.saturating_duration_since(ready);
+        println!("all replicas stopped, and started again: replica {id} leads after {without:.1?}");
+        longest = longest.max(without);
+    }
+    assert!(longest < COMMITS, "no leader for {longest:?}");
+}
+
+async fn a_crashed_candidate_does_not_delay_a_resignation() {
+    let _turn = TURN.lock().await;
+    let plan = Plan::new(&[]);
+    let replicas = Replica::start_all(&plan);
+    let (leader, [first, second]) = roles(&plan).await;
+    let mut replicas = campaigning(&plan, [first, second, leader], replicas).await;
+    let crashed = replicas.remove(second as usize - 1);
+    crashed.kill();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let resigned = Instant::now();
+    let by_id = |replicas: &[Replica], id| replicas.iter().position(|replica| replica.id == id).expect("it runs");
+    let (first, leader) = (by_id(&replicas, first), by_id(&replicas, leader));
+    replicas[first].stop();
+    let (elected, _) = replicas[leader].wait_for("elected", SOON);
+    let without = elected.saturating_duration_since(resigned);
+    println!("a candidate crashed, then the leader stopped: {without:.1?} without a leader");
+    assert!(without < COMMITS, "{without:?}");
+}
+
+async fn a_stopped_node_delays_a_remote_candidate_by_less_than_a_ttl() {
+    let _turn = TURN.lock().await;
+    let plan = Plan::new(&[]);
+    let replicas = Replica::start_all(&plan);
+    let (leader, [hung, other]) = roles(&plan).await;
+    let candidate = |name: &str, ids: [u64; 3]| {
+        let options = ManagerOptions::new().holder(holder(name));
+        let manager = LeaseManager::with_options(remote(&plan, ids), options);
+        Election::new(&manager, ELECTION, ElectionOptions::new().ttl(TTL)).expect("valid")
+    };
+    let first = candidate("first", [leader, other, hung]).campaign().await.expect("elected");
+    let second = candidate("second", [hung, other, leader]);
+    let campaign = tokio::spawn(async move { second.campaign().await });
+    waiters(&plan, 1).await;
+    replicas[hung as usize - 1].signal(Signal::STOP);
+    let stopped = Instant::now();
+    first.resign().await.expect("it answers");
+    let second = campaign.await.expect("it does not panic").expect("elected");
+    let without = stopped.elapsed();
+    println!("a remote candidate's node was stopped, then the leader resigned: {without:.1?} without a leader");
+    assert!(second.is_leader() && without < TTL, "{without:?}");
+    replicas[hung as usize - 1].signal(Signal::CONT);
+}
+
+async fn a_stopped_leader_delays_a_release_by_less_than_its_time() {
+    let _turn = TURN.lock().await;
+    const PERMITS: u32 = 20;
+    let plan = Plan::new(&[]);
+    let replicas = Replica::start_all(&plan);
+    let (leader, [one, other]) = roles(&plan).await;
+    let manager = LeaseManager::new(remote(&plan, [leader, one, other]));
+    let semaphore = Semaphore::new(&manager, "uploads", PERMITS, LeaseOptions::new()).expect("valid");
+    let mut permits = Vec::new();
+    for _ in 0..PERMITS {
+        permits.push(semaphore.acquire(Wait::No).await.expect("there is one"));
+    }
+    replicas[leader as usize - 1].signal(Signal::STOP);
+    let begun = Instant::now();
+    let released = permits.into_iter().map(|permit| async move { permit.release().await });
+    let released = futures_util::future::join_all(released).await;
+    let took = begun.elapsed();
+    println!("{PERMITS} permits released with a stopped leader: {took:.1?}");
+    assert!(released.iter().all(|released| *released == Ok(true)), "{released:?}");
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    replicas[leader as usize - 1].signal(Signal::CONT);
+}

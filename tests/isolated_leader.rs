@@ -1,0 +1,285 @@
+//! A leader that is cut off from every majority, under a paused clock: it leads in no view, and what waited there goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata as Labels, Recorder, SharedString, Unit};
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::lease::{Acquire, Command, LeaseState, Outcome};
+use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response, Role};
+use tenure::testing::{Cluster, TestNode};
+use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
+use tokio::time::Instant;
+
+/// Longer than a request is tried without a leader, after the old one ended.
+const ENDED: Duration = Duration::from_secs(3);
+const WAIT_MS: u64 = 60_000;
+
+fn name() -> LeaseName {
+    LeaseName::new("job").expect("valid")
+}
+
+fn holder(text: &str) -> HolderId {
+    HolderId::new(text).expect("valid")
+}
+
+fn acquire(by: &str, ttl_ms: u64, wait_ms: Option<u64>) -> Request {
+    Request::Acquire(Acquire {
+        name: name(),
+        holder: holder(by),
+        ttl: Ttl::millis(ttl_ms).expect("valid"),
+        wait_ms,
+        lock_delay_ms: 0,
+        limit: 1,
+        metadata: Metadata::default(),
+    })
+}
+
+fn read(query: Query, consistency: Consistency) -> Request {
+    Request::Read { query, consistency }
+}
+
+async fn ask(node: &TestNode, request: Request) -> Result<Response, RequestError> {
+    node.request(request, Forward::Once).await
+}
+
+async fn held(node: &TestNode, request: Request) -> tenure::lease::Lease {
+    match ask(node, request).await.expect("answered").answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => lease,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+async fn release(node: &TestNode, lease: &tenure::lease::Lease) {
+    let release = Command::Release { name: name(), holder: lease.holder.clone(), token: lease.token };
+    let released = ask(node, Request::Change(release)).await.expect("answered");
+    assert_eq!(released.answer, Answer::Outcome(Outcome::Released(true)));
+}
+
+async fn queue(node: &TestNode) -> Vec<HolderId> {
+    match ask(node, read(Query::Queue(name()), Consistency::Leader)).await.expect("answered").answer {
+        Answer::Queue(waiters) => waiters.into_iter().map(|waiter| waiter.holder).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Three nodes: with them the leader and the two others.
+async fn start() -> (Cluster, NodeId, NodeId, NodeId) {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let mut others = cluster.ids().filter(|id| *id != leader);
+    let (second, third) = (others.next().expect("three"), others.next().expect("three"));
+    (cluster, leader, second, third)
+}
+
+/// Long enough for the leader to notice.
+async fn isolation() {
+    tokio::time::sleep(RaftTimings::lan().isolation() + Duration::from_millis(50)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_isolated_leader_leads_in_no_view() {
+    let (cluster, leader, ..) = start().await;
+    let node = cluster.node(leader);
+    let stale = || read(Query::Lease(name()), Consistency::Stale);
+    let before = ask(node, stale()).await.expect("answered").served.stale_ms.expect("it leads");
+    assert!(before < 100, "a majority acknowledged it {before} ms ago");
+    cluster.board.isolate(leader, cluster.ids());
+    isolation().await;
+    let status = node.status().await;
+    assert_eq!(status.leader, None, "{status:?}");
+    assert!(status.members.iter().all(|member| member.role != Role::Leader), "{status:?}");
+    let not_ready = node.health().not_ready.expect("it cannot serve");
+    assert!(not_ready.contains("no majority"), "{not_ready}");
+    let after = ask(node, stale()).await.expect("answered").served.stale_ms.expect("it led");
+    assert!(after >= RaftTimings::lan().isolation().as_millis() as u64, "no majority for {after} ms");
+    for consistency in [Consistency::Leader, Consistency::Linearizable] {
+        let answer = ask(node, read(Query::Lease(name()), consistency)).await;
+        assert_eq!(answer, Err(RequestError::NoLeader));
+    }
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_linearizable_read_ends_with_the_leadership() {
+    let (cluster, leader, ..) = start().await;
+    // Heartbeats are acknowledged meanwhile: without the round, this node's memory could answer.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let began = Instant::now();
+    let of = |consistency| ask(cluster.node(leader), read(Query::Lease(name()), consistency));
+    assert!(of(Consistency::Leader).await.is_ok(), "it may answer from memory still");
+    let answer = of(Consistency::Linearizable).await;
+    assert_eq!(answer, Err(RequestError::NoLeader));
+    assert!(began.elapsed() < ENDED, "it took {:?}", began.elapsed());
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_at_an_isolated_leader_ends_and_keeps_its_place() {
+    let (cluster, leader, second, _) = start().await;
+    let lease = held(cluster.node(leader), acquire("a", 60_000, None)).await;
+    let node = cluster.node(leader).clone();
+    let first = tokio::spawn(async move { ask(&node, acquire("first", 60_000, Some(WAIT_MS))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let node = cluster.node(second).clone();
+    let other = tokio::spawn(async move { held(&node, acquire("second", 60_000, Some(WAIT_MS))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let ended = tokio::time::timeout(ENDED, first).await.expect("it hangs at the old leader").expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "it may be granted yet: {ended:?}");
+    let next = cluster.leader_except(&[leader]).await;
+    assert_eq!(queue(cluster.node(next)).await, [holder("first"), holder("second")]);
+    let node = cluster.node(next).clone();
+    let again = tokio::spawn(async move { held(&node, acquire("first", 60_000, Some(WAIT_MS))).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    release(cluster.node(next), &lease).await;
+    let granted = again.await.expect("granted");
+    release(cluster.node(next), &granted).await;
+    let then = other.await.expect("granted");
+    assert!(then.token > granted.token);
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
+/// No node can be elected while all links are cut, so the old leader leads again. A request that went away before is
+/// still on its way out of the queue then, and what follows it is carried out.
+#[tokio::test(start_paused = true)]
+async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
+    let (cluster, leader, second, third) = start().await;
+    held(cluster.node(leader), acquire("a", 60_000, None)).await;
+    let wait = |by: &'static str| {
+        let node = cluster.node(leader).clone();
+        tokio::spawn(async move { ask(&node, acquire(by, 60_000, Some(WAIT_MS))).await })
+    };
+    let (stays, leaves) = (wait("stays"), wait("leaves"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for id in cluster.ids() {
+        cluster.board.isolate(id, cluster.ids());
+    }
+    leaves.abort();
+    let ended = tokio::time::timeout(ENDED, stays).await.expect("it hangs at the old leader").expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "it may be granted yet: {ended:?}");
+    for other in [second, third] {
+        cluster.board.join(leader, other);
+        cluster.board.join(other, leader);
+    }
+    let healed = Instant::now();
+    while queue(cluster.node(leader)).await.len() > 1 {
+        assert!(healed.elapsed() < ENDED, "a place stays although its request went away");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(queue(cluster.node(leader)).await, [holder("stays")]);
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_goes_on_at_the_next_leader() {
+    let (cluster, leader, second, _) = start().await;
+    let lease = held(cluster.node(leader), acquire("a", 120_000, None)).await;
+    let node = cluster.node(second).clone();
+    let waiting = tokio::spawn(async move { held(&node, acquire("b", 60_000, Some(WAIT_MS))).await });
+    // Longer than a request is tried that does not wait.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let next = cluster.leader_except(&[leader]).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    release(cluster.node(next), &lease).await;
+    let granted = tokio::time::timeout(ENDED, waiting).await.expect("it is granted").expect("no panic");
+    assert!(granted.token > lease.token);
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_isolated_leader_leads_again_without_an_election() {
+    let (cluster, leader, second, third) = start().await;
+    let term = cluster.node(leader).status().await.term;
+    // The leader serves: it has recorded the disks of its voters.
+    let revoke = || Request::Change(Command::Revoke { name: name(), reason: "test".to_owned() });
+    let revoked = ask(cluster.node(leader), revoke()).await.expect("answered");
+    assert_eq!(revoked.answer, Answer::Outcome(Outcome::Revoked(0)));
+    for id in cluster.ids() {
+        cluster.board.isolate(id, cluster.ids());
+    }
+    // An entry that only the leader has: the others would not be elected with its vote.
+    let node = cluster.node(leader).clone();
+    let late = tokio::spawn(async move { ask(&node, acquire("late", 60_000, None)).await });
+    isolation().await;
+    assert_eq!(cluster.node(leader).status().await.leader, None);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let ended = late.await.expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "{ended:?}");
+    for other in [second, third] {
+        cluster.board.join(leader, other);
+        cluster.board.join(other, leader);
+    }
+    let healed = Instant::now();
+    while cluster.node(leader).status().await.leader.is_none() {
+        assert!(healed.elapsed() < ENDED, "it does not lead again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let status = cluster.node(leader).status().await;
+    assert_eq!((status.leader, status.term), (Some(leader), term));
+    // The old entry was committed, requests are served, and time passes.
+    let revoked = ask(cluster.node(leader), revoke()).await.expect("answered");
+    assert_eq!(revoked.answer, Answer::Outcome(Outcome::Revoked(1)));
+    held(cluster.node(leader), acquire("a", 2_000, None)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let answer = ask(cluster.node(leader), read(Query::Lease(name()), Consistency::Leader)).await;
+    let Answer::Lease(leases) = answer.expect("answered").answer else { panic!("leases") };
+    assert_eq!(leases[0].state, LeaseState::Expired);
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
+/// Keeps what the gauge `tenure_raft_leader` was set to last.
+#[derive(Clone, Default)]
+struct LeaderGauge(Arc<parking_lot::Mutex<Option<f64>>>);
+
+impl GaugeFn for LeaderGauge {
+    fn increment(&self, _: f64) {}
+    fn decrement(&self, _: f64) {}
+    fn set(&self, value: f64) {
+        *self.0.lock() = Some(value);
+    }
+}
+
+impl Recorder for LeaderGauge {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, _: &Key, _: &Labels<'_>) -> Counter {
+        Counter::noop()
+    }
+    fn register_gauge(&self, key: &Key, _: &Labels<'_>) -> Gauge {
+        if key.name() == "tenure_raft_leader" { Gauge::from_arc(Arc::new(self.clone())) } else { Gauge::noop() }
+    }
+    fn register_histogram(&self, _: &Key, _: &Labels<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_gauge_falls_with_the_majority() {
+    let gauge = LeaderGauge::default();
+    let _recorder = metrics::set_default_local_recorder(&gauge);
+    let (mut cluster, leader, second, third) = start().await;
+    held(cluster.node(leader), acquire("a", 60_000, None)).await;
+    // Without them the last node is the only one that sets it.
+    cluster.crash(second).await;
+    cluster.crash(third).await;
+    // An entry that is not committed must not hold the time-keeper up.
+    let node = cluster.node(leader).clone();
+    let hanging = tokio::spawn(async move { ask(&node, acquire("b", 60_000, Some(WAIT_MS))).await });
+    isolation().await;
+    // The gauges are set every second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*gauge.0.lock(), Some(0.0));
+    hanging.abort();
+}

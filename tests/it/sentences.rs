@@ -1,0 +1,340 @@
+//! Sentences of docs/http.md about what requests answer, one by one.
+
+use serde_json::{Value, json};
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::lease::Limits;
+
+use crate::cluster::{Cluster, SOON, read};
+use crate::steady::strict;
+
+strict!(
+    lease_shows_its_grant_and_its_ttl,
+    refusals_of_a_claim_have_their_codes,
+    bounds_of_waiters_and_leases_are_said,
+    renewal_that_lost_says_how_and_to_whom,
+    batched_renewals_are_answered_one_by_one,
+    metadata_changes_only_from_the_version_that_is_named,
+    hand_over_goes_to_the_waiter_that_is_named,
+    revoke_keeps_the_reason_and_the_queue,
+    explanation_tells_what_comes_next,
+    watch_tells_cause_and_receiver,
+    filtered_watch_says_its_place,
+    watch_of_a_later_place_waits_for_it,
+    watch_behind_a_snapshot_is_compacted,
+);
+
+async fn delete(cluster: &Cluster, path: &str) -> (u16, Value) {
+    read(cluster.client.delete(cluster.url(path))).await
+}
+
+async fn claim(cluster: &Cluster, name: &str, claim: Value) -> (u16, Value) {
+    cluster.post(&format!("/v1/leases/{name}/acquire"), claim).await
+}
+
+/// A claim that waits, once it is in the queue as the last of `waiters`.
+async fn wait(cluster: &Cluster, name: &str, holder: &str, waiters: u32) -> tokio::task::JoinHandle<Value> {
+    let request = cluster.client.post(cluster.url(&format!("/v1/leases/{name}/acquire")));
+    let request = request.json(&json!({"holder": holder, "wait_ms": 60000}));
+    let waiting = tokio::spawn(async move { read(request).await.1 });
+    let queued = async { while cluster.get(&format!("/v1/leases/{name}/queue")).await.1["total"] != json!(waiters) {} };
+    tokio::time::timeout(SOON, queued).await.expect("it waits");
+    waiting
+}
+
+async fn lease_shows_its_grant_and_its_ttl() {
+    let cluster = Cluster::start().await;
+    let (_, lease) = claim(&cluster, "job", json!({"holder": "a"})).await;
+    assert_eq!((&lease["ttl_ms"], &lease["limit"], &lease["lock_delay_ms"]), (&json!(30000), &json!(1), &json!(0)));
+    assert!(lease["expires_in_ms"].as_u64().is_some_and(|ms| ms <= 30_000), "{lease}");
+    assert!(lease.get("metadata").is_none() && lease["metadata_version"] == 0, "{lease}");
+    let number = |field: &str| lease[field].as_u64().expect("a number");
+    let token: u64 = lease["token"].as_str().expect("a string").parse().expect("a number");
+    assert_eq!(token, number("term") << 48 | number("index"));
+    let (_, again) = claim(&cluster, "job", json!({"holder": "a", "metadata": {"k": "v"}})).await;
+    assert_eq!((&again["renewals"], again.get("metadata")), (&json!(1), None), "its metadata stays: {again}");
+    assert_eq!(again["granted_at"], lease["granted_at"]);
+    let (_, infinite) = claim(&cluster, "for-ever", json!({"holder": "a", "ttl_ms": "infinite"})).await;
+    assert_eq!((&infinite["ttl_ms"], &infinite["expires_in_ms"]), (&Value::Null, &Value::Null), "{infinite}");
+    let (status, held) = claim(&cluster, "for-ever", json!({"holder": "b"})).await;
+    assert_eq!((status, &held["code"], held.get("retry_after_ms")), (409, &json!("held"), None), "{held}");
+    cluster.end().await;
+}
+
+async fn refusals_of_a_claim_have_their_codes() {
+    let cluster = Cluster::start().await;
+    cluster.acquire("job", "a").await;
+    let (status, problem) = claim(&cluster, "job", json!({"holder": "b", "limit": 2})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("limit_differs")), "{problem}");
+    let (status, problem) = claim(&cluster, "job", json!({"holder": "b", "wait_ms": 1})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("wait_timeout")), "{problem}");
+    let (_, held) = claim(&cluster, "job", json!({"holder": "b", "wait_ms": 0})).await;
+    assert_eq!((&held["code"], &held["waiters"]), (&json!("held"), &json!(0)), "0 is no wait: {held}");
+    let delayed = json!({"holder": "a", "lock_delay_ms": 86_400_000});
+    assert_eq!(claim(&cluster, "delayed", delayed).await.1["lock_delay_ms"], json!(86_400_000));
+    assert_eq!(delete(&cluster, "/v1/leases/delayed").await.1, json!({"revoked": 1}));
+    let (status, problem) = claim(&cluster, "delayed", json!({"holder": "b"})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("lock_delay")), "{problem}");
+    assert!(problem["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 86_400_000), "{problem}");
+    let (_, explanation) = cluster.get("/v1/leases/delayed/explain").await;
+    let left = explanation["lock_delay_left_ms"].as_u64();
+    assert!(left.is_some_and(|ms| 0 < ms && ms <= 86_400_000), "{explanation}");
+    cluster.end().await;
+}
+
+async fn bounds_of_waiters_and_leases_are_said() {
+    let limits = Limits { max_waiters: 1, max_leases: 2, ..Limits::default() };
+    let bounds = LeaseSettings { limits, ..LeaseSettings::default() };
+    let cluster = Cluster::start_node(|node| node.lease(bounds)).await;
+    let token = cluster.acquire("job", "a").await;
+    let waiting = wait(&cluster, "job", "b", 1).await;
+    let full = |name: &str, holder: &str, wait_ms: u64| {
+        let request = cluster.client.post(cluster.url(&format!("/v1/leases/{name}/acquire")));
+        request.json(&json!({"holder": holder, "wait_ms": wait_ms})).send()
+    };
+    cluster.acquire("second", "a").await;
+    for (name, wait_ms, code, limit) in [("job", 60_000, "queue_full", 1), ("third", 0, "too_many_leases", 2)] {
+        let answer = full(name, "c", wait_ms).await.expect("an answer");
+        assert!(answer.headers().contains_key("retry-after"), "{code}");
+        assert_eq!(answer.status(), 429, "{code}");
+        let problem: Value = answer.json().await.expect("JSON");
+        assert_eq!((&problem["code"], &problem["limit"]), (&json!(code), &json!(limit)), "{problem}");
+    }
+    cluster.post("/v1/leases/job/release", json!({"holder": "a", "token": token})).await;
+    assert_eq!(waiting.await.expect("no panic")["holder"], json!("b"));
+    cluster.end().await;
+}
+
+async fn renewal_that_lost_says_how_and_to_whom() {
+    let cluster = Cluster::start().await;
+    let renew = |name: &'static str, token: String| {
+        let cluster = &cluster;
+        async move { cluster.post(&format!("/v1/leases/{name}/renew"), json!({"holder": "a", "token": token})).await }
+    };
+    let revoked = cluster.acquire("revoked", "a").await;
+    delete(&cluster, "/v1/leases/revoked").await;
+    cluster.acquire("revoked", "b").await;
+    let handed = cluster.acquire("handed", "a").await;
+    let waiting = wait(&cluster, "handed", "b", 1).await;
+    cluster.post("/v1/leases/handed/handover", json!({"holder": "a", "token": handed})).await;
+    waiting.await.expect("no panic");
+    let (_, short) = claim(&cluster, "expired", json!({"holder": "a", "ttl_ms": 100})).await;
+    let expired = async { while cluster.get("/v1/leases/expired").await.1["state"] != json!("expired") {} };
+    tokio::time::timeout(SOON, expired).await.expect("it expires");
+    let short = short["token"].as_str().expect("a token").to_owned();
+    for (name, token, why, holder) in [
+        ("revoked", revoked, "revoked", json!("b")),
+        ("handed", handed, "handed_over", json!("b")),
+        ("expired", short, "expired", Value::Null),
+        ("never", "5".to_owned(), "unknown", Value::Null),
+    ] {
+        let (status, lost) = renew(name, token).await;
+        assert_eq!((status, &lost["code"], &lost["why"]), (409, &json!("lost"), &json!(why)), "{lost}");
+        assert_eq!(lost["holder"], holder, "{lost}");
+    }
+    assert_eq!(cluster.get("/v1/leases/expired").await.1["expires_in_ms"], Value::Null);
+    cluster.end().await;
+}
+
+async fn batched_renewals_are_answered_one_by_one() {
+    let cluster = Cluster::start().await;
+    let (first, last) = (cluster.acquire("first", "a").await, cluster.acquire("last", "a").await);
+    let item = |name: &str, token: &str| json!({"name": name, "token": token});
+    let leases = [item("last", &last), item("never", "5"), item("first", &first)];
+    let (status, renewed) = cluster.post("/v1/renew", json!({"holder": "a", "leases": leases})).await;
+    let results = renewed["results"].as_array().expect("a list");
+    assert_eq!((status, results.len()), (200, 3), "{renewed}");
+    for (result, (name, token)) in results.iter().zip([("last", Some(&last)), ("never", None), ("first", Some(&first))])
+    {
+        assert_eq!(result["name"], json!(name), "{renewed}");
+        match token {
+            Some(token) => assert_eq!((&result["lease"]["token"], result.get("problem")), (&json!(token), None)),
+            None => assert_eq!((&result["problem"]["code"], result.get("lease")), (&json!("lost"), None)),
+        }
+    }
+    cluster.end().await;
+}
+
+async fn metadata_changes_only_from_the_version_that_is_named() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("job", "a").await;
+    let change = |version: u64, text: &str, token: &str| {
+        let body = json!({"holder": "a", "token": token, "version": version, "metadata": {"k": text}});
+        let cluster = &cluster;
+        async move { cluster.post("/v1/leases/job/metadata", body).await }
+    };
+    for _ in 0..2 {
+        let (status, lease) = change(0, "v", &token).await;
+        assert_eq!((status, &lease["metadata"]["k"], &lease["metadata_version"]), (200, &json!("v"), &json!(1)));
+    }
+    let (status, problem) = change(0, "w", &token).await;
+    assert_eq!((status, &problem["code"], &problem["metadata_version"]), (409, &json!("metadata_changed"), &json!(1)));
+    assert_eq!(cluster.get("/v1/leases/job").await.1["metadata"]["k"], json!("v"), "nothing changed");
+    let (status, problem) = change(1, "w", "5").await;
+    assert_eq!((status, &problem["code"]), (409, &json!("lost")), "{problem}");
+    cluster.end().await;
+}
+
+async fn hand_over_goes_to_the_waiter_that_is_named() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("job", "a").await;
+    let hand_over = |body: Value| {
+        let cluster = &cluster;
+        async move { cluster.post("/v1/leases/job/handover", body).await }
+    };
+    let (status, problem) = hand_over(json!({"holder": "a", "token": token})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("no_such_waiter")), "no holder waits: {problem}");
+    let (first, named) = (wait(&cluster, "job", "first", 1).await, wait(&cluster, "job", "named", 2).await);
+    let (status, problem) = hand_over(json!({"holder": "a", "token": token, "to": "other"})).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("no_such_waiter")), "{problem}");
+    let (status, lease) = hand_over(json!({"holder": "a", "token": token, "to": "named"})).await;
+    assert_eq!((status, &lease["holder"], &lease["state"]), (200, &json!("named"), &json!("active")), "{lease}");
+    assert_eq!(named.await.expect("no panic")["token"], lease["token"]);
+    let (status, problem) = hand_over(json!({"holder": "a", "token": token})).await;
+    assert_eq!((status, &problem["code"], &problem["why"]), (409, &json!("lost"), &json!("handed_over")), "{problem}");
+    let (_, lease) = hand_over(json!({"holder": "named", "token": lease["token"]})).await;
+    assert_eq!(first.await.expect("no panic")["token"], lease["token"], "the first in the queue");
+    cluster.end().await;
+}
+
+async fn revoke_keeps_the_reason_and_the_queue() {
+    let cluster = Cluster::start().await;
+    assert_eq!(delete(&cluster, "/v1/leases/job").await, (200, json!({"revoked": 0})));
+    cluster.acquire("job", "a").await;
+    let (first, _second) = (wait(&cluster, "job", "first", 1).await, wait(&cluster, "job", "second", 2).await);
+    let reason = "r".repeat(500);
+    let (status, problem) = delete(&cluster, &format!("/v1/leases/job?reason={reason}r")).await;
+    assert_eq!((status, &problem["code"]), (400, &json!("invalid")), "{problem}");
+    assert_eq!(delete(&cluster, &format!("/v1/leases/job?reason={reason}")).await, (200, json!({"revoked": 1})));
+    assert_eq!(first.await.expect("no panic")["holder"], json!("first"));
+    let (_, history) = cluster.get("/v1/leases/job/history").await;
+    let revoked = history["transitions"].as_array().expect("a list").iter().find(|event| event["event"] == "revoked");
+    assert_eq!(revoked.expect("it is kept")["reason"], json!(reason));
+    let (_, queue) = cluster.get("/v1/leases/job/queue").await;
+    assert_eq!((&queue["total"], &queue["waiters"][0]["holder"]), (&json!(1), &json!("second")), "{queue}");
+    cluster.end().await;
+}
+
+async fn explanation_tells_what_comes_next() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("job", "a").await;
+    let _waiting = wait(&cluster, "job", "b", 1).await;
+    let (_, all) = cluster.get("/v1/leases/job/explain").await;
+    assert_eq!(
+        (&all["holders"], &all["held"][0]["holder"], &all["waiters"]),
+        (&json!(1), &json!("a"), &json!(1)),
+        "{all}"
+    );
+    assert_eq!(all["next"]["holder"], json!("b"), "{all}");
+    assert!(all["summary"].as_str().is_some_and(|text| text.contains("held by a")), "{all}");
+    assert!(all.get("standing").is_none(), "no holder was named: {all}");
+    for (holder, status) in [("a", "holds"), ("b", "waits"), ("c", "unknown")] {
+        let (_, explanation) = cluster.get(&format!("/v1/leases/job/explain?holder={holder}")).await;
+        assert_eq!(explanation["standing"]["status"], json!(status), "{explanation}");
+    }
+    cluster.post("/v1/leases/job/release", json!({"holder": "a", "token": token})).await;
+    let (_, ended) = cluster.get("/v1/leases/job/explain?holder=a").await;
+    let standing = &ended["standing"];
+    assert_eq!((&standing["status"], &standing["event"]["event"]), (&json!("ended"), &json!("released")), "{ended}");
+    cluster.end().await;
+}
+
+/// What a watch says until `enough`.
+async fn watch(cluster: &Cluster, query: &str, enough: impl Fn(&str) -> bool) -> String {
+    let mut response = cluster.client.get(cluster.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
+    let mut text = String::new();
+    let reading = async {
+        while !enough(&text) {
+            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+            text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    };
+    tokio::time::timeout(SOON, reading).await.expect("it says enough");
+    text
+}
+
+fn events(text: &str) -> Vec<Value> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
+}
+
+async fn watch_tells_cause_and_receiver() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("job", "a").await;
+    let (_b, _c) = (wait(&cluster, "job", "b", 1).await, wait(&cluster, "job", "c", 2).await);
+    cluster.post("/v1/leases/job/handover", json!({"holder": "a", "token": token})).await;
+    delete(&cluster, "/v1/leases/job?reason=stuck").await;
+    let text = watch(&cluster, "after=0", |text| text.matches("data: ").count() >= 5).await;
+    let told: Vec<(Value, Value, Value)> = events(&text)
+        .into_iter()
+        .map(|event| {
+            let detail = ["cause", "to", "reason"].into_iter().find_map(|field| event.get(field));
+            (event["event"].clone(), event["holder"].clone(), detail.cloned().unwrap_or_default())
+        })
+        .collect();
+    let expected = [
+        ("granted", "a", "asked"),
+        ("handed_over", "a", "b"),
+        ("granted", "b", "hand_over"),
+        ("revoked", "b", "stuck"),
+        ("granted", "c", "queue"),
+    ];
+    assert_eq!(told, expected.map(|(event, holder, detail)| (json!(event), json!(holder), json!(detail))));
+    cluster.end().await;
+}
+
+async fn filtered_watch_says_its_place() {
+    let quiet = std::time::Duration::from_millis(50);
+    let cluster = Cluster::start_with(|settings| settings.watch_keep_alive = quiet).await;
+    let token: u64 = cluster.acquire("other", "a").await.parse().expect("a number");
+    let index = token & ((1 << 48) - 1);
+    let text = watch(&cluster, "after=0&prefix=job", |text| text.contains(": alive\n\n")).await;
+    assert!(text.starts_with("id: 0\n\n"), "the place where it begins: {text}");
+    assert!(text.contains(&format!("id: {index}\n\n")), "the place that it has passed: {text}");
+    assert!(!text.contains("data: "), "{text}");
+    cluster.end().await;
+}
+
+async fn watch_of_a_later_place_waits_for_it() {
+    let cluster = Cluster::start().await;
+    let token: u64 = cluster.acquire("before", "a").await.parse().expect("a number");
+    let later = (token & ((1 << 48) - 1)) + 2;
+    let mut response =
+        cluster.client.get(cluster.url(&format!("/v1/watch?after={later}"))).send().await.expect("a stream");
+    assert_eq!(response.status(), 200);
+    for number in 0..4 {
+        cluster.acquire(&format!("job-{number}"), "a").await;
+    }
+    let mut text = String::new();
+    let reading = async {
+        while !text.contains("job-3") {
+            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+            text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    };
+    tokio::time::timeout(SOON, reading).await.expect("the events come");
+    let early = events(&text).into_iter().find(|event| event["index"].as_u64() <= Some(later));
+    assert_eq!(early, None, "it is not behind the place");
+    cluster.end().await;
+}
+
+/// The node restarts behind a snapshot, so that it replays only the last entries of its log.
+async fn watch_behind_a_snapshot_is_compacted() {
+    let timings = RaftTimings { snapshot_every: 100, snapshot_keep: 10, ..RaftTimings::lan() };
+    let cluster = Cluster::start_node(|node| node.timings(timings)).await;
+    for number in 0..250 {
+        cluster.acquire(&format!("job-{number}"), "a").await;
+    }
+    let cluster = cluster.restart(|node| node.timings(timings)).await;
+    let (status, problem) = cluster.get("/v1/watch?after=0").await;
+    assert_eq!((status, &problem["code"]), (410, &json!("compacted")), "{problem}");
+    let oldest = problem["oldest"].as_u64().expect("a place");
+    let part = cluster.get(&format!("/v1/watch?after={}", oldest - 1)).await;
+    assert_eq!((part.0, &part.1["oldest"]), (410, &json!(oldest)), "oldest is the first place that can");
+    let (_, listed) = cluster.get("/v1/leases?limit=1000").await;
+    let indexes = listed["leases"].as_array().expect("a list").iter().map(|lease| lease["index"].as_u64());
+    let behind: Vec<u64> = indexes.flatten().filter(|index| *index > oldest).collect();
+    cluster.acquire("last", "a").await;
+    let text = watch(&cluster, &format!("after={oldest}"), |text| text.contains("\"last\"")).await;
+    assert_eq!(events(&text).len(), behind.len() + 1, "everything behind it is told");
+    cluster.end().await;
+}

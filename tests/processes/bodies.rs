@@ -1,0 +1,72 @@
+//! Many clients that send a part of a large renewal and then nothing more.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::cluster::Cluster;
+use crate::figures;
+use crate::flood::{Line, token};
+use crate::steady::strict;
+
+strict!(half_sent_renewals_take_no_more_memory_than_the_budget,);
+
+const SENDERS: usize = 600;
+/// Bytes of a body, announced and sent.
+const ANNOUNCED: usize = 2 << 20;
+const SENT: usize = 1_200_000;
+/// Budget of the node for bodies, and what a connection and the allocator may take beside that.
+const BUDGET: u64 = 64 << 20;
+const EACH: u64 = 128 << 10;
+/// For so long is the memory looked at after the last byte. The bodies may take 10 s.
+const LOOKED: Duration = Duration::from_secs(3);
+const HONEST: usize = 20;
+
+/// The connection, with as much of the body as the node takes.
+async fn send_half(node: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(node).await.expect("the node takes connections");
+    let head = format!(
+        "POST /v1/renew HTTP/1.1\r\nhost: n\r\ncontent-type: application/json\r\ncontent-length: {ANNOUNCED}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("it takes the head");
+    // A node that has refused the body closes the connection.
+    let _ = stream.write_all(&vec![b' '; SENT]).await;
+    stream
+}
+
+async fn half_sent_renewals_take_no_more_memory_than_the_budget() {
+    let cluster = Cluster::start("").await;
+    let node = cluster.client.endpoints().split(',').next().expect("a node").replace("http://", "");
+    let mut line = Line::open(&node).await.expect("the node takes connections");
+    let held = line.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+    let renewal = format!(r#"{{"holder":"h","token":"{}"}}"#, token(&held));
+    let memory = || figures::memory(cluster.nodes[&1].id());
+    let before = memory();
+
+    let senders = futures_util::stream::iter((0..SENDERS).map(|_| send_half(&node)));
+    let half_sent: Vec<TcpStream> = senders.buffer_unordered(SENDERS).collect().await;
+    let sent = Instant::now();
+    let (mut most, mut statuses) = (memory(), Vec::new());
+    while sent.elapsed() < LOOKED {
+        most = most.max(memory());
+        if statuses.len() < 2 * HONEST {
+            let claim = format!("leases/new-{}/acquire", statuses.len());
+            let claimed = line.post(&claim, r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+            let renewed = line.post("leases/held/renew", &renewal).await.expect("an answer");
+            statuses.extend([claimed.status, renewed.status]);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!(
+        "{SENDERS} half-sent renewals: memory {} MiB before, {} MiB at most; {} of {} claims and renewals served",
+        before >> 20,
+        most >> 20,
+        statuses.iter().filter(|status| **status == 200).count(),
+        statuses.len()
+    );
+    assert!(statuses.len() == 2 * HONEST && statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    assert!(most <= before + BUDGET + SENDERS as u64 * EACH, "{before} bytes before, {most} at most");
+    drop(half_sent);
+}

@@ -1,0 +1,143 @@
+//! Nodes of one cluster whose settings differ: apply reads the log alone, so their replicas stay alike.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::config::LeaseSettings;
+use tenure::lease::{
+    Acquire, Command, Effects, Lease, Limits, Machine, Outcome, Refusal, SnapshotHeader, StoredRecord,
+};
+use tenure::node::{Answer, Forward, Request};
+use tenure::testing::{Cluster, Observer, Setup, TestNode};
+use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
+
+/// Time that the waiters of this test wait.
+const WAIT_MS: u64 = 60_000;
+
+fn limits(id: NodeId) -> Limits {
+    let small = id as u32;
+    Limits { max_waiters: small, history: small, ended_keep: id, patience_ms: 60_000 * id, ..Limits::default() }
+}
+
+/// What a snapshot of one replica holds.
+type Image = (SnapshotHeader, Vec<StoredRecord>);
+
+/// The state behind each log index, from the first node that applied it, and where another node's differs.
+#[derive(Default)]
+struct Replicas {
+    first: BTreeMap<u64, (NodeId, Image)>,
+    applied: BTreeMap<NodeId, u64>,
+    differences: Vec<String>,
+}
+
+struct Tap {
+    node: NodeId,
+    replicas: Arc<Mutex<Replicas>>,
+}
+
+impl Tap {
+    fn compare(&self, index: u64, machine: &Machine) {
+        let image = (machine.header(), machine.records().collect::<Vec<_>>());
+        let mut replicas = self.replicas.lock().expect("no panic");
+        replicas.applied.insert(self.node, index);
+        let (by, first) = replicas.first.entry(index).or_insert_with(|| (self.node, image.clone())).clone();
+        if first != image {
+            replicas.differences.push(format!("at {index} node {by} has {first:?}, node {} has {image:?}", self.node));
+        }
+    }
+}
+
+impl Observer for Tap {
+    fn applied(&self, index: u64, _: Effects, machine: &Machine) {
+        self.compare(index, machine);
+    }
+
+    fn replaced(&self, index: u64, machine: &Machine) {
+        self.compare(index, machine);
+    }
+}
+
+async fn start(replicas: &Arc<Mutex<Replicas>>) -> Cluster {
+    let lease = |id| LeaseSettings { limits: limits(id), ..LeaseSettings::default() };
+    let replicas = replicas.clone();
+    let setup = Setup {
+        lease_of: (1..=3).map(|id| (id, lease(id))).collect(),
+        tap: Some(Arc::new(move |node| -> Arc<dyn Observer> { Arc::new(Tap { node, replicas: replicas.clone() }) })),
+        ..Setup::default()
+    };
+    Cluster::start_with(3, setup).await
+}
+
+async fn ask(node: &TestNode, request: Request) -> Answer {
+    node.request(request, Forward::Never).await.expect("answered").answer
+}
+
+fn claim(by: &str, wait_ms: Option<u64>) -> Request {
+    Request::Acquire(Acquire {
+        name: LeaseName::new("job").expect("valid"),
+        holder: HolderId::new(by).expect("valid"),
+        ttl: Ttl::Finite(600_000),
+        wait_ms,
+        lock_delay_ms: 0,
+        limit: 1,
+        metadata: Metadata::default(),
+    })
+}
+
+async fn hold(node: &TestNode, by: &str) -> Lease {
+    match ask(node, claim(by, None)).await {
+        Answer::Outcome(Outcome::Held { lease, .. }) => lease,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+async fn release(node: &TestNode, lease: Lease) {
+    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    assert_eq!(ask(node, Request::Change(release)).await, Answer::Outcome(Outcome::Released(true)));
+}
+
+/// One term of a leader: the first claim meets its limits already.
+async fn lead(node: &TestNode, max_waiters: u32) {
+    let lease = hold(node, "a").await;
+    let mut waiting = Vec::new();
+    for number in 1..=max_waiters {
+        let node = node.clone();
+        let by = format!("w{number}");
+        waiting.push(tokio::spawn(async move { ask(&node, claim(&by, Some(WAIT_MS))).await }));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let refused = ask(node, claim("late", Some(WAIT_MS))).await;
+    assert_eq!(refused, Answer::Outcome(Outcome::Refused(Refusal::QueueFull { max_waiters })));
+    release(node, lease).await;
+    for waiter in waiting {
+        match waiter.await.expect("no panic") {
+            Answer::Outcome(Outcome::Held { lease, .. }) => release(node, lease).await,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_agree_though_settings_differ() {
+    let replicas = Arc::new(Mutex::new(Replicas::default()));
+    let cluster = start(&replicas).await;
+    for to in [1, 3, 2, 1] {
+        let leader = cluster.leader().await;
+        if leader != to {
+            cluster.node(leader).hand_leadership_to(to).await.expect("handed on");
+            cluster.leader().await;
+        }
+        lead(cluster.node(to), limits(to).max_waiters).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    {
+        let replicas = replicas.lock().expect("no panic");
+        let (last, (_, (header, _))) = replicas.first.last_key_value().expect("entries were applied");
+        assert_eq!(header.limits, limits(1), "the last leader's count");
+        assert!(replicas.applied.values().all(|applied| applied == last), "all are compared: {:?}", replicas.applied);
+    }
+    // A leader that shuts down transfers leadership, and the next leader sets its own limits.
+    cluster.shutdown().await;
+    assert_eq!(replicas.lock().expect("no panic").differences.first(), None, "replicas_agree");
+}

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
@@ -15,6 +16,8 @@ const SIZE: u64 = 256 << 20;
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
 /// ... without writing the journal before, as when the power is gone.
 static NO_LOG_FLUSH: u32 = 2;
+/// The kernel lets go of an image a moment after its last mount is gone.
+const DETACHED: Duration = Duration::from_secs(5);
 
 /// Unmounted when dropped, whoever still uses it.
 pub struct Disk {
@@ -47,11 +50,28 @@ impl Disk {
         Ok(())
     }
 
-    /// Nobody may use it any more. What was only in memory is gone.
+    /// No process may use it any more. The data that was only in memory is gone.
     pub fn unmount(&mut self) -> Result<()> {
         if self.is_mounted {
             unmount(&self.path, UnmountFlags::empty()).with_context(|| format!("umount {}", self.path.display()))?;
             self.is_mounted = false;
+            self.detached()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel has let go of the image. A mount namespace that another program made meanwhile has a mount
+    /// of its own: the file system lives on in it, and the next mount here would find it as it was.
+    fn detached(&self) -> Result<()> {
+        let began = Instant::now();
+        while is_attached(&self.image)? {
+            ensure!(
+                began.elapsed() < DETACHED,
+                "{} is still mounted in another mount namespace: end the program that made it, or run scripts/faults in one \
+                 of its own (unshare -m)",
+                self.image.display()
+            );
+            std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
@@ -98,6 +118,17 @@ impl Drop for Disk {
             let _ = unmount(&self.path, UnmountFlags::DETACH);
         }
     }
+}
+
+/// Whether a loop device has this file.
+fn is_attached(image: &Path) -> Result<bool> {
+    for device in fs::read_dir("/sys/block")? {
+        let file = device?.path().join("loop/backing_file");
+        if fs::read_to_string(file).is_ok_and(|name| Path::new(name.trim_end()) == image) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn run(command: &mut Command) -> Result<()> {

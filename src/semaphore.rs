@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::api::{Code, LeaseState, Timestamp};
+use crate::api::{Code, Explanation, Lease, LeaseState, Timestamp};
 use crate::client::{AcquireOptions, CallError, LeaseGuard, LeaseManager, LeaseOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
@@ -101,20 +101,23 @@ impl Semaphore {
         }
     }
 
-    /// Who has a permit, in the order of their tokens, by the committed state at some moment during the call.
+    /// Who has a permit, in the order of their tokens, by the committed state at some moment during the call. Above 1,000
+    /// holders, or about 1 MiB, they are read in pages, each by the state at a moment of its own.
     ///
     /// # Errors
     ///
     /// Nobody could be asked.
     pub async fn holders(&self) -> Result<Vec<PermitHolder>, CallError> {
-        let asking = self.manager.holder().clone();
-        let explained = self.manager.coordinator().explain(self.name.clone(), asking, self.manager.patience()).await?;
-        let held = explained.held.into_iter().filter(|lease| lease.state == LeaseState::Active);
-        let holder = |lease: crate::api::Lease| PermitHolder {
-            holder: lease.holder,
-            token: lease.token,
-            since: lease.granted_at,
+        let explained = self.explain().await?;
+        let is_cut = explained.held.len() < explained.holders as usize;
+        let held = match is_cut {
+            false => explained.held,
+            true => self.manager.coordinator().held(self.name.to_string(), self.manager.patience()).await?,
         };
+        // A list has also the names that begin with this one.
+        let held =
+            held.into_iter().filter(|lease| lease.state == LeaseState::Active && lease.name == self.name.as_str());
+        let holder = |lease: Lease| PermitHolder { holder: lease.holder, token: lease.token, since: lease.granted_at };
         Ok(held.map(holder).collect())
     }
 
@@ -124,8 +127,12 @@ impl Semaphore {
     ///
     /// Nobody could be asked.
     pub async fn available(&self) -> Result<u32, CallError> {
-        let taken = self.holders().await?.len();
-        Ok(self.permits.saturating_sub(taken.try_into().unwrap_or(u32::MAX)))
+        Ok(self.permits.saturating_sub(self.explain().await?.holders))
+    }
+
+    async fn explain(&self) -> Result<Explanation, CallError> {
+        let asking = self.manager.holder().clone();
+        self.manager.coordinator().explain(self.name.clone(), asking, self.manager.patience()).await
     }
 }
 

@@ -3,7 +3,7 @@
 use super::request::{Answer, Query};
 use crate::lease::{Machine, SHOWN};
 
-pub(super) fn look_up(machine: &Machine, query: Query) -> Answer {
+pub(crate) fn look_up(machine: &Machine, query: Query) -> Answer {
     match query {
         Query::Lease(name) => match machine.holders(&name) {
             (leases, next @ Some(_)) => Answer::List { leases, next },

@@ -54,6 +54,8 @@ pub use health::{Health, NodeFailure};
 pub(crate) use join::Acquaintances;
 pub use local::Local;
 #[cfg(feature = "testing")]
+pub(crate) use look_up::look_up;
+#[cfg(feature = "testing")]
 pub use promise::exchange as exchange_promise;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 pub use route::Forward;

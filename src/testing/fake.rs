@@ -294,8 +294,9 @@ impl Coordinator for FakeCluster {
     fn explain(&self, name: LeaseName, holder: HolderId, _: Patience) -> Answer<'_, Explanation> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
-            let explanation = self.played().machine.explain(&name, Some(&holder));
-            wire::explained(name, node::Answer::Explain(explanation), now).map_err(CallError::Refused)
+            let query = node::Query::Explain { name: name.clone(), holder: Some(holder) };
+            let answer = node::look_up(&self.played().machine, query);
+            wire::explained(name, answer, now).map_err(CallError::Refused)
         })
     }
 

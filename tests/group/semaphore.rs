@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{CallError, LeaseOptions, Wait};
-use tenure::semaphore::{Semaphore, SemaphoreError};
+use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
+use tenure::semaphore::{Permit, Semaphore, SemaphoreError};
+use tenure::testing::FakeCluster;
+use tenure::types::Metadata;
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, SOON, TTL, soon};
-use crate::steady::{safety, steady};
+use crate::steady::{safety, steady, strict};
+
+strict!(permits_above_one_page_are_all_counted, permits_above_1_mib_are_all_counted);
 
 steady!(
     never_are_more_than_n_in_it_though_many_want_to,
@@ -94,4 +98,32 @@ async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dea
     faults.cut_off(true);
     let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it lapses");
     safety!(!first.is_held() && second.token() > first.token(), "{first:?}, and then {second:?}");
+}
+
+async fn permits_above_one_page_are_all_counted() {
+    let cluster = FakeCluster::new();
+    all_are_counted(&cluster.manager(), 1_050, LeaseOptions::new()).await;
+}
+
+async fn permits_above_1_mib_are_all_counted() {
+    let cluster = Cluster::start().await;
+    let metadata = Metadata::new([("note".to_owned(), "x".repeat(4_000))].into()).expect("it fits");
+    all_are_counted(&cluster.manager("a"), 300, LeaseOptions::new().ttl(SOON).metadata(metadata)).await;
+}
+
+/// Takes so many permits. One answer of the cluster does not show them all.
+async fn all_are_counted(manager: &LeaseManager, taken: usize, options: LeaseOptions) {
+    const FREE: u32 = 5;
+    // Its name begins with that of the semaphore.
+    let _neighbour = manager.lease("uploads-2").expect("a name").guard(Wait::No).await.expect("free");
+    let permits = taken as u32 + FREE;
+    let semaphore = Semaphore::new(manager, "uploads", permits, options).expect("valid");
+    let mut inside: Vec<Permit> = Vec::new();
+    for _ in 0..taken {
+        inside.push(semaphore.acquire(Wait::No).await.expect("there is a permit"));
+    }
+    assert_eq!(semaphore.available().await, Ok(FREE));
+    let holders = semaphore.holders().await.expect("it answers");
+    let tokens: Vec<_> = holders.iter().map(|holder| holder.token).collect();
+    assert_eq!(tokens, inside.iter().map(|permit| permit.token()).collect::<Vec<_>>());
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::tests::{Open, SOON, identity};
+use super::tests::{Open, SOON, connect, identity};
 use super::{CallError, Lane, Service, TcpTransport, Transport, serve};
 use crate::types::NodeId;
 
@@ -213,17 +213,60 @@ impl Service for Endless {
     }
 }
 
+/// Node 2 with requests that it never answers.
+struct Answering {
+    address: String,
+    begins: mpsc::UnboundedReceiver<()>,
+    given_up: mpsc::UnboundedReceiver<()>,
+    stop: CancellationToken,
+    served: JoinHandle<()>,
+}
+
+impl Answering {
+    async fn start() -> Answering {
+        let (peer, address) = Peer::listen().await;
+        let ((began, begins), (dropped, given_up)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (stop, service) = (CancellationToken::new(), Endless { began, given_up: dropped });
+        let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(Open), service, stop.clone()));
+        Answering { address, begins, given_up, stop, served }
+    }
+
+    async fn gives_up(&mut self) {
+        let given_up = tokio::time::timeout(SOON, self.given_up.recv()).await;
+        given_up.expect("it goes on without a caller").expect("it was served");
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.served.await.expect("no panic");
+    }
+}
+
 #[tokio::test]
 async fn withdrawn_request_ends_at_the_answering_node() {
-    let (peer, address) = Peer::listen().await;
-    let ((began, mut begins), (given_up, mut ends)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(Open), Endless { began, given_up }, stop.clone()));
-    let transport = transport();
-    let waiting = call(&transport, &address, Lane::Request, "wait", SOON);
-    begins.recv().await.expect("it is served");
+    let (mut node, transport) = (Answering::start().await, transport());
+    let waiting = call(&transport, &node.address, Lane::Request, "wait", SOON);
+    node.begins.recv().await.expect("it is served");
     waiting.abort();
-    tokio::time::timeout(SOON, ends.recv()).await.expect("it goes on without a caller").expect("it was served");
-    stop.cancel();
-    served.await.expect("no panic");
+    node.gives_up().await;
+    node.end().await;
+}
+
+/// A caller that died withdraws nothing. Its connection closes.
+#[tokio::test]
+async fn requests_end_at_the_answering_node_with_their_connection() {
+    let mut node = Answering::start().await;
+    for lane in [Lane::Request, Lane::Urgent] {
+        let mut stream = connect(&node.address, lane).await.expect("it is let in");
+        for id in 1..=3 {
+            let request = Frame { kind: Kind::Request, id, body: "wait".into() };
+            frame::write(&mut stream, &request).await.expect("it is sent");
+            node.begins.recv().await.expect("it is served");
+        }
+        drop(stream);
+        for _ in 1..=3 {
+            node.gives_up().await;
+        }
+    }
+    node.end().await;
 }

@@ -120,7 +120,7 @@ async fn the_switchboard_refuses_what_tcp_refuses() {
 }
 
 /// A connection of node 1 to the node at this address, if it is let in.
-async fn connect(address: &str, lane: Lane) -> io::Result<TcpStream> {
+pub(super) async fn connect(address: &str, lane: Lane) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
     handshake::call(&mut stream, &identity(1), 2, lane, &Open).await?.expect("they belong together");
     Ok(stream)

@@ -258,6 +258,24 @@ fn timings_are_taken_up_to_where_they_clash() {
 }
 
 #[test]
+fn the_default_ttl_is_between_the_shortest_and_the_longest() {
+    let parse = |default: u64, min: u64, max: u64| {
+        let lease = format!("[lease]\ndefault_ttl_ms = {default}\nmin_ttl_ms = {min}\nmax_ttl_ms = {max}\n");
+        Config::parse(&one_node(&format!("cluster = \"a\"\n{lease}")), Path::new("")).map(drop)
+    };
+    for default in [2_000, 3_000, 4_000] {
+        assert_eq!(parse(default, 2_000, 4_000), Ok(()), "{default}");
+    }
+    for default in [1_999, 4_001] {
+        let Problems(found) = parse(default, 2_000, 4_000).expect_err("it is outside");
+        let expected = format!("lease.default_ttl_ms: {default} must be from min_ttl_ms, 2000, to max_ttl_ms, 4000");
+        assert!(matches!(found.as_slice(), [one] if one.starts_with(&expected)), "{default}: {found:?}");
+    }
+    let Problems(found) = parse(3_000, 4_001, 4_000).expect_err("no ttl fits");
+    assert_eq!(found, ["lease.min_ttl_ms: 4001 must not be above max_ttl_ms, 4000"]);
+}
+
+#[test]
 fn a_file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
     let node = |id: usize| {
         let (http, peer) = (8000 + id, 9000 + id);

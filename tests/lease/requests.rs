@@ -52,6 +52,10 @@ pub fn names() -> impl Iterator<Item = LeaseName> {
     (0..NAMES.len() as u8).map(name)
 }
 
+pub fn holders() -> impl Iterator<Item = HolderId> {
+    (0..HOLDERS.len() as u8).map(holder)
+}
+
 fn holder(which: u8) -> HolderId {
     HolderId::new(HOLDERS[which as usize]).expect("a valid holder")
 }

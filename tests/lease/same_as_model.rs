@@ -5,7 +5,7 @@ use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal
 use tenure::token::FencingToken;
 
 use crate::model::Model;
-use crate::requests::{Proposer, limits, machine_with, names, steps};
+use crate::requests::{Proposer, holders, limits, machine_with, names, steps};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
@@ -85,6 +85,9 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
         prop_assert_eq!(machine.holders(&name), (held, None));
         prop_assert_eq!(machine.queue(&name), model.queue(&name));
         prop_assert_eq!(machine.history(&name), model.history(&name));
+        for holder in holders() {
+            prop_assert_eq!(machine.explain(&name, Some(&holder)), model.explain(&name, &holder));
+        }
         all.extend(leases);
     }
     all.sort_by_key(|lease| (lease.name.clone(), lease.token));

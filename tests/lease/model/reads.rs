@@ -1,6 +1,6 @@
 //! What the machine's reads must say.
 
-use tenure::lease::{Counts, Lease, LeaseState, Transition, Waiter};
+use tenure::lease::{Change, Counts, Explanation, Lease, LeaseState, Standing, Transition, Waiter};
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName};
 
@@ -24,6 +24,36 @@ impl Model {
         let all = self.history.get(name).cloned().unwrap_or_default();
         let beyond = all.len().saturating_sub(self.limits.history as usize);
         all.into_iter().skip(beyond).collect()
+    }
+
+    pub fn explain(&self, name: &LeaseName, holder: &HolderId) -> Explanation {
+        let active = |lease: &Lease| lease.state == LeaseState::Active;
+        let held: Vec<Lease> = self.leases_of(name).into_iter().filter(active).collect();
+        Explanation {
+            delay_until: self.delays.get(name).copied(),
+            next: self.queue(name).into_iter().next(),
+            waiters: self.waiting(name).count() as u32,
+            standing: Some(self.standing(name, holder, &held)),
+            held,
+        }
+    }
+
+    /// What is remembered last counts: the last grant of the present lease, or else the last end of one.
+    fn standing(&self, name: &LeaseName, holder: &HolderId, held: &[Lease]) -> Standing {
+        let remembered = self.history.get(name).into_iter().flatten().rev();
+        let mut remembered = remembered.filter(|event| event.holder == *holder);
+        if let Some(lease) = held.iter().find(|lease| lease.holder == *holder) {
+            let cause = remembered.find_map(|event| match event.change {
+                Change::Granted(cause) if event.token == lease.token => Some(cause),
+                _ => None,
+            });
+            return Standing::Holds { lease: lease.clone(), cause };
+        }
+        if let Some((place, waiter)) = (0..).zip(self.queue(name)).find(|(_, waiter)| waiter.holder == *holder) {
+            return Standing::Waits { place, waiter };
+        }
+        let end = remembered.find(|event| !matches!(event.change, Change::Granted(_)));
+        end.cloned().map_or(Standing::Unknown, Standing::Ended)
     }
 
     pub fn next_due(&self) -> Option<ClusterMs> {

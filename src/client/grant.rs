@@ -207,6 +207,15 @@ mod tests {
     }
 
     #[test]
+    fn at_most_half_the_ttl_counts_as_grace() {
+        for grace in [ms(1_500), ms(1_501), ms(3_000), Duration::MAX] {
+            assert_eq!(grant().step(ms(11_469), false, grace), Step::Renew, "{grace:?}");
+            let step = grant().step(ms(11_470), false, grace);
+            assert!(matches!(step, Step::Ending { left, is_stopping: true, .. } if left == ms(1_500)), "{step:?}");
+        }
+    }
+
+    #[test]
     fn whoever_slept_through_the_deadline_is_told_so() {
         assert_eq!(grant().step(ms(12_970), true, ms(0)), Step::Over(Loss::Suspended));
         let mut stalled = Grant { ending: Some(Loss::Stalled), ..grant() };

@@ -1,6 +1,8 @@
 //! openraft's own suite for log storages and state machines, over both stores.
 
 #[cfg(feature = "testing")]
+mod appends;
+#[cfg(feature = "testing")]
 mod snapshots;
 
 use std::fmt::Debug;

@@ -15,6 +15,9 @@ use tokio::task::JoinHandle;
 
 use crate::token::token;
 
+/// Long enough that only a hang exceeds it.
+const SOON: Duration = Duration::from_secs(20);
+
 struct Service {
     url: String,
     task: JoinHandle<()>,
@@ -116,6 +119,33 @@ async fn an_older_handler_ends_before_a_newer_one_begins() {
     begun.acquire().await.expect("never closed").forget();
     may_end.add_permits(1);
     assert_eq!(newer.await.expect("no panic"), 200);
+}
+
+/// A handler that does not ask for its admission is as fenced as one that does.
+#[tokio::test]
+async fn a_handler_without_the_token_keeps_newer_ones_out() {
+    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let handler = {
+        let (begun, may_end) = (Arc::clone(&begun), Arc::clone(&may_end));
+        async move || {
+            begun.add_permits(1);
+            may_end.acquire().await.expect("never closed").forget();
+        }
+    };
+    let service = Arc::new(Service::serve(Router::new().route("/a", put(handler)), &gate).await);
+    let older = tokio::spawn({
+        let service = Arc::clone(&service);
+        async move { service.put_with("/a", token(1)).await.status() }
+    });
+    begun.acquire().await.expect("never closed").forget();
+    let newer = tokio::time::timeout(SOON, service.put_with("/a", token(2))).await;
+    let (status, busy) = problem(newer.expect("the newer handler began beside the older one")).await;
+    assert_eq!((status, busy["code"].as_str()), (503, Some(http::BUSY)));
+    assert_eq!(begun.available_permits(), 0, "the newer handler began");
+    may_end.add_permits(2);
+    assert_eq!(older.await.expect("no panic"), 200);
+    assert_eq!(service.put_with("/a", token(2)).await.status(), 200);
 }
 
 /// Work that outlives the handler keeps the gate shut with a clone of `Fenced`.

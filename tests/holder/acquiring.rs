@@ -26,6 +26,7 @@ over_both_ways!(
     a_grant_that_was_waited_for_has_its_whole_time,
     a_claim_with_a_shorter_ttl_does_not_begin_the_longer_one_anew,
     retries_come_after_their_delay,
+    retries_wait_for_what_is_left_of_the_wait,
     should_hold_refuses_without_asking,
     two_concurrent_acquires_have_one_holder,
 );
@@ -249,6 +250,17 @@ async fn retries_come_after_their_delay(world: &World) {
         held.release().await
     });
     assert!(acquired.is_ok() && released == Ok(true), "{acquired:?}, {released:?}");
+}
+
+async fn retries_wait_for_what_is_left_of_the_wait(world: &World) {
+    let (one, other) = (world.holder(), world.holder());
+    one.manager.lease("job").expect("a name").acquire(Wait::No).await.expect("it is free");
+    let (wait, delay) = (Duration::from_millis(500), Duration::from_millis(10));
+    let options = AcquireOptions::new().wait(Wait::UpTo(wait)).retries(3, delay);
+    let begun = Instant::now();
+    let refused = other.manager.lease("job").expect("a name").acquire(options).await.expect_err("it is held");
+    assert_eq!(code(&refused), Some(Code::Held), "the last one does not wait: {refused:?}");
+    assert!((wait + delay * 3..wait * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
 async fn should_hold_refuses_without_asking(world: &World) {

@@ -51,6 +51,7 @@ both_twins! {
     the_last_vote_and_the_committed_position_stay
     a_snapshot_replaces_the_one_before
     an_unfinished_snapshot_leaves_nothing
+    new_snapshot_beside_an_unfinished_one_is_whole
     a_manifest_that_does_not_fit_its_chunks_is_refused
     a_snapshot_can_be_empty
 }
@@ -229,6 +230,23 @@ fn an_unfinished_snapshot_leaves_nothing(storage: impl Reopen, dir: &Path) {
 
     let storage = storage.reopen(dir);
     assert_eq!(read_snapshot(&storage, id).unwrap(), content);
+}
+
+/// The chunks of an unfinished snapshot are removed in parts, with the commits after a start. A new one is written
+/// meanwhile.
+fn new_snapshot_beside_an_unfinished_one_is_whole(storage: impl Reopen, dir: &Path) {
+    let mut unfinished = storage.begin_snapshot().unwrap();
+    let left = unfinished.id();
+    unfinished.push(&[7; 100 * SNAPSHOT_CHUNK_BYTES]).unwrap();
+    wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    std::mem::forget(unfinished);
+
+    let storage = storage.reopen(dir);
+    let (id, content) = write_snapshot(&storage, 3 * SNAPSHOT_CHUNK_BYTES, 1);
+    assert!(id > left, "{id}, and {left} may have chunks");
+    (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
+    assert_eq!(read_snapshot(&storage, id).unwrap(), content);
+    assert_eq!(read_snapshot(&storage.reopen(dir), id).unwrap(), content);
 }
 
 fn a_manifest_that_does_not_fit_its_chunks_is_refused(storage: impl Reopen, dir: &Path) {

@@ -12,6 +12,7 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 mod forming;
+mod waits;
 
 fn name(text: &str) -> LeaseName {
     LeaseName::new(text).expect("valid")
@@ -536,6 +537,36 @@ async fn a_slow_follower_catches_up_while_snapshots_are_taken() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     writes.abort();
+    cluster.shutdown().await;
+}
+
+/// The new leader has never reached the node that is down, so it lacks all entries as far as is known.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let others: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
+    for number in 0..20 {
+        held(cluster.node(leader), acquire(&format!("job-{number}"), "a", 60_000, None)).await;
+    }
+    cluster.crash(others[0]).await;
+    cluster.node(leader).hand_leadership_to(others[1]).await.expect("handed on");
+    for at in [leader, others[1]] {
+        let is_asked = async {
+            loop {
+                let status = cluster.node(at).status().await;
+                if status.members.iter().all(|member| member.lag.is_some()) {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let status = tokio::time::timeout(Duration::from_secs(20), is_asked).await.expect("the leader answers");
+        let lag = |id| status.members.iter().find(|member| member.id == id).expect("a member").lag;
+        assert_eq!(status.leader, Some(others[1]));
+        assert_eq!(lag(others[1]), Some(0), "at node {at}");
+        assert!(lag(others[0]).is_some_and(|lag| lag >= status.applied), "at node {at}: {status:?}");
+    }
     cluster.shutdown().await;
 }
 

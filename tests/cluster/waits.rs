@@ -1,0 +1,62 @@
+//! How long a place in a queue lasts.
+
+use std::time::Duration;
+
+use tenure::config::LeaseSettings;
+use tenure::node::{Answer, RequestError};
+use tokio::time::Instant;
+
+use super::{acquire, ask, held, queue, start};
+
+/// Longer than any lease of a waiter.
+const TTL_MS: u64 = 600_000;
+
+/// A place is dropped when no node has told of its request for the patience. These wait for some times as long.
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_keep_their_places_beyond_the_patience() {
+    let patience = Duration::from_millis(LeaseSettings::default().limits.patience_ms);
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
+    let waiting = cluster.ids().map(|at| {
+        let (node, by) = (cluster.node(at).clone(), format!("waits-at-{at}"));
+        tokio::spawn(async move { ask(&node, acquire("job", &by, TTL_MS, Some(TTL_MS))).await })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    while queue(cluster.node(leader)).await < waiting.len() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let began = Instant::now();
+    while began.elapsed() < patience * 5 {
+        tokio::time::sleep(patience / 10).await;
+        assert_eq!(queue(cluster.node(leader)).await, waiting.len(), "after {:?}", began.elapsed());
+    }
+    assert!(waiting.iter().all(|waits| !waits.is_finished()), "one was answered");
+    waiting.iter().for_each(|waits| waits.abort());
+    cluster.shutdown().await;
+}
+
+/// The leader dies in the middle of a wait. The node that has the request asks the next leader for the rest of the wait.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_in_time_though_its_leader_died() {
+    const WAIT: Duration = Duration::from_secs(30);
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let node = cluster.node(follower).clone();
+    let began = Instant::now();
+    let claim = acquire("job", "b", 5_000, Some(WAIT.as_millis() as u64));
+    let waiting = tokio::spawn(async move { ask(&node, claim).await.map(|response| response.answer) });
+    tokio::time::sleep(WAIT / 2).await;
+    assert_eq!(queue(cluster.node(leader)).await, 1);
+    cluster.crash(leader).await;
+    let next = cluster.leader_except(&[leader]).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(queue(cluster.node(next)).await, 1, "it waits there");
+    let ended = waiting.await.expect("no panic");
+    assert!(matches!(ended, Ok(Answer::WaitTimeout) | Err(RequestError::Unknown(_))), "{ended:?}");
+    assert!((WAIT..WAIT + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert_eq!(queue(cluster.node(next)).await, 0);
+    cluster.shutdown().await;
+}

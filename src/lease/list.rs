@@ -204,3 +204,54 @@ impl ListState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Acquire, Batch, Command, Stamp};
+    use crate::token::FencingToken;
+    use crate::types::{Metadata, Ttl};
+
+    /// So many names, each held once; the names have 10 bytes and the holder has 6.
+    fn machine_of(names: usize, metadata: &Metadata) -> Machine {
+        let mut machine = Machine::new();
+        let claim = |number: usize| {
+            Command::Acquire(Acquire {
+                name: LeaseName::new(format!("name-{number:05}")).expect("a valid name"),
+                holder: HolderId::new("holder").expect("a valid holder"),
+                ttl: Ttl::Infinite,
+                wait_ms: None,
+                lock_delay_ms: 0,
+                limit: 1,
+                metadata: metadata.clone(),
+            })
+        };
+        let batch = Batch { stamp: Stamp::default(), commands: (0..names).map(claim).collect() };
+        machine.apply(FencingToken { term: 1, index: 1 }, &batch);
+        machine
+    }
+
+    #[test]
+    fn one_call_looks_at_10_000_names_and_leases() {
+        let machine = machine_of(LIST_SCAN / 2 + 3, &Metadata::default());
+        let none = ListFilter { states: vec![ListState::Expired], ..ListFilter::default() };
+        let (leases, cursor) = machine.list(&none, None, 100);
+        // Each name counts as well as its lease. The cursor is behind the last lease that was looked at.
+        let name = LeaseName::new(format!("name-{:05}", LIST_SCAN / 2 - 1)).expect("a valid name");
+        let token = FencingToken { term: 1, index: 1 }.as_u64();
+        assert_eq!((leases.len(), cursor.as_ref()), (0, Some(&ListCursor { name, token })));
+        let (rest, end) = machine.list(&ListFilter::default(), cursor.as_ref(), 100);
+        assert_eq!((rest.len(), end), (3, None));
+    }
+
+    #[test]
+    fn page_is_full_at_1_mib() {
+        let metadata = [("first".to_owned(), "v".repeat(3_000)), ("key".to_owned(), "v".repeat(500))];
+        let machine = machine_of(500, &Metadata::new(metadata.into()).expect("it fits"));
+        let bytes = 128 + 10 + 6 + (5 + 3_000) + (3 + 500);
+        let (leases, cursor) = machine.list(&ListFilter::default(), None, 500);
+        assert_eq!(leases.len(), PAGE_BYTES.div_ceil(bytes));
+        assert!(cursor.is_some());
+        assert!(machine.list(&ListFilter::default(), cursor.as_ref(), 500).1.is_none(), "the rest is one page");
+    }
+}

@@ -3,7 +3,7 @@
 use super::*;
 use crate::lease::snapshot::stored::{MoreV2, PartV2};
 use crate::lease::{
-    Acquire, Batch, Command, MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp, WaiterId,
+    Acquire, Batch, Command, Limits, MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp, WaiterId,
 };
 use crate::types::{HolderId, MAX_METADATA_BYTES, Metadata, Ttl};
 
@@ -59,8 +59,7 @@ fn assert_comes_back(machine: &Machine) {
     assert!(again.records().eq(machine.records()));
     assert_eq!((again.counts(), again.ended_bytes), (machine.counts(), machine.ended_bytes));
     let bytes = |machine: &Machine| {
-        let record = &machine.records[&name()];
-        (record.engaged_bytes(), record.ended.bytes())
+        machine.records.get(&name()).map(|record| (record.engaged_bytes(), record.ended.bytes()))
     };
     assert_eq!(bytes(&again), bytes(machine));
 }
@@ -76,6 +75,53 @@ fn a_view_of_100_000_leases_shares_them_and_stands_still() {
     assert_eq!((machine.counts().held, machine.now()), (1, 60_001));
     assert_eq!((view.counts().held, view.now()), (100_000, 0));
     assert_eq!(view.records().count(), 100_000);
+}
+
+/// The bytes of each name and of all ended grants are the sums of what is kept. Each grant, waiter and ended grant
+/// counts 512 bytes, its holder and its metadata.
+fn assert_bytes_are_sums(machine: &Machine) {
+    let bytes = |holder: &HolderId, metadata: &Metadata| 512 + (holder.as_str().len() + metadata.bytes()) as u64;
+    let mut all_ended = 0;
+    for (name, record) in &machine.records {
+        let held: u64 = record.holders.iter().map(|grant| bytes(&grant.holder, &grant.metadata)).sum();
+        let waiting: u64 = record.queue.iter().map(|(_, place)| bytes(&place.ask.holder, &place.ask.metadata)).sum();
+        let ended: u64 = record.ended.iter().map(|ended| bytes(&ended.grant.holder, &ended.grant.metadata)).sum();
+        assert_eq!((record.engaged_bytes(), record.ended.bytes()), (held + waiting, ended), "{name}");
+        all_ended += ended;
+    }
+    assert_eq!(machine.ended_bytes, all_ended);
+}
+
+#[test]
+fn counted_bytes_follow_each_change() {
+    let mut machine = Machine::new();
+    let mut step = |command| {
+        let outcome = apply(&mut machine, command);
+        assert_bytes_are_sums(&machine);
+        assert_comes_back(&machine);
+        (outcome, machine.applied().expect("applied"), machine.counts())
+    };
+    let limited = |number, bytes, wait_ms| {
+        let Command::Acquire(claim) = claim(number, bytes, wait_ms) else { unreachable!() };
+        Command::Acquire(Acquire { limit: 2, ..claim })
+    };
+    step(Command::SetLimits(Limits { ended_keep: 2, ..Limits::INITIAL }));
+    let tokens = [1, 2].map(|number| step(limited(number, 100 * number as usize, None)).1);
+    for number in 3..=6 {
+        step(limited(number, 100 * number as usize, Some(9_000)));
+    }
+    assert!(matches!(step(limited(4, 4_000, Some(9_000))).0, Outcome::Queued { place: 1 }), "asks for more");
+    assert!(matches!(step(limited(5, 50, Some(9_000))).0, Outcome::Queued { place: 2 }), "asks for less");
+    step(Command::LeaveQueue { waiter: WaiterId { name: name(), holder: holder(3) } });
+    let Command::Acquire(Acquire { metadata, .. }) = limited(1, 70, None) else { unreachable!() };
+    step(Command::UpdateMetadata { name: name(), holder: holder(1), token: tokens[0], version: 0, metadata });
+    for (number, token) in (1..).zip(tokens) {
+        assert_eq!(step(Command::Release { name: name(), holder: holder(number), token }).0, Outcome::Released(true));
+    }
+    assert_eq!(step(Command::Revoke { name: name(), reason: String::new() }).2.ended, 2, "the oldest is forgotten");
+    step(Command::Revoke { name: name(), reason: String::new() });
+    let counts = step(Command::SetLimits(Limits { ended_keep: 0, ..Limits::INITIAL })).2;
+    assert_eq!((counts.held, counts.waiting, counts.ended), (0, 0, 0));
 }
 
 #[test]

@@ -178,3 +178,85 @@ impl Whole {
             && self.items.history.iter().cloned().eq(events.iter().map(EventV1::new))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::holders::Grant;
+    use crate::lease::queue::{Ask, Place};
+    use crate::lease::snapshot::stored::GrantV1;
+    use crate::lease::{Change, LeaseState};
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, Ttl};
+
+    fn encoded(value: impl serde::Serialize) -> usize {
+        bincode::serde::encode_to_vec(value, bincode::config::standard()).expect("it encodes").len()
+    }
+
+    /// Items with the largest numbers and 32 entries of metadata, each with what it takes.
+    fn largest() -> [(Item, usize); 5] {
+        let metadata = (0..32).map(|number| (format!("key-{number:02}"), "v".repeat(122))).collect();
+        let metadata = Metadata::new(metadata).expect("it fits");
+        let holder = HolderId::new("h".repeat(200)).expect("a valid holder");
+        let (token, ttl) = (FencingToken { term: u64::MAX, index: u64::MAX }, Ttl::Finite(u64::MAX));
+        let grant = Grant {
+            holder: holder.clone(),
+            token,
+            ttl,
+            deadline: Some(u64::MAX),
+            granted_at: u64::MAX,
+            granted_wall_ms: u64::MAX,
+            renewed_at: u64::MAX,
+            renewed_wall_ms: u64::MAX,
+            renewals: u64::MAX,
+            lock_delay_ms: u64::MAX,
+            metadata: metadata.clone(),
+            metadata_version: u64::MAX,
+        };
+        let waiting = Place {
+            ask: Ask { holder: holder.clone(), ttl, lock_delay_ms: u64::MAX, metadata },
+            since: u64::MAX,
+            since_wall_ms: u64::MAX,
+            until: u64::MAX,
+            patience_until: u64::MAX,
+            confirmed_term: u64::MAX,
+        };
+        let (held, waiting) = (GrantV2::new(&grant), PlaceV2::new(u64::MAX, &waiting));
+        let ended = EndedV2 {
+            grant: GrantV2 { grant: GrantV1 { lock_delay_ms: 0, ..held.grant.clone() }, metadata_version: 0 },
+            limit: u32::MAX,
+            state: LeaseState::Expired,
+            at: u64::MAX,
+            index: u64::MAX,
+            part: u32::MAX,
+        };
+        let event = |change| EventV1 {
+            index: u64::MAX,
+            part: u32::MAX,
+            holder: holder.clone(),
+            token,
+            change,
+            at: u64::MAX,
+            wall_ms: u64::MAX,
+        };
+        let revoked = event(Change::Revoked { reason: "r".repeat(500) });
+        let handed_over = event(Change::HandedOver { to: holder.clone() });
+        let (bytes_held, bytes_waiting, bytes_ended) = (encoded(&held), encoded(&waiting), encoded(&ended));
+        let (bytes_revoked, bytes_handed_over) = (encoded(&revoked), encoded(&handed_over));
+        [
+            (Item::Held(held), bytes_held),
+            (Item::Waiting(waiting), bytes_waiting),
+            (Item::Ended(ended), bytes_ended),
+            (Item::Event(revoked), bytes_revoked),
+            (Item::Event(handed_over), bytes_handed_over),
+        ]
+    }
+
+    #[test]
+    fn item_counts_at_least_what_it_takes() {
+        for (number, (item, takes)) in largest().into_iter().enumerate() {
+            let most = takes + NUMBERS_BYTES + 32 * ENTRY_BYTES;
+            assert!((takes..most).contains(&item.bytes()), "{number} takes {takes}, counts {}", item.bytes());
+        }
+    }
+}

@@ -58,9 +58,8 @@ fn assert_comes_back(machine: &Machine) {
     assert_eq!(again.header(), machine.header());
     assert!(again.records().eq(machine.records()));
     assert_eq!((again.counts(), again.ended_bytes), (machine.counts(), machine.ended_bytes));
-    let bytes = |machine: &Machine| {
-        machine.records.get(&name()).map(|record| (record.engaged_bytes(), record.ended.bytes()))
-    };
+    let bytes =
+        |machine: &Machine| machine.records.get(&name()).map(|record| (record.engaged_bytes(), record.ended.bytes()));
     assert_eq!(bytes(&again), bytes(machine));
 }
 

@@ -257,6 +257,7 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(parse(&flipped).is_err(), "bit {bit}");
         }
+        assert_eq!(MAX_RECORD_BYTES, 526, "checksum, length, token and the longest name");
         let mut overgrown = whole;
         overgrown.extend([0; MAX_RECORD_BYTES + 1]);
         assert!(parse(&overgrown).is_err(), "more than one record can be torn");

@@ -5,6 +5,19 @@ use tenure::fence::conformance::{self, Effort, Rule};
 
 use crate::shelf::{Shelf, Values};
 
+/// The names of all rules, in the order in which they are checked.
+const NAMES: [&str; 9] = [
+    "equal_is_accepted",
+    "higher_is_accepted",
+    "lower_is_refused",
+    "refused_leaves_no_trace",
+    "extremes_are_ordered",
+    "items_are_apart",
+    "first_uses_may_race",
+    "no_lower_after_higher",
+    "survives_restart",
+];
+
 /// In memory marks and values have to have the same lifetime: here both outlive the shelf.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gate_in_memory_conforms() {
@@ -13,6 +26,12 @@ async fn a_gate_in_memory_conforms() {
     let report = conformance::check(open, Effort::default()).await.unwrap_or_else(|error| panic!("{error}"));
     println!("{report}");
     assert_eq!(report.checked.len(), 9);
+    // Four writers in a hundred races, with one write each or four, and a late write behind each race.
+    assert_eq!(report.checked[6..8], [(Rule::FirstUsesMayRace, 500), (Rule::NoLowerAfterHigher, 1_700)]);
+    let text = report.to_string();
+    let first_words: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(first_words, NAMES);
+    assert_eq!(report.checked.iter().map(|(rule, _)| rule.to_string()).collect::<Vec<_>>(), NAMES);
     assert_eq!(report.checked.last().map(|(rule, _)| *rule), Some(Rule::SurvivesRestart));
 }
 

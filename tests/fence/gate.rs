@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::fence::{Gate, HighWater, Marks, Refused};
+use tenure::fence::{Gate, HighWater, MAX_WAITING, Marks, Refused, Unkept};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::token::token;
 
@@ -59,8 +60,8 @@ async fn patience_is_bounded_and_nothing_was_written() {
     let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
     let inside = gate.enter("a", token(1)).await.expect("the first");
     let busy = gate.admit("a", token(2), || async { unreachable!("somebody is inside") }).await.unwrap_err();
-    let Refused::Busy { offered, older, .. } = busy else { panic!("{busy}") };
-    assert_eq!((offered, older), (token(2), token(1)));
+    let Refused::Busy { offered, older, waited } = busy else { panic!("{busy}") };
+    assert_eq!((offered, older, waited), (token(2), token(1), Duration::from_millis(50)));
     drop(inside);
     gate.admit("a", token(2), || async {}).await.expect("nobody is inside");
 }
@@ -104,6 +105,30 @@ async fn whoever_gives_up_waiting_leaves_nothing_behind() {
     drop(waiting.await);
     drop(inside);
     gate.enter("a", token(3)).await.map(drop).expect("nobody is inside");
+}
+
+#[tokio::test]
+async fn waiting_places_are_bounded_and_given_back() {
+    let gate = Gate::in_memory();
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let hurried = gate.clone().with_patience(Duration::ZERO);
+    let enter = async || hurried.enter("a", token(2)).await.map(drop).unwrap_err();
+    assert!(matches!(enter().await, Refused::Busy { .. }));
+    let mut waiting = JoinSet::new();
+    for _ in 0..=MAX_WAITING {
+        let gate = gate.clone();
+        waiting.spawn(async move { gate.enter("a", token(2)).await.map(drop) });
+    }
+    let first = waiting.join_next().await.expect("one ends").expect("no panic");
+    assert!(matches!(first, Err(Refused::Crowded)), "the one beyond the last place: {first:?}");
+    assert!(matches!(enter().await, Refused::Crowded));
+    waiting.shutdown().await;
+    assert!(matches!(enter().await, Refused::Busy { .. }));
+}
+
+#[test]
+fn gate_in_memory_recalls_nothing() {
+    assert_eq!(Unkept.recall().expect("it cannot fail"), []);
 }
 
 #[test]

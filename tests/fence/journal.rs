@@ -42,6 +42,17 @@ fn a_second_gate_on_the_file_is_refused_and_says_why() {
     Gate::open(&path).expect("it is free");
 }
 
+/// A gate that began anew here would let old holders in.
+#[test]
+fn file_that_cannot_be_read_is_refused_and_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("marks");
+    std::os::unix::fs::symlink(&path, &path).expect("a link to itself, which nothing can read");
+    let error = Gate::open(&path).expect_err("it cannot be read");
+    assert!(error.to_string().starts_with("could not read"), "{error}");
+    assert!(fs::symlink_metadata(&path).expect("it is there").is_symlink());
+}
+
 #[test]
 fn a_torn_end_is_dropped_and_damage_before_it_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

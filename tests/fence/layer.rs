@@ -1,8 +1,12 @@
 //! The tower layer, in an axum service on a real socket.
 
+use std::convert::Infallible;
+use std::future::Ready;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ::http::{Request, Response as AnyResponse};
 use axum::routing::put;
 use axum::{Extension, Router};
 use reqwest::{Client, RequestBuilder, Response};
@@ -12,6 +16,7 @@ use tenure::fence::{Gate, HighWater};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tower::Layer;
 
 use crate::token::token;
 
@@ -170,4 +175,29 @@ async fn what_goes_on_after_the_response_keeps_newer_ones_out() {
     assert_eq!((status, busy["code"].as_str()), (503, Some(http::BUSY)));
     may_end.add_permits(2);
     assert_eq!(service.put_with("/a", token(2)).await.status(), 200);
+}
+
+/// A service that is never ready.
+#[derive(Clone)]
+struct Full;
+
+impl tower::Service<Request<String>> for Full {
+    type Response = AnyResponse<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<AnyResponse<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        unreachable!("it is never ready")
+    }
+}
+
+#[test]
+fn fenced_service_is_ready_only_when_the_inner_one_is() {
+    let mut fenced = FenceLayer::by(Gate::in_memory(), |_| "a".to_owned()).layer(Full);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(tower::Service::poll_ready(&mut fenced, &mut context).is_pending());
 }

@@ -186,11 +186,13 @@ mod tests {
     use crate::lease::queue::{Ask, Place};
     use crate::lease::snapshot::stored::GrantV1;
     use crate::lease::{Change, LeaseState};
+    use crate::storage::codec;
     use crate::token::FencingToken;
     use crate::types::{HolderId, Ttl};
 
+    /// Bytes in the encoding of the stores.
     fn encoded(value: impl serde::Serialize) -> usize {
-        bincode::serde::encode_to_vec(value, bincode::config::standard()).expect("it encodes").len()
+        codec::encode(&value).len()
     }
 
     /// Items with the largest numbers and 32 entries of metadata, each with what it takes.

@@ -49,4 +49,13 @@ mod tests {
         assert_eq!(refused.to_string(), name.to_string());
         assert_eq!(WithError::from(Loss::Revoked), WithError::Lost(Loss::Revoked));
     }
+
+    #[test]
+    fn unknown_outcome_names_a_later_refusal() {
+        let unknown = |last| CallError::Unknown { why: "no answer".to_owned(), last };
+        let alone = unknown(None).to_string();
+        let refused = unknown(Some(Box::new(Problem::new(Code::Lost, "no longer held")))).to_string();
+        assert!(alone.ends_with("no answer"), "{alone}");
+        assert_eq!(refused, format!("{alone}; a later attempt was refused: no longer held"));
+    }
 }

@@ -98,4 +98,17 @@ mod tests {
         assert_eq!(fed, Some(Err(Garbled)));
         assert_eq!(Frames::default().feed(b"data: \xff\n"), Err(Garbled));
     }
+
+    #[test]
+    fn lines_and_data_of_1_mib_are_taken() {
+        let mut frames = Frames::default();
+        assert_eq!(frames.feed(&vec![b'x'; 1_048_576]), Ok(Vec::new()));
+        assert_eq!(frames.feed(b"x"), Err(Garbled), "a line of one byte more");
+        let data = |bytes: usize| {
+            let line = [b"data: ".as_slice(), &vec![b'x'; bytes], b"\n"].concat();
+            let mut frames = Frames::default();
+            frames.feed(&line).map(|_| frames.feed(b"\n").expect("it ends").remove(0).data.len())
+        };
+        assert_eq!((data(1_048_576), data(1_048_577)), (Ok(1_048_576), Err(Garbled)));
+    }
 }

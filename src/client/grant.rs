@@ -229,4 +229,35 @@ mod tests {
         assert!(matches!(grant.step(ms(8_000), false, ms(0)), Step::Wait(_)));
         assert_eq!(grant.step(ms(11_001), false, ms(0)), Step::Renew);
     }
+
+    #[test]
+    fn grant_is_renewed_with_others_up_to_a_sixth_of_the_ttl_earlier() {
+        let grant = || Grant { next_renewal: ms(11_000), ..grant() };
+        assert_eq!((grant().could_renew(ms(10_499)), grant().could_renew(ms(10_500))), (false, true));
+        assert!(!Grant { is_renewing: true, ..grant() }.could_renew(ms(10_500)));
+        assert!(!Grant { is_paused: true, ..grant() }.could_renew(ms(10_500)));
+        assert!(!Grant { ending: Some(Loss::Stalled), ..grant() }.could_renew(ms(10_500)));
+        let endless = Grant { next_renewal: ms(11_000), ..Grant::new(TOKEN, None, ms(1_000), 10) };
+        assert_eq!((endless.could_renew(ms(5_999)), endless.could_renew(ms(6_000))), (false, true));
+    }
+
+    #[test]
+    fn failed_renewal_is_retried_after_a_twentieth_of_the_ttl() {
+        let pause = |ttl| {
+            let mut grant = Grant::new(TOKEN, ttl, ms(0), 10);
+            grant.retry(ms(500));
+            grant.next_renewal - ms(500)
+        };
+        assert_eq!((pause(Some(ms(100))), pause(Some(ms(3_000)))), (ms(20), ms(150)));
+        assert_eq!((pause(Some(ms(60_000))), pause(None)), (ms(1_000), ms(1_000)));
+    }
+
+    #[test]
+    fn grace_is_at_most_half_the_ttl() {
+        let mut grant = Grant { is_renewing: true, ..grant() };
+        let stop = 12_970 - 1_500;
+        assert_eq!(grant.step(ms(stop - 1), false, ms(2_000)), Step::Wait(ms(stop)));
+        let ending = Step::Ending { at: ms(12_970), left: ms(1_500), why: Loss::Unreachable, is_stopping: true };
+        assert_eq!(grant.step(ms(stop), false, ms(2_000)), ending);
+    }
 }

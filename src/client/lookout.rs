@@ -85,3 +85,16 @@ impl Lookout {
 fn is_compacted(error: &CallError) -> bool {
     matches!(error, CallError::Refused(problem) if problem.code == Code::Compacted)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::operations::refused;
+
+    #[test]
+    fn only_compacted_means_that_events_are_missing() {
+        assert!(is_compacted(&refused(Code::Compacted, "forgotten")));
+        assert!(!is_compacted(&refused(Code::NoLeader, "none")));
+        assert!(!is_compacted(&CallError::Unavailable("none".to_owned())));
+    }
+}

@@ -43,3 +43,97 @@ impl Lease {
         }
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::api;
+    use crate::client::operations::refused;
+    use crate::client::{Answer, Coordinator, Events, ManagerOptions, Wait};
+    use crate::testing::FakeCluster;
+    use crate::types::{HolderId, LeaseName};
+
+    /// A way to a cluster that refuses the next updates with these codes, and counts the updates.
+    #[derive(Clone)]
+    struct Refusing {
+        cluster: FakeCluster,
+        codes: Arc<Mutex<VecDeque<Code>>>,
+        updates: Arc<Mutex<usize>>,
+    }
+
+    impl Coordinator for Refusing {
+        fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> Answer<'_, api::Lease> {
+            self.cluster.acquire(name, claim, patience)
+        }
+
+        fn renew(&self, batch: api::RenewBatch, patience: Patience) -> Answer<'_, api::Renewed> {
+            self.cluster.renew(batch, patience)
+        }
+
+        fn release(&self, name: LeaseName, release: api::Release, patience: Patience) -> Answer<'_, api::Released> {
+            self.cluster.release(name, release, patience)
+        }
+
+        fn hand_over(&self, name: LeaseName, body: api::HandOver, patience: Patience) -> Answer<'_, api::Lease> {
+            self.cluster.hand_over(name, body, patience)
+        }
+
+        fn update_metadata(
+            &self,
+            name: LeaseName,
+            update: UpdateMetadata,
+            patience: Patience,
+        ) -> Answer<'_, api::Lease> {
+            *self.updates.lock().expect("no panic") += 1;
+            match self.codes.lock().expect("no panic").pop_front() {
+                Some(code) => Box::pin(async move { Err(refused(code, "as the test says")) }),
+                None => self.cluster.update_metadata(name, update, patience),
+            }
+        }
+
+        fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, api::Explanation> {
+            self.cluster.explain(name, holder, patience)
+        }
+
+        fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<api::Lease>> {
+            self.cluster.held(prefix, patience)
+        }
+
+        fn watch(&self, prefix: String, after: Option<api::EventId>) -> Box<dyn Events> {
+            self.cluster.watch(prefix, after)
+        }
+    }
+
+    /// The result of an update that is refused with these codes in turn, and how often it was sent.
+    async fn update(codes: &[Code]) -> (Result<bool, Option<Code>>, usize) {
+        let cluster = FakeCluster::new();
+        let codes = Arc::new(Mutex::new(codes.iter().copied().collect()));
+        let way = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
+        let lease = cluster.manager_through(way.clone(), ManagerOptions::new()).lease("job").expect("a name");
+        lease.acquire(Wait::No).await.expect("it is free");
+        let metadata = Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("it fits");
+        let updated = lease.update_metadata(metadata).await.map_err(|error| match error {
+            CallError::Refused(problem) => Some(problem.code),
+            _ => None,
+        });
+        assert!(lease.is_held());
+        let updates = *way.updates.lock().expect("no panic");
+        (updated, updates)
+    }
+
+    #[tokio::test]
+    async fn update_that_meets_another_version_is_sent_5_times() {
+        assert_eq!(update(&[]).await, (Ok(true), 1));
+        assert_eq!(update(&[Code::MetadataChanged; 4]).await, (Ok(true), 5));
+        assert_eq!(update(&[Code::MetadataChanged; 9]).await, (Err(Some(Code::MetadataChanged)), 5));
+    }
+
+    #[tokio::test]
+    async fn other_refusals_of_an_update_are_final() {
+        assert_eq!(update(&[Code::LeaseFull]).await, (Err(Some(Code::LeaseFull)), 1));
+        assert_eq!(update(&[Code::Lost]).await, (Ok(false), 1));
+    }
+}

@@ -286,6 +286,9 @@ mod tests {
     fn two_managers_of_one_process_are_two_holders() {
         let (one, other) = (ManagerOptions::new(), ManagerOptions::new());
         assert_ne!(one.holder, other.holder);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host: String = host.chars().take(20).collect();
+        assert!(one.holder.as_str().starts_with(&host));
         assert!(one.holder.as_str().contains(&format!(":{}:", std::process::id())));
     }
 
@@ -314,5 +317,53 @@ mod tests {
         let limit = |limit| LeaseOptions::new().limit(limit).check();
         assert_eq!((limit(1), limit(10_000)), (Ok(()), Ok(())));
         assert_eq!((limit(0), limit(10_001)), (Err(InvalidValue::Limit(0)), Err(InvalidValue::Limit(10_001))));
+        assert_eq!(LeaseOptions::new().ttl(DAY).longest_hold(DAY).check(), Ok(()));
+    }
+
+    #[test]
+    fn each_manager_option_is_kept() {
+        let second = Duration::from_secs(1);
+        let holder = HolderId::new("worker-1").expect("a valid holder");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let options = ManagerOptions::new().holder(holder.clone()).operation_timeout(second).drift_permille(20);
+        let options = options.clock(Arc::clone(&clock));
+        assert_eq!((options.holder, options.operation_timeout, options.drift_permille), (holder, second, 20));
+        assert!(Arc::ptr_eq(&options.clock, &clock));
+        assert_eq!(ManagerOptions::new().drift_permille(501).drift_permille, 500);
+        let defaults = ManagerOptions::default();
+        assert_eq!((defaults.operation_timeout, defaults.drift_permille), (5 * second, 10));
+    }
+
+    #[test]
+    fn each_lease_option_is_kept() {
+        let second = Duration::from_secs(1);
+        let metadata = Metadata::new([("zone".to_owned(), "a".to_owned())].into()).expect("it fits");
+        let options = LeaseOptions::new().ttl(9 * second).metadata(metadata.clone()).lock_delay(2 * second).limit(3);
+        let options = options.grace(4 * second).drain(5 * second).longest_hold(60 * second);
+        let options = options.renew_while(|| false).should_hold(|| false);
+        assert_eq!((options.ttl_ms(), options.metadata.clone()), (Some(TtlMs::Millis(9_000)), metadata));
+        assert_eq!((options.lock_delay_ms(), options.limit_wanted()), (Some(2_000), Some(3)));
+        assert_eq!((options.grace, options.drain), (4 * second, Some(5 * second)));
+        assert_eq!(options.longest_hold, Some(60 * second));
+        assert!(options.renew_while.as_ref().is_some_and(|renew| !renew()));
+        assert!(options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()));
+        let infinite = options.infinite();
+        assert_eq!((infinite.ttl_ms(), infinite.limit_wanted()), (Some(TtlMs::Infinite), Some(3)));
+        let defaults = LeaseOptions::new();
+        assert_eq!((defaults.ttl_ms(), defaults.lock_delay_ms(), defaults.limit_wanted()), (None, None, None));
+    }
+
+    #[test]
+    fn wait_for_a_ttl_is_that_of_the_lease() {
+        let (second, most) = (Duration::from_secs(1), Duration::from_millis(MAX_WAIT_MS));
+        let lease = LeaseOptions::new();
+        let wait_for = |wait: Wait, lease: &LeaseOptions| AcquireOptions::from(wait).wait_for(lease);
+        assert_eq!(wait_for(Wait::ForTtl, &lease), 30 * second);
+        assert_eq!(wait_for(Wait::ForTtl, &lease.clone().ttl(7 * second)), 7 * second);
+        assert_eq!(wait_for(Wait::ForTtl, &lease.clone().infinite()), most);
+        assert_eq!((wait_for(Wait::No, &lease), wait_for(Wait::UpTo(second), &lease)), (Duration::ZERO, second));
+        assert_eq!(wait_for(Wait::UpTo(most + second), &lease), most);
+        let retried = AcquireOptions::new().retries(3, second).wait(Wait::UpTo(second));
+        assert_eq!((retried.retries, retried.retry_delay, retried.wait_for(&lease)), (3, second, second));
     }
 }

@@ -295,3 +295,17 @@ fn probe_interval(ttl: Option<TtlMs>) -> Duration {
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("the API's own types have text keys and finite numbers")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_claim_probes_every_third_of_its_ttl() {
+        let probe = |ttl| probe_interval(Some(TtlMs::Millis(ttl)));
+        assert_eq!((probe(100), probe(1_500)), (SHORTEST_PROBE_INTERVAL, Duration::from_millis(500)));
+        assert_eq!((probe(15_000), probe(29_999)), (Duration::from_secs(5), Duration::from_millis(9_999)));
+        assert_eq!((probe(60_000), probe_interval(None)), (LONGEST_PROBE_INTERVAL, LONGEST_PROBE_INTERVAL));
+        assert_eq!(probe_interval(Some(TtlMs::Infinite)), LONGEST_PROBE_INTERVAL);
+    }
+}

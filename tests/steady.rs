@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 #[path = "support/steady.rs"]
 mod steady;
@@ -94,6 +95,29 @@ fn repetition_is_reported_with_the_first_failure() {
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.starts_with("repetition_is_reported_with_the_first_failure: the machine stood still for "), "{said}");
     assert!(said.contains("planted by a test"), "{said}");
+}
+
+#[test]
+fn failed_case_does_not_wait_for_its_blocking_calls() {
+    const BLOCKED: Duration = Duration::from_secs(20);
+    let began = Instant::now();
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Mutex::new(Some(ended));
+    let failed = catch_unwind(|| {
+        steady::run_strictly(|| async {
+            let ended = ended.lock().expect("it did not panic").take().expect("it runs once");
+            let (started, has_started) = tokio::sync::oneshot::channel();
+            tokio::task::spawn_blocking(move || {
+                started.send(()).expect("the case waits for it");
+                ended.recv_timeout(BLOCKED)
+            });
+            has_started.await.expect("it starts");
+            panic!("planted by a test");
+        })
+    });
+    assert!(failed.is_err());
+    assert!(began.elapsed() < BLOCKED, "{:?}", began.elapsed());
+    drop(end);
 }
 
 #[test]

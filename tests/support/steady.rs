@@ -32,7 +32,7 @@ static SAFETY_FAILED: AtomicBool = AtomicBool::new(false);
 /// Runs a case with a real-time bound as a test with its own runtime.
 pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
     repeated_once(
-        || runtime().block_on(case()),
+        || block_on(&case),
         || {
             let machine = Machine::watch(&std::env::temp_dir());
             move || machine.standstills()
@@ -44,7 +44,7 @@ pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
 
 /// Runs a case without a real-time bound as a test with its own runtime.
 pub fn run_strictly<F: Future<Output = ()>>(case: impl Fn() -> F) {
-    runtime().block_on(case());
+    block_on(&case);
 }
 
 /// `watch` begins to watch the machine; what it returns lists the standstills since then.
@@ -82,8 +82,14 @@ fn report(longest: Duration, panic: &(dyn Any + Send)) {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("there are threads")
+/// A case that panicked does not wait for the blocking calls that it left behind: they may never return.
+fn block_on<F: Future<Output = ()>>(case: &impl Fn() -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("there are threads");
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runtime.block_on(case()))) {
+        runtime.shutdown_background();
+        resume_unwind(panic);
+    }
 }
 
 /// Makes tests of these functions, in a module `timed`. Each has a real-time bound.

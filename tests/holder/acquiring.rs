@@ -260,7 +260,7 @@ async fn retries_wait_for_what_is_left_of_the_wait(world: &World) {
     let begun = Instant::now();
     let refused = other.manager.lease("job").expect("a name").acquire(options).await.expect_err("it is held");
     assert_eq!(code(&refused), Some(Code::Held), "the last one does not wait: {refused:?}");
-    assert!((wait + delay * 3..wait * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert!((wait + delay * 3..wait * 3).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
 async fn should_hold_refuses_without_asking(world: &World) {

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,7 +35,13 @@ impl Standstill {
 /// The machine, watched for as long as this is there.
 pub struct Machine {
     watch: Arc<Watch>,
-    watchers: Vec<JoinHandle<()>>,
+    watchers: Vec<Watcher>,
+}
+
+struct Watcher {
+    thread: JoinHandle<()>,
+    /// How often it has looked.
+    looks: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -45,23 +51,50 @@ struct Watch {
 }
 
 impl Machine {
-    /// Watches the processors that this process may use, and the disk of that folder.
+    /// Watches the processors that this process may use, and the disk of that folder. Returns when each watcher has looked.
     pub fn watch(folder: &Path) -> Machine {
         let watch = Arc::<Watch>::default();
-        let mut watchers = Vec::new();
+        let spawn = |look: Box<dyn FnMut(&Watch) + Send>| Watcher::spawn(watch.clone(), look);
         // Each keeps to a processor of its own: one may stand still while the others run.
-        for place in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            let watch = watch.clone();
-            watchers.push(std::thread::spawn(move || watch.processor(place)));
-        }
-        let (disk, mut file) = (watch.clone(), tempfile::tempfile_in(folder).expect("the folder can be written"));
-        watchers.push(std::thread::spawn(move || disk.disk(&mut file)));
-        Machine { watch, watchers }
+        let mut watchers: Vec<Watcher> = (0..std::thread::available_parallelism().map_or(1, usize::from))
+            .map(|place| spawn(Box::new(processor(place))))
+            .collect();
+        let file = tempfile::tempfile_in(folder).expect("the folder can be written");
+        watchers.push(spawn(Box::new(disk(file))));
+        let machine = Machine { watch, watchers };
+        machine.look();
+        machine
     }
 
-    /// All times of at least [`STANDSTILL`] in which it stood still, as they ended.
+    /// All times of at least [`STANDSTILL`] in which it stood still until now, as they ended.
     pub fn standstills(&self) -> Vec<Standstill> {
+        self.look();
         self.watch.standstills.lock().expect("plain").clone()
+    }
+
+    /// Waits for the present look of each watcher. A watcher notices a standstill only when it runs again.
+    fn look(&self) {
+        let looks = |watcher: &Watcher| watcher.looks.load(Ordering::SeqCst);
+        let before: Vec<u64> = self.watchers.iter().map(looks).collect();
+        for (watcher, before) in self.watchers.iter().zip(before) {
+            while looks(watcher) == before && !watcher.thread.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl Watcher {
+    fn spawn(watch: Arc<Watch>, mut look: impl FnMut(&Watch) + Send + 'static) -> Watcher {
+        let looks = Arc::<AtomicU64>::default();
+        let counted = looks.clone();
+        let thread = std::thread::spawn(move || {
+            while !watch.is_over.load(Ordering::SeqCst) {
+                look(&watch);
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        Watcher { thread, looks }
     }
 }
 
@@ -70,36 +103,42 @@ impl Drop for Machine {
         self.watch.is_over.store(true, Ordering::SeqCst);
         for watcher in self.watchers.drain(..) {
             // One that panicked has said so.
-            let _ = watcher.join();
+            let _ = watcher.thread.join();
         }
     }
 }
 
 impl Watch {
-    fn processor(&self, place: usize) {
-        keep_to(place);
-        while !self.is_over.load(Ordering::SeqCst) {
-            let from = SystemClock.elapsed() + PAUSE;
-            std::thread::sleep(PAUSE);
-            self.note(from);
-        }
-    }
-
-    fn disk(&self, file: &mut File) {
-        while !self.is_over.load(Ordering::SeqCst) {
-            let from = SystemClock.elapsed();
-            file.write_all(b".").and_then(|()| file.sync_data()).expect("the disk of a test can be written");
-            self.note(from);
-            std::thread::sleep(PAUSE_OF_DISK);
-        }
-    }
-
     /// Notes the time since `from` if it is too long.
     fn note(&self, from: Duration) {
         let standstill = Standstill { from, until: SystemClock.elapsed() };
         if standstill.lasted() >= STANDSTILL {
             self.standstills.lock().expect("plain").push(standstill);
         }
+    }
+}
+
+/// The look of the watcher that keeps to the processor of that place.
+fn processor(place: usize) -> impl FnMut(&Watch) {
+    let mut is_kept = false;
+    move |watch| {
+        if !is_kept {
+            keep_to(place);
+            is_kept = true;
+        }
+        let from = SystemClock.elapsed() + PAUSE;
+        std::thread::sleep(PAUSE);
+        watch.note(from);
+    }
+}
+
+/// The look of the watcher that syncs this file.
+fn disk(mut file: File) -> impl FnMut(&Watch) {
+    move |watch| {
+        std::thread::sleep(PAUSE_OF_DISK);
+        let from = SystemClock.elapsed();
+        file.write_all(b".").and_then(|()| file.sync_data()).expect("the disk of a test can be written");
+        watch.note(from);
     }
 }
 

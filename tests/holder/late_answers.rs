@@ -1,11 +1,11 @@
 //! The time of a lease counts from the request and not from its answer, however late the answer comes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::{
-    self, Acquire, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+    self, Acquire, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, Standing, UpdateMetadata,
 };
 use tenure::client::{Answer, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, Patience, Wait};
 use tenure::testing::FakeCluster;
@@ -22,12 +22,21 @@ const USABLE: Duration = Duration::from_millis(59_400);
 struct Link {
     cluster: FakeCluster,
     delay_ms: Arc<AtomicU64>,
+    claims: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
+    /// The cluster does not notice when a claim is given up: it goes on waiting.
+    loses_hang_ups: Arc<AtomicBool>,
 }
 
 impl Link {
     fn new() -> Link {
-        Link { cluster: FakeCluster::new(), delay_ms: Arc::default(), renewals: Arc::default() }
+        Link {
+            cluster: FakeCluster::new(),
+            delay_ms: Arc::default(),
+            claims: Arc::default(),
+            renewals: Arc::default(),
+            loses_hang_ups: Arc::default(),
+        }
     }
 
     fn lease(&self) -> Lease {
@@ -48,7 +57,13 @@ impl Link {
 impl Coordinator for Link {
     fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, api::Lease> {
         Box::pin(async move {
-            let answer = self.cluster.acquire(name, claim, patience).await;
+            self.claims.fetch_add(1, Ordering::SeqCst);
+            let answer = if self.loses_hang_ups.load(Ordering::SeqCst) {
+                let cluster = self.cluster.clone();
+                tokio::spawn(async move { cluster.acquire(name, claim, patience).await }).await.expect("no panic")
+            } else {
+                self.cluster.acquire(name, claim, patience).await
+            };
             self.carry_answer();
             answer
         })
@@ -132,4 +147,38 @@ async fn renewal_answered_after_the_deadline_revives_nothing() {
     }
     until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
     assert!(!lease.is_held());
+}
+
+/// A place in the queue that outlives its claim would be granted the lease for a whole ttl.
+#[tokio::test]
+async fn waiter_that_the_cluster_keeps_is_withdrawn() {
+    let link = Link::new();
+    let (held, lease) = (link.cluster.manager(), link.lease());
+    let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+    held.acquire(Wait::No).await.expect("it is free");
+    let waits = async || {
+        let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), Patience::within(TTL));
+        matches!(explanation.await.expect("an answer").standing, Some(Standing::Waits { .. }))
+    };
+    link.loses_hang_ups.store(true, Ordering::SeqCst);
+    let claim = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(Wait::UpTo(TTL)).await }
+    });
+    while !waits().await {
+        tokio::task::yield_now().await;
+    }
+    claim.abort();
+    // The cluster may notice by itself. The manager gives it a quarter of a second for that.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!((waits().await, link.claims.load(Ordering::SeqCst)), (true, 1), "withdrawn before its time");
+    }
+    for _ in 0..30 {
+        link.cluster.clock().advance(Duration::from_millis(300));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!waits().await, "it is still in the queue");
+    assert!(!lease.is_held());
+    assert_eq!(held.release().await, Ok(true));
 }

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::{
-    self, Acquire, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, Standing, UpdateMetadata,
+    self, Acquire, Code, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, Standing,
+    UpdateMetadata,
 };
-use tenure::client::{Answer, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, Patience, Wait};
+use tenure::client::{
+    Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, Patience, Wait,
+};
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
 
@@ -119,6 +122,16 @@ async fn grant_older_than_a_third_is_renewed_first() {
     link.delay_next(TTL / 3 + Duration::from_millis(1));
     lease.acquire(Wait::No).await.expect("it is free");
     assert_eq!((lease.remaining(), link.renewals.load(Ordering::SeqCst)), (Some(USABLE), 1));
+}
+
+#[tokio::test]
+async fn grant_older_than_its_ttl_is_refused_as_lost() {
+    let link = Link::new();
+    let lease = link.lease();
+    link.delay_next(TTL + Duration::from_secs(1));
+    let refused = lease.acquire(Wait::No).await.expect_err("it has expired");
+    assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Lost), "{refused}");
+    assert!(!lease.is_held());
 }
 
 #[tokio::test]

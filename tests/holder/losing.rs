@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::client::{HoldState, Loss, ManagerOptions, Wait, WithError};
-use tenure::testing::{Line, ManualClock};
+use tenure::LeaseManager;
+use tenure::client::{HoldState, LeaseOptions, Loss, ManagerOptions, Wait, WithError};
+use tenure::clock::{Clock, Suspended};
+use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
 use tokio::time::Instant;
 
 use crate::steady::safety;
@@ -245,4 +247,49 @@ async fn the_grace_comes_before_the_deadline(world: &World) {
     holder.switch.set(Line::Up);
     tokio::time::timeout(LONG, gone.cancelled()).await.expect("what was given up is not taken up again");
     assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Unreachable, .. }));
+}
+
+/// Follows tokio's time, which a test can pause, and starts at 100 s.
+struct PausedClock(Instant);
+
+impl Clock for PausedClock {
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed() + Duration::from_secs(100)
+    }
+
+    fn suspended(&self) -> Suspended {
+        Suspended::default()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        0
+    }
+}
+
+/// Requests hang, so a renewal can be under way at any moment, also when the grace begins and at the deadline.
+#[tokio::test(start_paused = true)]
+async fn hanging_renewals_change_neither_the_moment_nor_the_reason() {
+    let second = Duration::from_secs(1);
+    let (ttl, grace, deadline) = (60 * second, 10 * second, Duration::from_millis(59_400));
+    for round in 0..20 {
+        let switch = Switch::new(FakeCluster::new());
+        let begun = Instant::now();
+        let options = ManagerOptions::new().clock(Arc::new(PausedClock(begun)));
+        let manager = LeaseManager::with_options(switch.clone(), options);
+        let with_grace = LeaseOptions::new().ttl(ttl).grace(if round % 2 == 0 { grace } else { Duration::ZERO });
+        let lease = manager.lease_with("job", with_grace).expect("a name");
+        lease.acquire(Wait::No).await.expect("it is free");
+        switch.set(Line::Cut);
+        let mut states = lease.states();
+        let mut is_ending = false;
+        while !matches!(*states.borrow_and_update(), HoldState::Lost { .. }) {
+            let changed = tokio::time::timeout(2 * ttl, states.changed()).await;
+            changed.expect("it is lost in time").expect("the manager is there");
+            is_ending |= matches!(*states.borrow(), HoldState::Ending { .. });
+        }
+        assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Unreachable, .. }), "{:?}", lease.state());
+        let lost = begun.elapsed();
+        assert!((deadline..deadline + second / 100).contains(&lost), "round {round}: lost after {lost:?}");
+        assert_eq!(is_ending, round % 2 == 0, "round {round}");
+    }
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::api::Code;
-use tenure::client::{CallError, HoldState, LeaseOptions, Loss, Wait, WithError};
+use tenure::api::{Code, Release};
+use tenure::client::{CallError, Coordinator, HoldState, LeaseOptions, Loss, Patience, Wait, WithError};
 use tenure::testing::FakeCluster;
 
 use crate::acquiring::code;
@@ -161,4 +161,18 @@ async fn the_holders_side_is_counted() {
     ] {
         assert!(text.contains(line), "{line} in:\n{text}");
     }
+}
+
+#[tokio::test]
+async fn hand_over_of_a_lease_that_is_gone_is_a_loss() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    let release = Release { holder: lease.holder().clone(), token };
+    let patience = Patience::within(Duration::from_secs(1));
+    Coordinator::release(&cluster, lease.name().clone(), release, patience).await.expect("behind the manager's back");
+    assert!(lease.is_held(), "the manager does not know yet");
+    assert_eq!(lease.hand_over(None).await, Ok(false));
+    assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Released, .. }), "{:?}", lease.state());
+    assert!(!lease.is_held());
 }

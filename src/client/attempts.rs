@@ -339,4 +339,39 @@ mod tests {
             assert_eq!(ended.map_err(|error| assert!(matches!(error, CallError::Unknown { .. }))), expected);
         }
     }
+
+    /// Without these pauses, the clients of a cluster without a leader ask as fast as they can.
+    #[tokio::test(start_paused = true)]
+    async fn each_round_over_all_nodes_ends_with_a_longer_pause() {
+        let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_secs(10) };
+        let mut times = Vec::new();
+        let result: Result<Settled<()>, CallError> = attempts(Repeat::Read, patience, Duration::ZERO, 3, |trial| {
+            times.push(trial.elapsed);
+            assert!(times.len() < 1_000, "there are no pauses");
+            async { Attempt::NotDone("no leader".to_owned()) }
+        })
+        .await;
+        assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())));
+        let (rounds, mut pause) = (times.chunks_exact(3), FIRST_PAUSE);
+        let begins: Vec<Duration> = rounds.map(|round| round[0]).collect();
+        assert!(begins.len() > 3 && times.chunks_exact(3).all(|round| round[0] == round[2]), "{times:?}");
+        for pair in begins.windows(2) {
+            // The timer counts whole milliseconds.
+            let range = pause / 2..=pause + Duration::from_millis(2);
+            assert!(range.contains(&(pair[1] - pair[0])), "{pair:?} is not in {range:?}");
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_whose_node_is_late_is_sent_on_without_a_pause() {
+        let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };
+        let mut times = Vec::new();
+        let ended = attempts(Repeat::Renewal, patience, Duration::ZERO, 1, |trial| {
+            times.push(trial.elapsed);
+            async move { if trial.number < 3 { std::future::pending().await } else { Attempt::Done(trial.number) } }
+        });
+        assert_eq!(ended.await, settled(3));
+        assert!(times[3] < Duration::from_millis(160), "{times:?}");
+    }
 }

@@ -176,3 +176,27 @@ async fn hand_over_of_a_lease_that_is_gone_is_a_loss() {
     assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Released, .. }), "{:?}", lease.state());
     assert!(!lease.is_held());
 }
+
+/// The lease may have been acquired again by another handle of the same manager.
+#[tokio::test]
+async fn guard_of_a_lost_grant_releases_no_later_grant() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    for drops in [true, false] {
+        let guard = lease.guard(Wait::No).await.expect("it is free");
+        cluster.lose("job", Loss::Expired);
+        until("it is lost", || !guard.is_held()).await;
+        let token = lease.acquire(Wait::No).await.expect("it is free again");
+        match drops {
+            true => drop(guard),
+            false => assert_eq!(guard.release().await, Ok(false)),
+        }
+        // The manager carries a release out in a task.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(lease.check().await, Ok(true));
+        assert_eq!(lease.token(), Some(token));
+        assert_eq!(lease.release().await, Ok(true));
+    }
+}

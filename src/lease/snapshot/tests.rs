@@ -191,6 +191,16 @@ fn ended_grants_of_all_names_are_forgotten_above_their_bound() {
 }
 
 #[test]
+fn only_a_finite_lease_has_a_deadline() {
+    let mut machine = Machine::new();
+    assert!(!machine.has_deadlines(), "nothing is held");
+    apply(&mut machine, claim(1, 1, None));
+    assert!(!machine.has_deadlines(), "the lease is infinite");
+    apply(&mut machine, acquire("finite".to_owned()));
+    assert!(machine.has_deadlines());
+}
+
+#[test]
 fn waiter_is_confirmed_in_the_term_of_the_entry() {
     let confirmed = |machine: &Machine| machine.records[&name()].queue.first().expect("one waits").1.confirmed_term;
     let Command::Acquire(wait) = acquire("pool".to_owned()) else { unreachable!() };

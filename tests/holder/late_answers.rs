@@ -1,7 +1,7 @@
 //! The time of a lease counts from the request and not from its answer, however late the answer comes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{
@@ -29,6 +29,9 @@ struct Link {
     renewals: Arc<AtomicUsize>,
     /// The cluster does not notice when a claim is given up: it goes on waiting.
     loses_hang_ups: Arc<AtomicBool>,
+    releases: Arc<AtomicUsize>,
+    /// The answers to the next releases are lost; whether each is carried out.
+    lost_releases: Arc<Mutex<Vec<bool>>>,
 }
 
 impl Link {
@@ -39,6 +42,8 @@ impl Link {
             claims: Arc::default(),
             renewals: Arc::default(),
             loses_hang_ups: Arc::default(),
+            releases: Arc::default(),
+            lost_releases: Arc::default(),
         }
     }
 
@@ -82,7 +87,17 @@ impl Coordinator for Link {
     }
 
     fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
-        self.cluster.release(name, release, patience)
+        Box::pin(async move {
+            self.releases.fetch_add(1, Ordering::SeqCst);
+            let lost = self.lost_releases.lock().expect("no panic").pop();
+            if lost != Some(false) {
+                let answer = self.cluster.release(name, release, patience).await;
+                if lost.is_none() {
+                    return answer;
+                }
+            }
+            Err(CallError::Unknown { why: "the answer is lost".to_owned(), last: None })
+        })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, api::Lease> {
@@ -194,4 +209,34 @@ async fn waiter_that_the_cluster_keeps_is_withdrawn() {
     assert!(!waits().await, "it is still in the queue");
     assert!(!lease.is_held());
     assert_eq!(held.release().await, Ok(true));
+}
+
+#[tokio::test]
+async fn history_settles_a_release_whose_answer_is_lost() {
+    let link = Link::new();
+    let lease = link.lease();
+    lease.acquire(Wait::No).await.expect("it is free");
+    *link.lost_releases.lock().expect("no panic") = vec![true];
+    assert_eq!(lease.release().await, Ok(true), "it was carried out");
+    lease.acquire(Wait::No).await.expect("it is free");
+    *link.lost_releases.lock().expect("no panic") = vec![false];
+    let unknown = lease.release().await.expect_err("the cluster still counts it as held");
+    assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
+    assert_eq!(lease.release().await, Ok(true), "the same token is released once more");
+    assert_eq!(lease.release().await, Ok(false), "nothing is left to release");
+}
+
+/// The token of the old grant is released before the next claim, and only then.
+#[tokio::test]
+async fn leftover_token_is_released_once() {
+    let link = Link::new();
+    let lease = link.lease();
+    lease.acquire(Wait::No).await.expect("it is free");
+    *link.lost_releases.lock().expect("no panic") = vec![false];
+    assert!(lease.release().await.is_err());
+    lease.acquire(Wait::No).await.expect("the old token is released first");
+    assert_eq!(link.releases.load(Ordering::SeqCst), 2);
+    assert_eq!(lease.release().await, Ok(true));
+    lease.acquire(Wait::No).await.expect("it is free");
+    assert_eq!(link.releases.load(Ordering::SeqCst), 3);
 }

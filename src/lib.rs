@@ -104,8 +104,6 @@
 pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
 
 pub mod api;
-#[cfg(feature = "client")]
-mod chance;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "client")]
@@ -133,6 +131,8 @@ mod pace;
 pub mod peer;
 #[cfg(feature = "server")]
 pub mod raft;
+#[cfg(feature = "client")]
+mod rng;
 #[cfg(feature = "client")]
 pub mod semaphore;
 #[cfg(feature = "server")]

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::CallError;
 use crate::api::{Code, Problem, Released};
-use crate::chance::chance;
+use crate::rng::chance;
 
 /// Pauses between rounds over all nodes, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);

@@ -6,7 +6,7 @@ use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
 use super::Loss;
-use crate::chance::chance;
+use crate::rng::chance;
 use crate::token::FencingToken;
 
 /// How often the cluster is asked whether an infinite lease is still held.

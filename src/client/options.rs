@@ -7,8 +7,8 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::api::TtlMs;
-use crate::chance::chance;
 use crate::clock::{Clock, SystemClock};
+use crate::rng::chance;
 use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
 
 /// Bytes of the host's name in a holder that was not named: the rest of its 200 must fit behind it.

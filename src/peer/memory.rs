@@ -14,8 +14,8 @@ use rand::RngExt;
 use tokio::sync::watch;
 
 use super::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
-use crate::chance::chance;
 use crate::pace::{self, Pace};
+use crate::rng::chance;
 use crate::types::NodeId;
 
 /// How long a message takes where nothing else is said.

@@ -8,8 +8,8 @@ use openraft_rt_tokio::TokioRuntime;
 
 #[cfg(feature = "testing")]
 use super::paced as time;
-use crate::chance::{Chance, chance};
 use crate::pace::kept;
+use crate::rng::{Chance, chance};
 #[cfg(not(feature = "testing"))]
 use steady as time;
 

@@ -22,7 +22,7 @@ use super::trees::{self, Trees};
 use super::{
     Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
-use crate::chance::chance;
+use crate::rng::chance;
 
 /// A node's store in a directory, safe against power cuts.
 ///

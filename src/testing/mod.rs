@@ -16,9 +16,9 @@ pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
-pub use crate::chance::{Seeded, seed};
 pub use crate::node::exchange_promise;
 pub use crate::pace::Pace;
 pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};
+pub use crate::rng::{Seeded, seed};
 pub use crate::storage::{Cut, Flip, MemoryStorage, SyncMode};

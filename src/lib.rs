@@ -111,12 +111,8 @@ pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
-#[cfg(feature = "client")]
-pub mod election;
 #[cfg(feature = "fence")]
 pub mod fence;
-#[cfg(feature = "client")]
-pub mod group;
 #[cfg(all(doctest, feature = "testing", feature = "fence-http"))]
 mod guides;
 #[cfg(feature = "server")]
@@ -132,9 +128,9 @@ pub mod peer;
 #[cfg(feature = "server")]
 pub mod raft;
 #[cfg(feature = "client")]
-mod rng;
+mod recipes;
 #[cfg(feature = "client")]
-pub mod semaphore;
+mod rng;
 #[cfg(feature = "server")]
 pub mod storage;
 #[cfg(feature = "cli")]
@@ -149,5 +145,7 @@ pub use client::{
     AcquireOptions, CallError, HoldState, Lease, LeaseGuard, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait,
     WithError,
 };
+#[cfg(feature = "client")]
+pub use recipes::{election, group, semaphore};
 pub use token::FencingToken;
 pub use types::{HolderId, LeaseName};

@@ -132,6 +132,8 @@ mod recipes;
 #[cfg(feature = "client")]
 mod rng;
 #[cfg(feature = "server")]
+mod service;
+#[cfg(feature = "server")]
 pub mod storage;
 #[cfg(feature = "cli")]
 pub mod telemetry;

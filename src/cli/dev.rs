@@ -10,7 +10,8 @@ use super::host::{Host, stop_all};
 use super::output;
 use super::signals::Signals;
 use crate::config::Config;
-use crate::node::{Node, WatchEnd, wire};
+use crate::node::{Node, WatchEnd};
+use crate::service;
 use crate::telemetry::{self, LogFormat};
 
 /// How often it is looked who leads.
@@ -103,7 +104,7 @@ async fn show_transitions(node: &Node) -> Result<(), Failure> {
         };
         let end = loop {
             match watch.next().await {
-                Ok(transition) => output::line(&output::transition(&wire::event(&transition)))?,
+                Ok(transition) => output::line(&output::transition(&service::event(&transition)))?,
                 Err(end) => break end,
             }
         };

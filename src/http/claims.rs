@@ -12,7 +12,8 @@ use super::body::{Body, Complete};
 use super::input::{Hop, Name, Params};
 use super::refusal::Refused;
 use crate::api::{self, Problem};
-use crate::node::{Request, wire};
+use crate::node::Request;
+use crate::service;
 
 /// Claim a lease.
 ///
@@ -37,7 +38,7 @@ pub(super) async fn acquire(
     let turn = app.admission.turn().await?;
     // It may wait for a day, among a bounded number of its kind: its body is not counted for so long.
     let Body(body, _) = body.parse()?;
-    let claim = wire::claim(&app.node()?.ttl(), name, body)?;
+    let claim = service::claim(&app.node()?.ttl(), name, body)?;
     // One that waits may be in hand for a day: it has a place among its own kind instead.
     let (_turn, _place) = if claim.wait_ms.is_some() {
         drop(turn);
@@ -46,7 +47,7 @@ pub(super) async fn acquire(
         (Some(turn), None)
     };
     let response = hop.ask(&app, Request::Acquire(claim)).await?;
-    answer::reply(response, wire::granted)
+    answer::reply(response, service::granted)
 }
 
 /// Keep a lease for another ttl.
@@ -62,9 +63,9 @@ pub(super) async fn renew(
     Name(name): Name,
     Body(body, _counted): Body<api::Renew>,
 ) -> Result<Response, Refused> {
-    let renew = wire::renew(&app.node()?.ttl(), name, body)?;
+    let renew = service::renew(&app.node()?.ttl(), name, body)?;
     let response = hop.ask(&app, renew).await?;
-    answer::reply(response, wire::renewed_one)
+    answer::reply(response, service::renewed_one)
 }
 
 /// Keep many leases of one holder for another ttl, in one request.
@@ -76,9 +77,9 @@ pub(super) async fn renew_batch(
     Body(body, _counted): Body<api::RenewBatch>,
 ) -> Result<Response, Refused> {
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
-    let renew = wire::renew_batch(&app.node()?.ttl(), body)?;
+    let renew = service::renew_batch(&app.node()?.ttl(), body)?;
     let response = hop.ask(&app, renew).await?;
-    answer::reply(response, |answer, now| wire::renewed(names, answer, now))
+    answer::reply(response, |answer, now| service::renewed(names, answer, now))
 }
 
 /// Give a lease back. Releasing what is not held with this token changes nothing and says so.
@@ -91,8 +92,8 @@ pub(super) async fn release(
     Name(name): Name,
     Body(body, _counted): Body<api::Release>,
 ) -> Result<Response, Refused> {
-    let response = hop.ask(&app, wire::release(name, body)).await?;
-    answer::reply(response, |answer, _| wire::released(answer))
+    let response = hop.ask(&app, service::release(name, body)).await?;
+    answer::reply(response, |answer, _| service::released(answer))
 }
 
 /// Give a lease to a waiter, without a moment in which nobody has it.
@@ -108,8 +109,8 @@ pub(super) async fn hand_over(
     Name(name): Name,
     Body(body, _counted): Body<api::HandOver>,
 ) -> Result<Response, Refused> {
-    let response = hop.ask(&app, wire::hand_over(name, body)).await?;
-    answer::reply(response, wire::handed_over)
+    let response = hop.ask(&app, service::hand_over(name, body)).await?;
+    answer::reply(response, service::handed_over)
 }
 
 /// Replace the metadata of a held lease.
@@ -131,8 +132,8 @@ pub(super) async fn update_metadata(
 ) -> Result<Response, Refused> {
     let _turn = app.admission.turn().await?;
     let Body(body, _counted) = body.parse()?;
-    let response = hop.ask(&app, wire::update_metadata(name, body)?).await?;
-    answer::reply(response, wire::granted)
+    let response = hop.ask(&app, service::update_metadata(name, body)?).await?;
+    answer::reply(response, service::granted)
 }
 
 /// The query of a revoke.
@@ -157,6 +158,6 @@ pub(super) async fn revoke(
     Name(name): Name,
     Params(params): Params<RevokeParams>,
 ) -> Result<Response, Refused> {
-    let response = hop.ask(&app, wire::revoke(name, params.reason)?).await?;
-    answer::reply(response, |answer, _| wire::revoked(answer))
+    let response = hop.ask(&app, service::revoke(name, params.reason)?).await?;
+    answer::reply(response, |answer, _| service::revoked(answer))
 }

@@ -1,7 +1,7 @@
 //! The public HTTP listener of a node: JSON under `/v1`, health, metrics and the API's own description.
 //!
 //! A request is parsed into types that cannot be wrong, put to the [`Node`](crate::node::Node), and its answer is
-//! written down. What a node says is mapped to the API's types in its own module `wire`, and nowhere else.
+//! written down. What a node says is mapped to the API's types in the module `service`, and nowhere else.
 //! The caller hands in the listener, the node and the signal to stop, and owns the future that serves.
 //!
 //! | file | noun |

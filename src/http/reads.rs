@@ -12,7 +12,8 @@ use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
 use super::refusal::Refused;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
-use crate::node::{self, Query, Request, wire};
+use crate::node::{self, Query, Request};
+use crate::service;
 use crate::types::{HolderId, LeaseName};
 
 /// One lease: its holder, or its last grant while that is remembered.
@@ -30,7 +31,7 @@ pub(super) async fn get(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
     let response = read(&app, hop, Query::Lease(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, now| wire::found(&name, answer, now))
+    answer::reply(response, |answer, now| service::found(&name, answer, now))
 }
 
 /// The last transitions of a lease, oldest first.
@@ -45,7 +46,7 @@ pub(super) async fn history(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
     let response = read(&app, hop, Query::History(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, _| wire::history(name, answer))
+    answer::reply(response, |answer, _| service::history(name, answer))
 }
 
 /// Who waits for a lease, next first.
@@ -60,7 +61,7 @@ pub(super) async fn queue(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, Refused> {
     let response = read(&app, hop, Query::Queue(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, now| wire::queue(name, answer, now))
+    answer::reply(response, |answer, now| service::queue(name, answer, now))
 }
 
 /// The query of an explanation.
@@ -90,7 +91,7 @@ pub(super) async fn explain(
 ) -> Result<Response, Refused> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
     let response = read(&app, hop, query, params.consistency).await?;
-    answer::reply(response, |answer, now| wire::explained(name, answer, now))
+    answer::reply(response, |answer, now| service::explained(name, answer, now))
 }
 
 /// The query of a list.
@@ -139,8 +140,8 @@ pub(super) async fn list(
     let filter = ListFilter { prefix: params.prefix, holder: params.holder, states };
     let response = read(&app, hop, Query::List { filter, after, limit }, params.consistency).await?;
     answer::reply(response, |answer, now| {
-        let (leases, next) = wire::listed(answer, now)?;
-        Ok(api::LeasePage { leases, cursor: next.as_ref().map(wire::write_cursor) })
+        let (leases, next) = service::listed(answer, now)?;
+        Ok(api::LeasePage { leases, cursor: next.as_ref().map(service::write_cursor) })
     })
 }
 
@@ -152,12 +153,12 @@ fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {
     let state = |word: &str| {
         let filter: Result<StateFilter, serde::de::value::Error> =
             StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
-        filter.map(wire::list_state).map_err(|error| Refused::invalid(format!("state: {error}")))
+        filter.map(service::list_state).map_err(|error| Refused::invalid(format!("state: {error}")))
     };
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
 
-/// The cursor that [`wire::write_cursor`] has written.
+/// The cursor that [`service::write_cursor`] has written.
 pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
     let parts = text
         .split_once('~')
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
         let cursor = ListCursor { name: LeaseName::new("jobs:nightly.7").expect("valid"), token: u64::MAX };
-        assert_eq!(read_cursor(&wire::write_cursor(&cursor)).expect("it reads back"), cursor);
+        assert_eq!(read_cursor(&service::write_cursor(&cursor)).expect("it reads back"), cursor);
         for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
             assert!(read_cursor(bad).is_err(), "{bad}");
         }

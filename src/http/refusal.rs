@@ -6,8 +6,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::answer;
 use crate::api::{Code, Problem};
-use crate::node::wire::{self, RETRY_MS};
 use crate::node::{RequestError, Served};
+use crate::service::{self, RETRY_MS};
 
 /// A request that ends in a problem.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Parts {
 
 impl Refused {
     pub fn new(code: Code, detail: impl Into<String>) -> Refused {
-        Refused::from(wire::problem(code, detail))
+        Refused::from(service::problem(code, detail))
     }
 
     pub fn invalid(detail: impl Into<String>) -> Refused {
@@ -60,7 +60,7 @@ impl From<RequestError> for Refused {
             RequestError::NotLeader { http, .. } => Some(http.clone()),
             _ => None,
         };
-        Refused(Box::new(Parts { problem: wire::request_error(error), served: None, leader }))
+        Refused(Box::new(Parts { problem: service::request_error(error), served: None, leader }))
     }
 }
 

@@ -9,13 +9,13 @@ use super::answer;
 use super::app::App;
 use super::refusal::Refused;
 use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
-use crate::node::wire;
+use crate::service;
 
 /// What this node knows of the cluster. Never forwarded.
 #[utoipa::path(get, path = "/v1/cluster", tag = "status",
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
 pub(super) async fn cluster(State(app): State<App>) -> Result<Response, Refused> {
-    let cluster = wire::cluster(app.node()?.status().await);
+    let cluster = service::cluster(app.node()?.status().await);
     let mut response = answer::json(StatusCode::OK, "application/json", &cluster);
     response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
     response.headers_mut().insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(cluster.applied));

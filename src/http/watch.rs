@@ -30,7 +30,8 @@ use super::observe::Open;
 use super::refusal::Refused;
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
-use crate::node::{Watch, WatchEnd, wire};
+use crate::node::{Watch, WatchEnd};
+use crate::service;
 
 /// A filtered stream says its place after at most this many transitions that it did not show.
 const SILENT_AT_MOST: u32 = 1_000;
@@ -71,7 +72,7 @@ pub(super) async fn watch(
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
     let after = after.map_err(|error| Refused::invalid(format!("after: {error}")))?;
     let place = app.admission.watches.take()?;
-    let watch = node.watch(after.map(EventId::into)).map_err(wire::compacted)?;
+    let watch = node.watch(after.map(EventId::into)).map_err(service::compacted)?;
     // A stream that begins now says where that is, so that it can be resumed before its first event.
     let after = watch.position().into();
     let stream = Stream::new(&app, watch, params.prefix, after, place);
@@ -165,7 +166,7 @@ impl Stream {
     fn show(&mut self, transition: &Transition, chunk: &mut String) {
         self.seen = self.watch.position().into();
         if transition.name.as_str().starts_with(&self.prefix) {
-            let event = wire::event(transition);
+            let event = service::event(transition);
             write_event(chunk, Some(self.seen), event.event.as_str(), &event);
             self.told = self.seen;
             self.silent = 0;

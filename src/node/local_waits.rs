@@ -9,10 +9,10 @@ use crate::lease::WaiterId;
 
 /// How many requests of this process wait with each place.
 #[derive(Default)]
-pub(super) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
+pub(crate) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
 
 /// One of them. It ends when it is dropped.
-pub(super) struct LocalWait {
+pub(crate) struct LocalWait {
     waits: Arc<LocalWaits>,
     id: WaiterId,
 }

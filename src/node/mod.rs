@@ -16,7 +16,6 @@ mod health;
 mod join;
 mod lead;
 mod leader;
-mod local;
 mod local_waits;
 mod look_up;
 mod meters;
@@ -33,7 +32,6 @@ mod tests;
 mod timekeeper;
 mod waiting;
 mod watch;
-pub(crate) mod wire;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -48,11 +46,11 @@ use crate::raft::RaftHandle;
 use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
+pub use crate::service::Local;
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
 #[cfg(feature = "testing")]
 pub(crate) use join::Acquaintances;
-pub use local::Local;
 #[cfg(feature = "testing")]
 pub(crate) use look_up::look_up;
 #[cfg(feature = "testing")]
@@ -100,7 +98,7 @@ use watch::History;
 /// # }
 /// ```
 pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
-    inner: Arc<Inner<S, T>>,
+    pub(crate) inner: Arc<Inner<S, T>>,
     /// Shared by all handles and by nothing else: the node's own tasks have `inner` only, so that they do not keep it
     /// alive. A guest has none either.
     owner: Option<Arc<DropGuard>>,
@@ -123,7 +121,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     clock: LeadClock,
     proposer: Proposer,
     waiting: Arc<Waiting>,
-    local_waits: Arc<LocalWaits>,
+    pub(crate) local_waits: Arc<LocalWaits>,
     history: Arc<History>,
     contact: Contact,
     /// New requests are refused.

@@ -16,7 +16,8 @@ use crate::client::{
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
 use crate::lease::{self, Batch, Command, ListFilter, ListState, Machine, Outcome, Stamp, Transition, WaiterId};
-use crate::node::{self, Request, wire};
+use crate::node::{self, Request};
+use crate::service;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Ttl};
 
@@ -207,7 +208,7 @@ impl FakeCluster {
     async fn claim(&self, claim: lease::Acquire) -> Result<api::Lease, CallError> {
         let (outcome, now) = self.apply(Command::Acquire(claim.clone()));
         if !matches!(outcome, Outcome::Queued { .. }) {
-            return wire::granted(node::Answer::Outcome(outcome), now).map_err(CallError::Refused);
+            return service::granted(node::Answer::Outcome(outcome), now).map_err(CallError::Refused);
         }
         let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
         let _place = Place { cluster: self, waiter: waiter.clone() };
@@ -217,10 +218,10 @@ impl FakeCluster {
             let held = view.and_then(|view| view.held.into_iter().find(|held| held.holder == claim.holder));
             if let Some(lease) = held {
                 let answer = node::Answer::Outcome(Outcome::Held { lease, fresh: true });
-                return wire::granted(answer, now).map_err(CallError::Refused);
+                return service::granted(answer, now).map_err(CallError::Refused);
             }
             if !self.played().machine.queue(&claim.name).iter().any(|place| place.holder == claim.holder) {
-                return wire::granted(node::Answer::WaitTimeout, now).map_err(CallError::Refused);
+                return service::granted(node::Answer::WaitTimeout, now).map_err(CallError::Refused);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -249,7 +250,7 @@ impl Coordinator for FakeCluster {
     fn acquire(&self, name: LeaseName, claim: api::Acquire, _: Patience) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             self.order_for(&name)?;
-            let claim = wire::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
+            let claim = service::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
             self.claim(claim).await
         })
     }
@@ -261,8 +262,8 @@ impl Coordinator for FakeCluster {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
                 _ => Ok(()),
             })?;
-            let request = wire::renew_batch(&TtlPolicy::default(), batch).map_err(CallError::Refused)?;
-            self.change(request, |answer, now| wire::renewed(names, answer, now))
+            let request = service::renew_batch(&TtlPolicy::default(), batch).map_err(CallError::Refused)?;
+            self.change(request, |answer, now| service::renewed(names, answer, now))
         })
     }
 
@@ -270,13 +271,13 @@ impl Coordinator for FakeCluster {
         Box::pin(async move {
             match self.order_for(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
-                _ => self.change(wire::release(name, release), |answer, _| wire::released(answer)),
+                _ => self.change(service::release(name, release), |answer, _| service::released(answer)),
             }
         })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: Patience) -> Answer<'_, api::Lease> {
-        Box::pin(async move { self.change(wire::hand_over(name, hand_over), wire::handed_over) })
+        Box::pin(async move { self.change(service::hand_over(name, hand_over), service::handed_over) })
     }
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: Patience) -> Answer<'_, api::Lease> {
@@ -284,8 +285,8 @@ impl Coordinator for FakeCluster {
             match self.order_for(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
                 _ => {
-                    let request = wire::update_metadata(name, update).map_err(CallError::Refused)?;
-                    self.change(request, wire::granted)
+                    let request = service::update_metadata(name, update).map_err(CallError::Refused)?;
+                    self.change(request, service::granted)
                 }
             }
         })
@@ -296,7 +297,7 @@ impl Coordinator for FakeCluster {
             let (_, now) = self.apply(Command::Tick);
             let query = node::Query::Explain { name: name.clone(), holder: Some(holder) };
             let answer = node::look_up(&self.played().machine, query);
-            wire::explained(name, answer, now).map_err(CallError::Refused)
+            service::explained(name, answer, now).map_err(CallError::Refused)
         })
     }
 
@@ -307,8 +308,8 @@ impl Coordinator for FakeCluster {
             let (mut leases, mut cursor) = (Vec::new(), None);
             loop {
                 let (page, next) = self.played().machine.list(&filter, cursor.as_ref(), usize::MAX);
-                let (page, _) =
-                    wire::listed(node::Answer::List { leases: page, next: None }, now).map_err(CallError::Refused)?;
+                let (page, _) = service::listed(node::Answer::List { leases: page, next: None }, now)
+                    .map_err(CallError::Refused)?;
                 leases.extend(page);
                 if next.is_none() {
                     return Ok(leases);
@@ -351,7 +352,7 @@ impl Events for FakeEvents {
                 self.next += 1;
                 self.place = Some(EventId { index: transition.index, part: Some(transition.part) });
                 if transition.name.as_str().starts_with(&self.prefix) {
-                    return Ok(wire::event(&transition));
+                    return Ok(service::event(&transition));
                 }
             }
         })

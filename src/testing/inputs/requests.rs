@@ -15,7 +15,7 @@ use super::{Input, input, json, texts};
 use crate::api::{Acquire, Code, HandOver, Problem, Release, Renew, RenewBatch};
 use crate::config::TtlPolicy;
 use crate::http;
-use crate::node::wire;
+use crate::service;
 use crate::types::{LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS};
 
 pub(super) fn inputs() -> Vec<Input> {
@@ -28,8 +28,8 @@ fn body(bytes: &[u8]) -> bool {
     let (policy, name) = (TtlPolicy::default(), LeaseName::new("a").expect("it is valid"));
     match kind {
         b'a' => json(body).is_some_and(|body| acquire(&policy, name, body)),
-        b'n' => json::<Renew>(body).is_some_and(|body| wire::renew(&policy, name, body).is_ok()),
-        b'b' => json::<RenewBatch>(body).is_some_and(|body| wire::renew_batch(&policy, body).is_ok()),
+        b'n' => json::<Renew>(body).is_some_and(|body| service::renew(&policy, name, body).is_ok()),
+        b'b' => json::<RenewBatch>(body).is_some_and(|body| service::renew_batch(&policy, body).is_ok()),
         b'r' => json::<Release>(body).is_some(),
         b'h' => json::<HandOver>(body).is_some(),
         _ => false,
@@ -37,7 +37,7 @@ fn body(bytes: &[u8]) -> bool {
 }
 
 fn acquire(policy: &TtlPolicy, name: LeaseName, body: Acquire) -> bool {
-    let Ok(claim) = wire::claim(policy, name, body) else { return false };
+    let Ok(claim) = service::claim(policy, name, body) else { return false };
     assert_eq!(policy.check(claim.ttl), Ok(claim.ttl));
     assert!((1..=MAX_LIMIT).contains(&claim.limit) && claim.lock_delay_ms <= MAX_LOCK_DELAY_MS, "{claim:?}");
     assert!(claim.wait_ms.is_none_or(|wait| (1..=MAX_WAIT_MS).contains(&wait)), "{claim:?}");

@@ -18,7 +18,7 @@ use crate::cli::{duration, note};
 use crate::client::Endpoints;
 use crate::config::{self, Config};
 use crate::http::reads;
-use crate::node::wire;
+use crate::service;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, MAX_HOLDER_BYTES, MAX_NAME_BYTES};
 
@@ -100,7 +100,7 @@ fn token(bytes: &[u8]) -> bool {
 fn list_cursor(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(cursor) = reads::read_cursor(text) else { return false };
-    assert_eq!(reads::read_cursor(&wire::write_cursor(&cursor)).expect("it reads back"), cursor);
+    assert_eq!(reads::read_cursor(&service::write_cursor(&cursor)).expect("it reads back"), cursor);
     true
 }
 

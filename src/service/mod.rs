@@ -1,5 +1,5 @@
 //! One mapping between what a node says and the API's types, for all who let others ask a node: the HTTP listener and
-//! the [`Local`](super::Local) coordinator.
+//! the [`Local`](Local) coordinator.
 //!
 //! | file | noun |
 //! |---|---|
@@ -9,9 +9,12 @@
 //! | `show` | leases, events, queues: the parts of answers |
 
 mod ask;
+mod local;
 mod problem;
 mod reply;
 mod show;
+
+pub use local::Local;
 
 pub(crate) use ask::{claim, hand_over, release, renew, renew_batch, revoke, update_metadata};
 pub(crate) use problem::{RETRY_MS, compacted, problem, request_error};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::{Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd, wire};
 use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
@@ -10,6 +9,7 @@ use crate::api::{
 use crate::client::attempts::{Attempt, Repeat, Settled, Trial, attempts, judge};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
 use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
+use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
 use crate::types::{ClusterMs, HolderId, LeaseName, wait_ms};
@@ -62,7 +62,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
         patience: Patience,
         wait: Duration,
         request: impl Fn(Duration) -> Request,
-        read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
+        read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<Settled<A>, CallError> {
         let (request, read) = (&request, &read);
         let attempt = |Trial { elapsed, limit, .. }| async move {
@@ -74,7 +74,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
                 },
                 // The node here: a leader that shuts down is waited out.
                 Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
-                Ok(Err(error)) => judge(wire::request_error(error), &self.who),
+                Ok(Err(error)) => judge(super::request_error(error), &self.who),
                 Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
             }
         };
@@ -85,7 +85,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
         &self,
         patience: Patience,
         query: Query,
-        read: impl Fn(super::Answer, ClusterMs) -> Result<A, Box<Problem>>,
+        read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
         let request = Request::Read { query, consistency: Consistency::Leader };
         Ok(self.ask(Repeat::Read, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
@@ -94,7 +94,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
 
 impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
     fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> client::Answer<'_, Lease> {
-        let claim = wire::claim(&self.node.ttl(), name, claim);
+        let claim = super::claim(&self.node.ttl(), name, claim);
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
@@ -106,32 +106,32 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
                 let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
-            Ok(self.ask(Repeat::Claim, patience, wait, request, wire::granted).await?.answer)
+            Ok(self.ask(Repeat::Claim, patience, wait, request, super::granted).await?.answer)
         })
     }
 
     fn renew(&self, batch: RenewBatch, patience: Patience) -> client::Answer<'_, Renewed> {
         let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
-        let request = wire::renew_batch(&self.node.ttl(), batch);
+        let request = super::renew_batch(&self.node.ttl(), batch);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
-            let read = |answer, now| wire::renewed(names.clone(), answer, now);
+            let read = |answer, now| super::renewed(names.clone(), answer, now);
             Ok(self.ask(Repeat::Renewal, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
         })
     }
 
     fn release(&self, name: LeaseName, release: Release, patience: Patience) -> client::Answer<'_, Released> {
-        let request = wire::release(name, release);
-        let read = |answer, _| wire::released(answer);
+        let request = super::release(name, release);
+        let read = |answer, _| super::released(answer);
         Box::pin(async move {
             self.ask(Repeat::Release, patience, Duration::ZERO, |_| request.clone(), read).await?.released()
         })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> client::Answer<'_, Lease> {
-        let request = wire::hand_over(name, hand_over);
+        let request = super::hand_over(name, hand_over);
         Box::pin(async move {
-            let handed = self.ask(Repeat::Never, patience, Duration::ZERO, |_| request.clone(), wire::handed_over);
+            let handed = self.ask(Repeat::Never, patience, Duration::ZERO, |_| request.clone(), super::handed_over);
             Ok(handed.await?.answer)
         })
     }
@@ -142,17 +142,17 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         update: UpdateMetadata,
         patience: Patience,
     ) -> client::Answer<'_, Lease> {
-        let request = wire::update_metadata(name, update);
+        let request = super::update_metadata(name, update);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
-            let updated = self.ask(Repeat::Claim, patience, Duration::ZERO, |_| request.clone(), wire::granted);
+            let updated = self.ask(Repeat::Claim, patience, Duration::ZERO, |_| request.clone(), super::granted);
             Ok(updated.await?.answer)
         })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> client::Answer<'_, Explanation> {
         let query = Query::Explain { name: name.clone(), holder: Some(holder) };
-        let read = move |answer, now| wire::explained(name.clone(), answer, now);
+        let read = move |answer, now| super::explained(name.clone(), answer, now);
         Box::pin(async move { self.read(patience, query, read).await })
     }
 
@@ -163,7 +163,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
             let mut after = None;
             loop {
                 let query = Query::List { filter: filter.clone(), after, limit: MAX_PAGE };
-                let (page, next) = self.read(patience, query, wire::listed).await?;
+                let (page, next) = self.read(patience, query, super::listed).await?;
                 leases.extend(page);
                 if next.is_none() {
                     return Ok(leases);
@@ -191,12 +191,12 @@ struct LocalWatch {
 impl Events for LocalWatch {
     fn next(&mut self) -> client::Answer<'_, Event> {
         Box::pin(async move {
-            let compacted = |compacted| CallError::Refused(Box::new(wire::compacted(compacted)));
+            let compacted = |compacted| CallError::Refused(Box::new(super::compacted(compacted)));
             let watch = self.watch.as_mut().map_err(|missing| compacted(*missing))?;
             loop {
                 match watch.next().await {
                     Ok(transition) if transition.name.as_str().starts_with(&self.prefix) => {
-                        return Ok(wire::event(&transition));
+                        return Ok(super::event(&transition));
                     }
                     Ok(_) => {}
                     Err(WatchEnd::Compacted(missing)) => return Err(compacted(missing)),

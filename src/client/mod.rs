@@ -21,14 +21,12 @@
 //! This module must not know the server's: no storage, no Raft, no listener.
 
 pub(crate) mod attempts;
-mod call;
 mod coordinator;
-mod endpoints;
 mod error;
-pub(crate) mod frames;
 mod grant;
 mod guard;
 mod hold;
+pub(crate) mod http;
 mod keeper;
 mod lease;
 mod listeners;
@@ -40,17 +38,17 @@ mod operations;
 mod options;
 #[cfg(feature = "testing")]
 mod played;
-mod remote;
 mod shared;
 mod state;
-mod watch;
 mod work;
 
 pub use attempts::Patience;
 pub use coordinator::{Answer, Coordinator, Events};
-pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};
 pub use error::CallError;
 pub use guard::LeaseGuard;
+pub use http::{
+    DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, ListQuery, MAX_ENDPOINTS, Remote, Watch,
+};
 pub use lease::Lease;
 pub use listeners::Subscription;
 pub(crate) use lookout::Lookout;
@@ -59,7 +57,5 @@ pub use meters::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
 #[cfg(feature = "testing")]
 pub(crate) use played::PlayedManager;
-pub use remote::{ListQuery, Remote};
 pub use state::{HoldState, Loss};
-pub use watch::Watch;
 pub use work::WithError;

@@ -2,7 +2,7 @@
 
 use super::{Input, input, json, texts};
 use crate::api::{Cluster, Event, Explanation, History, Lease, LeasePage, Problem, Queue, Released, Renewed, Revoked};
-use crate::client::frames::{Frame, Frames};
+use crate::client::http::frames::{Frame, Frames};
 
 pub(super) fn inputs() -> Vec<Input> {
     vec![input("answer_json", 4096, answer, answers), input("answer_events", 4096, events, streams)]

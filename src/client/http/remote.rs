@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::attempts::Repeat;
 use super::call::{Body, Call, WaitFor};
-use super::coordinator::{Answer, Coordinator, Events};
-use super::{CallError, Endpoints, Patience, Watch};
+use super::{Endpoints, Watch};
 use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
     Renew, RenewBatch, Renewed, Revoked, TtlMs, UpdateMetadata,
 };
+use crate::client::attempts::Repeat;
+use crate::client::coordinator::{Answer, Coordinator, Events};
+use crate::client::{CallError, Patience};
 use crate::types::{HolderId, LeaseName, wait_ms};
 
 /// Time for one request, all attempts together, beside what it waits for a lease.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::attempts::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
-use super::{CallError, Endpoints};
+use super::Endpoints;
 use crate::api::Problem;
+use crate::client::CallError;
+use crate::client::attempts::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Remote;
 use super::call::in_words;
 use super::frames::{Frame, Frames};
-use super::{CallError, Remote};
 use crate::api::{Code, Event, EventId, Problem};
+use crate::client::CallError;
 
 /// A node says at least every 10 s that a stream is alive; one that says nothing for so long is given up.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -20,7 +20,6 @@
 //!
 //! This module must not know the server's: no storage, no Raft, no listener.
 
-pub(crate) mod attempts;
 mod coordinator;
 mod error;
 mod grant;
@@ -38,11 +37,11 @@ mod operations;
 mod options;
 #[cfg(feature = "testing")]
 mod played;
+pub(crate) mod retry;
 mod shared;
 mod state;
 mod work;
 
-pub use attempts::Patience;
 pub use coordinator::{Answer, Coordinator, Events};
 pub use error::CallError;
 pub use guard::LeaseGuard;
@@ -57,5 +56,6 @@ pub use meters::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
 #[cfg(feature = "testing")]
 pub(crate) use played::PlayedManager;
+pub use retry::Patience;
 pub use state::{HoldState, Loss};
 pub use work::WithError;

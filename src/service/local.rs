@@ -6,7 +6,7 @@ use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
 };
-use crate::client::attempts::{Attempt, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
 use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::Endpoints;
 use crate::api::Problem;
 use crate::client::CallError;
-use crate::client::attempts::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;

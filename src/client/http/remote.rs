@@ -10,8 +10,8 @@ use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
     Renew, RenewBatch, Renewed, Revoked, TtlMs, UpdateMetadata,
 };
-use crate::client::attempts::Repeat;
 use crate::client::coordinator::{Answer, Coordinator, Events};
+use crate::client::retry::Repeat;
 use crate::client::{CallError, Patience};
 use crate::types::{HolderId, LeaseName, wait_ms};
 

@@ -133,6 +133,8 @@ mod recipes;
 mod rng;
 #[cfg(feature = "server")]
 mod service;
+#[cfg(feature = "testing")]
+mod sim;
 #[cfg(feature = "server")]
 pub mod storage;
 #[cfg(feature = "cli")]

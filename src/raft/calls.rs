@@ -54,7 +54,7 @@ where
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -69,7 +69,8 @@ mod tests {
     use super::super::{PeerInfo, Proposal, ProposeError, RaftHandle, RaftTimings, Replica, Safeguards};
     use crate::clock::SystemClock;
     use crate::peer::{CallError, Lane, Transport};
-    use crate::storage::{MemoryStorage, StorageError, SyncMode};
+    use crate::sim::{MemoryStorage, SyncMode};
+    use crate::storage::StorageError;
     use crate::types::NodeId;
 
     /// Holds up who drops it.

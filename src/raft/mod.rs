@@ -17,7 +17,7 @@ mod service;
 pub(crate) mod snapshot;
 mod state_machine;
 mod suspend;
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests;
 mod timings;
 mod transfer;

@@ -232,12 +232,13 @@ impl From<SnapshotError> for std::io::Error {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
     use crate::lease::snapshot::old;
     use crate::lease::{Acquire, Batch, Command, Lease, Machine, Outcome, PART_BYTES, Stamp};
-    use crate::storage::{MemoryStorage, SNAPSHOT_CHUNK_BYTES};
+    use crate::sim::MemoryStorage;
+    use crate::storage::SNAPSHOT_CHUNK_BYTES;
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, Ttl};
 

@@ -156,7 +156,7 @@ pub async fn blocking<S: Storage, T: Send + 'static>(
     if S::BLOCKS { tokio::task::spawn_blocking(work).await.map_err(io::Error::other)? } else { work() }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,7 +165,8 @@ mod tests {
     use crate::lease::Machine;
     use crate::raft::payload;
     use crate::raft::types::{Entry, LogId, Membership, PeerInfo, Stored, log_id};
-    use crate::storage::{Cut, MAX_SNAPSHOT_META_BYTES, MemoryStorage, Position, SyncMode};
+    use crate::sim::{Cut, MemoryStorage, SyncMode};
+    use crate::storage::{MAX_SNAPSHOT_META_BYTES, Position};
 
     fn builder(storage: &MemoryStorage, index: u64, joined: u64) -> SnapshotBuilder<MemoryStorage> {
         let applied: Option<LogId> = Some(log_id(Position { term: 1, index }));

@@ -23,9 +23,8 @@ use super::replica::Replica;
 use super::sending::Sending;
 use super::state_machine::StateMachine;
 use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
-use crate::storage::{
-    Cut, Identity, MemoryStorage, Position, SledStorage, Storage, StorageError as StoreError, SyncMode,
-};
+use crate::sim::{Cut, MemoryStorage, SyncMode};
+use crate::storage::{Identity, Position, SledStorage, Storage, StorageError as StoreError};
 
 fn adapt<S: Storage>(storage: S) -> (FromAnywhere<S>, StateMachine<S>) {
     let replica = Replica::new(Arc::new(()));

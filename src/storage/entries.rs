@@ -13,7 +13,7 @@ pub(super) const PART_BYTES: usize = 4 << 10;
 /// u64 index and u32 part, big-endian: sled's order is the log's.
 const KEY_BYTES: usize = 12;
 
-pub(super) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
+pub(crate) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&index.to_be_bytes());
     key[8..].copy_from_slice(&part.to_be_bytes());
@@ -32,7 +32,7 @@ pub(super) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
 }
 
 /// The stored form of one part.
-pub(super) fn seal(record: &LogRecord, part: u32) -> Vec<u8> {
+pub(crate) fn seal(record: &LogRecord, part: u32) -> Vec<u8> {
     let payload = part_bytes(record, part);
     let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };
     record::seal(Kind::LogPart, &key(record.position.index, part), &stored, payload.len())

@@ -1,7 +1,7 @@
 //! Where a node keeps what it must not forget: its log, its vote and its snapshots.
 //!
 //! [`Storage`] is what the rest of the crate knows. [`SledStorage`] keeps it on a disk, safe against power cuts;
-//! [`MemoryStorage`] is its twin for simulation, with a synced and an unsynced part. Nothing outside this module
+//! The module `sim` has a twin in memory. Nothing outside this module
 //! names sled or bincode.
 //!
 //! This module does not know Raft: payloads are bytes whose meaning is the caller's.
@@ -9,21 +9,18 @@
 pub mod codec;
 pub(crate) mod directory;
 mod disk;
-mod entries;
+pub(crate) mod entries;
 mod files;
 mod group;
-mod memory;
 mod meters;
 mod probe;
 mod reading;
 pub(crate) mod record;
 mod recovery;
-#[cfg(feature = "testing")]
-mod rot;
 mod snapshot;
-mod state;
+pub(crate) mod state;
 mod tail;
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests;
 mod trees;
 
@@ -38,13 +35,8 @@ use tokio::sync::watch;
 use crate::types::NodeId;
 
 pub use disk::{Opened, SledStorage};
-#[cfg(feature = "testing")]
-pub use files::MemoryFiles;
 pub use files::{DirectoryFiles, Files};
-pub use memory::{Cut, MemoryStorage, SyncMode};
 pub use probe::measure_fsync;
-#[cfg(feature = "testing")]
-pub use rot::Flip;
 pub use snapshot::SnapshotWriter;
 
 /// Most bytes in one chunk of a snapshot. Small, because sled writes and moves pages of sixteen values as a whole.

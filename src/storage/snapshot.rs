@@ -32,7 +32,7 @@ pub struct SnapshotWriter<S: Storage> {
 }
 
 impl<S: Storage> SnapshotWriter<S> {
-    pub(super) fn new(storage: S, id: u64) -> SnapshotWriter<S> {
+    pub(crate) fn new(storage: S, id: u64) -> SnapshotWriter<S> {
         SnapshotWriter {
             storage,
             id,

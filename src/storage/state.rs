@@ -139,7 +139,7 @@ impl State {
 }
 
 /// Whether each of `records` follows the one before, and the first of them `last`.
-pub(super) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) -> Result<(), StorageError> {
+pub(crate) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) -> Result<(), StorageError> {
     let first = match (last, records.first()) {
         (Some(last), _) => last.index + 1,
         (None, first) => first.map_or(0, |first| first.position.index.min(1)),

@@ -14,7 +14,7 @@ use crate::pace::Pace;
 use crate::peer::Identity;
 use crate::peer::memory::{MemoryTransport, Switchboard};
 use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
-use crate::storage::{Cut, MemoryFiles, MemoryStorage, SyncMode};
+use crate::sim::{Cut, MemoryFiles, MemoryStorage, SyncMode};
 use crate::types::NodeId;
 
 /// A node of a [`Cluster`].

@@ -21,4 +21,4 @@ pub use crate::pace::Pace;
 pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::rng::{Seeded, seed};
-pub use crate::storage::{Cut, Flip, MemoryStorage, SyncMode};
+pub use crate::sim::{Cut, Flip, MemoryStorage, SyncMode};

@@ -1,7 +1,8 @@
 //! What holds for both twins.
 
 use super::*;
-use crate::storage::{Cut, MemoryStorage, Recovered, SNAPSHOT_CHUNK_BYTES, SyncMode};
+use crate::sim::{Cut, MemoryStorage, SyncMode};
+use crate::storage::{Recovered, SNAPSHOT_CHUNK_BYTES};
 
 /// A store that can be opened again.
 trait Reopen: Storage {

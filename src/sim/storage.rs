@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::state::check_contiguous;
-use super::{
+use crate::storage::state::check_contiguous;
+use crate::storage::{
     Done, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
 

@@ -1,10 +1,10 @@
 //! A disk that changes by itself, for the store in memory: it keeps no bytes, so they are made as the store on a disk makes
 //! them, spoiled, and read as that one reads them.
 
-use super::entries;
-use super::memory::MemoryStorage;
-use super::record::{self, Kind, LogPartV1, RecordError};
-use super::{LogRecord, Storage};
+use super::storage::MemoryStorage;
+use crate::storage::entries;
+use crate::storage::record::{self, Kind, LogPartV1, RecordError};
+use crate::storage::{LogRecord, Storage};
 
 /// A bit of a log that is stored: of which entry, counted from the first, and where in it. Both go round.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +31,15 @@ fn reread(record: &LogRecord, bit: usize) -> Result<LogRecord, RecordError> {
     stored[bit / 8] ^= 1 << (bit % 8);
     let key = entries::key(record.position.index, 0);
     let read: LogPartV1 = record::unseal(Kind::LogPart, &key, &stored)?;
-    let position = super::Position { term: read.term, ..record.position };
+    let position = crate::storage::Position { term: read.term, ..record.position };
     Ok(LogRecord { position, payload: bytes::Bytes::copy_from_slice(read.payload.0) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::{Position, SyncMode};
+    use crate::sim::SyncMode;
+    use crate::storage::Position;
 
     #[test]
     fn whichever_bit_is_flipped_it_is_found() {

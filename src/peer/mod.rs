@@ -1,17 +1,16 @@
 //! Connections between the nodes of a cluster: who is at the other end, and one answer for each request.
 //!
 //! This module does not know Raft: bodies are bytes whose meaning is the caller's. [`Transport`] is what callers
-//! see; [`TcpTransport`] is the real one, and [`memory::Switchboard`] its twin for tests.
+//! see; [`TcpTransport`] is the real one. The module `sim` has a twin in memory.
 
 mod connection;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 mod listener;
-pub mod memory;
 mod pool;
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod scripted;
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod tests;
 
 use std::future::Future;
@@ -54,23 +53,23 @@ impl Lane {
     }
 
     /// Passes a request that a frame takes.
-    fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), CallError> {
+    pub(crate) fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), CallError> {
         let (bytes, max) = (body.len(), self.max_body());
         if bytes > max { Err(CallError::TooLarge { target, bytes, max }) } else { Ok(()) }
     }
 
     /// Why an answer of so many bytes cannot be sent; `None` if it can.
-    fn refuses(self, answer: &[u8]) -> Option<String> {
+    pub(crate) fn refuses(self, answer: &[u8]) -> Option<String> {
         let (bytes, max) = (answer.len(), self.max_body());
         (bytes > max).then(|| format!("the answer has {bytes} bytes; at most {max} are allowed"))
     }
 
     /// Whether requests are answered one after the other, in order.
-    fn in_order(self) -> bool {
+    pub(crate) fn in_order(self) -> bool {
         matches!(self, Lane::Log | Lane::Snapshot)
     }
 
-    fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         self as u8
     }
 

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::memory::Switchboard;
 use super::{CallError, Identity, Incarnations, Lane, Service, TcpTransport, Transport, serve};
+use crate::sim::Switchboard;
 use crate::types::NodeId;
 
 /// Long enough that only a hang exceeds it.

@@ -1,9 +1,11 @@
-//! Simulation: the disk and the files of a node in memory. Nothing of it is in a release build.
+//! Simulation: the disk, the files and the network of a node in memory. Nothing of it is in a release build.
 
 mod files;
+mod network;
 mod rot;
 mod storage;
 
 pub use files::MemoryFiles;
+pub use network::{MemoryTransport, Switchboard, Weather};
 pub use rot::Flip;
 pub use storage::{Cut, MemoryStorage, SyncMode};

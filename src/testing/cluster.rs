@@ -12,9 +12,8 @@ use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Acquaintances, Node, NodeConfig, Parts, StartError};
 use crate::pace::Pace;
 use crate::peer::Identity;
-use crate::peer::memory::{MemoryTransport, Switchboard};
 use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
-use crate::sim::{Cut, MemoryFiles, MemoryStorage, SyncMode};
+use crate::sim::{Cut, MemoryFiles, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::NodeId;
 
 /// A node of a [`Cluster`].

@@ -18,7 +18,6 @@ pub use switch::{Line, Switch};
 
 pub use crate::node::exchange_promise;
 pub use crate::pace::Pace;
-pub use crate::peer::memory::{Switchboard, Weather};
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::rng::{Seeded, seed};
-pub use crate::sim::{Cut, Flip, MemoryStorage, SyncMode};
+pub use crate::sim::{Cut, Flip, MemoryStorage, Switchboard, SyncMode, Weather};

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::watch;
 
-use super::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
 use crate::pace::{self, Pace};
+use crate::peer::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
 use crate::rng::chance;
 use crate::types::NodeId;
 

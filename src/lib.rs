@@ -121,8 +121,6 @@ pub mod http;
 pub mod lease;
 #[cfg(feature = "server")]
 pub mod node;
-#[cfg(feature = "client")]
-mod pace;
 #[cfg(feature = "server")]
 pub mod peer;
 #[cfg(feature = "server")]
@@ -141,6 +139,8 @@ pub mod storage;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(feature = "client")]
+mod time;
 pub mod token;
 pub mod types;
 

@@ -14,7 +14,7 @@ use super::operations;
 use super::shared::{Agenda, Order, Shared};
 use super::{Loss, Patience};
 use crate::api::{MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
-use crate::pace;
+use crate::time;
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
@@ -45,7 +45,7 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => break,
             () = shared.wake.notified() => {}
             Some(()) = work.next(), if !work.is_empty() => {}
-            () = pace::sleep(pause), if next.is_some() => {}
+            () = time::sleep(pause), if next.is_some() => {}
         }
     }
     for hold in shared.all_held() {

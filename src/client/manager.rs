@@ -16,7 +16,7 @@ use super::{
 };
 use crate::api::Code;
 use crate::clock::Clock;
-use crate::pace;
+use crate::time;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
 /// A holder of leases, with one connection to a cluster and one task that renews all it holds in one request.
@@ -197,11 +197,11 @@ impl Owner {
             let notices = self.shared.notices.clone();
             let told = CancellationToken::new();
             let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
-            tasks.push(tokio::spawn(pace::kept(async move {
+            tasks.push(tokio::spawn(time::kept(async move {
                 let _last = all_told.drop_guard();
                 keeper::keep(shared, stop).await;
             })));
-            tasks.push(tokio::spawn(pace::kept(async move { notices.tell(told).await })));
+            tasks.push(tokio::spawn(time::kept(async move { notices.tell(told).await })));
         }
     }
 }

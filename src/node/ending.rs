@@ -13,10 +13,10 @@ use tokio_util::task::TaskTracker;
 
 use super::{Forward, Inner, Node, Request};
 use crate::lease::Command;
-use crate::pace;
 use crate::peer::Transport;
 use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
+use crate::time;
 
 /// Longest time that a node that is shut down stays a voter for what others release.
 const STAY: Duration = Duration::from_millis(500);
@@ -92,7 +92,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 }
                 let leave = |waiter| self.attempt(Request::Change(Command::LeaveQueue { waiter }), Forward::Once);
                 join_all(waiters.into_iter().map(leave)).await;
-                pace::sleep(LEAVE_PAUSE).await;
+                time::sleep(LEAVE_PAUSE).await;
             }
         };
         if tokio::time::timeout(self.timeouts.hand_on, ended).await.is_err() {
@@ -107,11 +107,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut progress = replica.progress();
         let released = async {
             let is_in_use = |state: &State| state.machine.counts().held + state.machine.counts().waiting > 0;
-            let mut quiet = std::pin::pin!(pace::sleep(QUIET));
+            let mut quiet = std::pin::pin!(time::sleep(QUIET));
             while self.raft.leadership().leader.is_some() {
                 let in_use = replica.read(is_in_use);
                 if in_use {
-                    quiet.set(pace::sleep(QUIET));
+                    quiet.set(time::sleep(QUIET));
                 }
                 tokio::select! {
                     changed = progress.changed() => if changed.is_err() { return },

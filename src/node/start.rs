@@ -21,10 +21,10 @@ use super::watch::History;
 use super::{Inner, Node, Timeouts};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
-use crate::pace;
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, RaftService, Replica, Safeguards, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
+use crate::time;
 use crate::types::NodeId;
 
 /// Syncs that are timed at a start, to warn about a disk that is too slow for the timings.
@@ -155,7 +155,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let still = exchange_promise::<S>(files.clone(), promise).await?;
         if !is_new && safeguards.quarantine {
             // A promise to the leader of the time before may still hold, and it is forgotten.
-            pace::sleep(config.raft.by_any_clock(still)).await;
+            time::sleep(config.raft.by_any_clock(still)).await;
         }
         if storage.is_empty()
             && let Some(refusal) = join::ask(&transport, config.id, &config.members).await

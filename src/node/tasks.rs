@@ -17,10 +17,10 @@ use super::watch::History;
 #[cfg(feature = "testing")]
 use crate::lease::Batch;
 use crate::lease::{Command, Effects, Machine, WaiterId};
-use crate::pace::{self, kept};
 use crate::peer::Transport;
 use crate::raft::Observer;
 use crate::storage::Storage;
+use crate::time::{self, kept};
 #[cfg(feature = "testing")]
 use crate::token::FencingToken;
 
@@ -72,7 +72,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Tells the log, while this node leads, that the requests it holds still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
-            pace::sleep(interval).await;
+            time::sleep(interval).await;
             if self.clock.lead().is_none() {
                 continue;
             }

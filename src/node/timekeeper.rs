@@ -12,9 +12,9 @@ use super::join::Acquaintances;
 use super::lead::{Lead, LeadClock};
 use super::proposer::Proposer;
 use crate::lease::{Command, Limits};
-use crate::pace;
 use crate::raft::{Progress, RaftHandle};
 use crate::storage::Storage;
+use crate::time;
 use crate::types::{ClusterMs, NodeId};
 
 /// Pause after a tick that was not applied: a leader that hands its leadership on refuses all of them.
@@ -71,7 +71,7 @@ impl<S: Storage> Timekeeper<S> {
                 () = leadership.changed() => {}
                 _ = progress.changed() => {}
                 // No change tells of an acknowledgement.
-                () = pace::sleep(LOOK_INTERVAL), if is_leader => {}
+                () = time::sleep(LOOK_INTERVAL), if is_leader => {}
             }
         }
     }
@@ -90,7 +90,7 @@ impl<S: Storage> Timekeeper<S> {
             };
             tokio::select! {
                 () = leadership.changed() => {}
-                () = pace::sleep(left + LOOK_INTERVAL) => {}
+                () = time::sleep(left + LOOK_INTERVAL) => {}
             }
         }
     }
@@ -110,7 +110,7 @@ impl<S: Storage> Timekeeper<S> {
             let pause = self.let_time_pass(&lead, &applied).await;
             tokio::select! {
                 _ = progress.changed() => {}
-                () = pace::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                () = time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
             }
         }
     }

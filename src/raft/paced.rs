@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Timeout;
 
-pub(super) use crate::pace::Sleep;
-use crate::pace::{self, Rate, current};
+pub(super) use crate::sim::time::Sleep;
+use crate::sim::time::{self, Rate, current};
 
 /// What a node's clock showed. It remembers whose clock that was: how long ago it is, is asked from elsewhere, too.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,11 @@ impl openraft::Instant for Instant {
 }
 
 pub fn sleep(duration: Duration) -> Sleep {
-    pace::sleep(duration)
+    time::sleep(duration)
 }
 
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    pace::sleep_until(deadline.shown, deadline.rate)
+    time::sleep_until(deadline.shown, deadline.rate)
 }
 
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {

@@ -8,8 +8,8 @@ use openraft_rt_tokio::TokioRuntime;
 
 #[cfg(feature = "testing")]
 use super::paced as time;
-use crate::pace::kept;
 use crate::rng::{Chance, chance};
+use crate::time::kept;
 #[cfg(not(feature = "testing"))]
 use steady as time;
 

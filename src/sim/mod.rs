@@ -1,11 +1,13 @@
-//! Simulation: the disk, the files and the network of a node in memory. Nothing of it is in a release build.
+//! Simulation: the disk, the files, the network and the time of a node, in memory. Nothing of it is in a release build.
 
 mod files;
 mod network;
 mod rot;
 mod storage;
+pub mod time;
 
 pub use files::MemoryFiles;
 pub use network::{MemoryTransport, Switchboard, Weather};
 pub use rot::Flip;
 pub use storage::{Cut, MemoryStorage, SyncMode};
+pub use time::Pace;

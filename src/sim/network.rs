@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::watch;
 
-use crate::pace::{self, Pace};
+use super::time::{self, Pace};
 use crate::peer::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
 use crate::rng::chance;
 use crate::types::NodeId;
@@ -110,7 +110,7 @@ impl Switchboard {
 
     fn plug_in_end<S: Service>(&self, node: NodeId, service: S, end: Option<End>) {
         let mut state = self.state.lock();
-        state.services.insert(node, Plugged { service: Arc::new(service), pace: pace::current(), end });
+        state.services.insert(node, Plugged { service: Arc::new(service), pace: time::current(), end });
         *state.lives.entry(node).or_default() += 1;
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Suspended};
-use crate::pace::Pace;
+use crate::sim::Pace;
 
 /// Time since this clock was made, by tokio. Never suspended.
 #[derive(Clone, Copy, Debug)]

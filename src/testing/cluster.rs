@@ -10,9 +10,9 @@ use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Acquaintances, Node, NodeConfig, Parts, StartError};
-use crate::pace::Pace;
 use crate::peer::Identity;
 use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
+use crate::sim::Pace;
 use crate::sim::{Cut, MemoryFiles, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::NodeId;
 

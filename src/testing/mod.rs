@@ -17,7 +17,7 @@ pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
 pub use crate::node::exchange_promise;
-pub use crate::pace::Pace;
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::rng::{Seeded, seed};
+pub use crate::sim::Pace;
 pub use crate::sim::{Cut, Flip, MemoryStorage, Switchboard, SyncMode, Weather};

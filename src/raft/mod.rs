@@ -7,8 +7,6 @@ mod calls;
 mod handle;
 mod log;
 mod network;
-#[cfg(feature = "testing")]
-mod paced;
 pub(crate) mod payload;
 mod replica;
 mod runtime;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::TokioRuntime;
 
-#[cfg(feature = "testing")]
-use super::paced as time;
 use crate::rng::{Chance, chance};
+#[cfg(feature = "testing")]
+use crate::sim::instant as time;
 use crate::time::kept;
 #[cfg(not(feature = "testing"))]
 use steady as time;
@@ -85,5 +85,16 @@ mod steady {
 
     pub fn timeout_at<F: Future + OptionalSend>(deadline: Instant, future: F) -> Timeout<F> {
         TokioRuntime::timeout_at(deadline, future)
+    }
+}
+
+#[cfg(feature = "testing")]
+impl openraft::Instant for time::Instant {
+    fn now() -> time::Instant {
+        time::Instant::now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        time::Instant::elapsed(self)
     }
 }

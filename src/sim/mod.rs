@@ -1,6 +1,7 @@
 //! Simulation: the disk, the files, the network and the time of a node, in memory. Nothing of it is in a release build.
 
 mod files;
+pub mod instant;
 mod network;
 mod rot;
 mod storage;

@@ -1,4 +1,4 @@
-//! openraft's time at the pace of the node whose task asks for it.
+//! Instants and timeouts at the pace of the node whose task asks for them.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Timeout;
 
-pub(super) use crate::sim::time::Sleep;
-use crate::sim::time::{self, Rate, current};
+pub use super::time::Sleep;
+use super::time::{self, Rate, current};
 
 /// What a node's clock showed. It remembers whose clock that was: how long ago it is, is asked from elsewhere, too.
 #[derive(Clone, Copy, Debug)]
@@ -22,18 +22,16 @@ impl Instant {
         Instant { shown: rate.map_or(now, |rate| rate.shown_at(now)), rate }
     }
 
-    fn moment(self) -> tokio::time::Instant {
-        self.rate.map_or(self.shown, |rate| rate.moment_of(self.shown))
-    }
-}
-
-impl openraft::Instant for Instant {
-    fn now() -> Instant {
+    pub fn now() -> Instant {
         Instant::of(current().rate())
     }
 
-    fn elapsed(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         Instant::of(self.rate) - *self
+    }
+
+    fn moment(self) -> tokio::time::Instant {
+        self.rate.map_or(self.shown, |rate| rate.moment_of(self.shown))
     }
 }
 

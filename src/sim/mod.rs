@@ -1,5 +1,7 @@
 //! Simulation: the disk, the files, the network and the time of a node, in memory. Nothing of it is in a release build.
 
+mod clock;
+mod cluster;
 mod files;
 pub mod instant;
 mod network;
@@ -7,6 +9,8 @@ mod rot;
 mod storage;
 pub mod time;
 
+pub use clock::{ManualClock, SuspendedClock, TokioClock};
+pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use files::MemoryFiles;
 pub use network::{MemoryTransport, Switchboard, Weather};
 pub use rot::Flip;

@@ -5,14 +5,10 @@
 //! - [`Cluster`], real nodes in memory with a network that can be partitioned, under tokio's clock: with the clock paused
 //!   (`#[tokio::test(start_paused = true)]`) seconds of cluster life pass in milliseconds.
 
-mod clock;
-mod cluster;
 mod fake;
 pub mod inputs;
 mod switch;
 
-pub use clock::{ManualClock, SuspendedClock, TokioClock};
-pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
@@ -20,4 +16,7 @@ pub use crate::node::exchange_promise;
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::rng::{Seeded, seed};
 pub use crate::sim::Pace;
-pub use crate::sim::{Cut, Flip, MemoryStorage, Switchboard, SyncMode, Weather};
+pub use crate::sim::{
+    Cluster, Cut, Flip, ForNode, ManualClock, MemoryStorage, Setup, SuspendedClock, Switchboard, SyncMode, TestNode,
+    TokioClock, Weather,
+};

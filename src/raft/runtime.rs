@@ -91,10 +91,10 @@ mod steady {
 #[cfg(feature = "testing")]
 impl openraft::Instant for time::Instant {
     fn now() -> time::Instant {
-        time::Instant::now()
+        time::Instant::current()
     }
 
     fn elapsed(&self) -> Duration {
-        time::Instant::elapsed(self)
+        self.age()
     }
 }

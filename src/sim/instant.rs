@@ -22,11 +22,11 @@ impl Instant {
         Instant { shown: rate.map_or(now, |rate| rate.shown_at(now)), rate }
     }
 
-    pub fn now() -> Instant {
+    pub fn current() -> Instant {
         Instant::of(current().rate())
     }
 
-    pub fn elapsed(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         Instant::of(self.rate) - *self
     }
 

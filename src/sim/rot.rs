@@ -2,7 +2,7 @@
 //! them, spoiled, and read as that one reads them.
 
 use super::storage::MemoryStorage;
-use crate::storage::entries;
+use crate::storage::disk::entries;
 use crate::storage::record::{self, Kind, LogPartV1, RecordError};
 use crate::storage::{LogRecord, Storage};
 

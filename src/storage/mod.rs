@@ -7,22 +7,13 @@
 //! This module does not know Raft: payloads are bytes whose meaning is the caller's.
 
 pub mod codec;
-pub(crate) mod directory;
-mod disk;
-pub(crate) mod entries;
+pub(crate) mod disk;
 mod files;
-mod group;
-mod meters;
 mod probe;
-mod reading;
 pub(crate) mod record;
-mod recovery;
 mod snapshot;
-pub(crate) mod state;
-mod tail;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
-mod trees;
 
 use std::io;
 use std::path::PathBuf;
@@ -211,7 +202,7 @@ pub enum StorageError {
 
     #[error(
         "data directory {} holds data but its file {} is missing: put that file back, or move the directory away and \
-         let the node join again under a new id", .dir.display(), directory::MARKER
+         let the node join again under a new id", .dir.display(), disk::directory::MARKER
     )]
     Unmarked { dir: PathBuf },
 

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::entries::PART_BYTES;
+use super::disk::entries::PART_BYTES;
 use super::{MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
 
 /// The newest record version this program writes and reads.

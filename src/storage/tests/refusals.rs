@@ -3,10 +3,10 @@
 use std::fs;
 
 use super::*;
-use crate::storage::directory::Directory;
-use crate::storage::entries as layout;
-use crate::storage::group::{FLOOR, IDENTITY, VOTE, chunk_key};
-use crate::storage::trees;
+use crate::storage::disk::commit::{FLOOR, IDENTITY, VOTE, chunk_key};
+use crate::storage::disk::directory::Directory;
+use crate::storage::disk::entries as layout;
+use crate::storage::disk::trees;
 
 /// A closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {

@@ -8,11 +8,12 @@ use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
 use crate::raft::snapshot::{self, Reader};
 use crate::raft::types::Stored;
+use crate::storage::Identity;
+use crate::storage::disk::directory;
 use crate::storage::record::{
     self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
     RecordError, VoteV1,
 };
-use crate::storage::{Identity, directory};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 

@@ -14,13 +14,14 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::Shared;
 use super::directory::Directory;
-use super::disk::Shared;
+use super::entries;
 use super::meters::Meters;
-use super::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
 use super::state::Op;
 use super::trees::Trees;
-use super::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord, entries};
+use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
+use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
 
 /// Most bytes of payload in one group.
 const GROUP_BYTES: usize = 128 << 10;
@@ -36,14 +37,14 @@ const SWEEP_BYTES: usize = 128 << 10;
 const SWEEP_AT_LEAST: usize = 64;
 
 /// Keys of the `meta` tree.
-pub(super) const IDENTITY: &[u8] = b"identity";
-pub(super) const VOTE: &[u8] = b"vote";
-pub(super) const FLOOR: &[u8] = b"floor";
-pub(super) const COMMITTED: &[u8] = b"committed";
-pub(super) const SNAPSHOT: &[u8] = b"snapshot";
+pub(in crate::storage) const IDENTITY: &[u8] = b"identity";
+pub(in crate::storage) const VOTE: &[u8] = b"vote";
+pub(in crate::storage) const FLOOR: &[u8] = b"floor";
+pub(in crate::storage) const COMMITTED: &[u8] = b"committed";
+pub(in crate::storage) const SNAPSHOT: &[u8] = b"snapshot";
 
 /// Key of a snapshot's chunk.
-pub(super) fn chunk_key(id: u64, number: u64) -> [u8; 16] {
+pub(in crate::storage) fn chunk_key(id: u64, number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&id.to_be_bytes());
     key[8..].copy_from_slice(&number.to_be_bytes());

@@ -15,10 +15,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Identity, StorageError};
+use crate::storage::{Identity, StorageError};
 
 /// The marker's file name.
-pub(super) const MARKER: &str = "TENURE";
+pub(in crate::storage) const MARKER: &str = "TENURE";
 const MARKER_TEMPORARY: &str = "TENURE.new";
 const LOCK: &str = "LOCK";
 const STORE: &str = "store";
@@ -27,7 +27,7 @@ pub(crate) const FORMAT: u32 = 1;
 
 /// A data directory that this process, and no other, uses.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(in crate::storage) struct Directory {
     path: PathBuf,
     lock: File,
 }

@@ -1,5 +1,15 @@
 //! The store on a disk: opening and closing it, and the calls.
 
+pub(super) mod commit;
+pub(crate) mod directory;
+pub(crate) mod entries;
+mod meters;
+mod reading;
+mod recovery;
+pub(crate) mod state;
+mod tail;
+pub(super) mod trees;
+
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -13,12 +23,12 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::directory::Directory;
-use super::group::{Committer, chunk_key};
+use self::commit::{Committer, chunk_key};
+use self::directory::Directory;
+use self::recovery::Found;
+use self::state::{Op, State};
+use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind};
-use super::recovery::{self, Found};
-use super::state::{Op, State};
-use super::trees::{self, Trees};
 use super::{
     Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };

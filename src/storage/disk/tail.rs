@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::LogRecord;
+use crate::storage::LogRecord;
 
 /// Most bytes of entries that are kept once the disk has them.
 pub(super) const TAIL_BYTES: usize = 16 << 20;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::tail::Tail;
-use super::{Done, LogRecord, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
+use crate::storage::{Done, LogRecord, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// One queued write.
 pub(super) enum Op {

@@ -2,13 +2,15 @@
 
 use serde::Deserialize;
 
+use super::commit::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, Sweep, VOTE};
 use super::directory::Directory;
 use super::entries::{Damage, Entries};
-use super::group::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, Sweep, VOTE};
-use super::record::{self, ChunkV1, CommittedV1, IdentityV1, Kind, ManifestV1, PositionV1, RecordError, VoteV1};
 use super::tail::Tail;
 use super::trees::Trees;
-use super::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
+use crate::storage::record::{
+    self, ChunkV1, CommittedV1, IdentityV1, Kind, ManifestV1, PositionV1, RecordError, VoteV1,
+};
+use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// A checked store.
 pub(super) struct Found {

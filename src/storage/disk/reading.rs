@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
-use super::disk::Shared;
+use super::Shared;
 use super::entries::{Damage, Entries};
 use super::trees::Trees;
-use super::{LogRecord, Position, StorageError};
+use crate::storage::{LogRecord, Position, StorageError};
 
 /// Entries that are being read.
 struct Page {

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::commit::IDENTITY;
 use super::directory::Directory;
-use super::group::IDENTITY;
-use super::record::{self, IdentityV1, Kind};
-use super::{Identity, StorageError};
+use crate::storage::record::{self, IdentityV1, Kind};
+use crate::storage::{Identity, StorageError};
 
 /// sled's unit of writing. A group commit must stay far below it; a third of it is what was measured as safe.
 const SEGMENT_BYTES: usize = 8 << 20;
@@ -22,7 +22,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// sled, opened.
 #[derive(Clone)]
-pub(super) struct Trees {
+pub(in crate::storage) struct Trees {
     /// Log entries in parts.
     pub log: sled::Tree,
     /// Identity, vote, purge floor, committed position, snapshot manifest.
@@ -40,7 +40,7 @@ impl Trees {
 }
 
 /// Waits until sled's own threads, which may still hold on to it for a moment, have let go of the data file.
-pub(super) fn wait_for_release(directory: &Directory) {
+pub(in crate::storage) fn wait_for_release(directory: &Directory) {
     let start = Instant::now();
     let Ok(data) = File::open(directory.data_file()) else { return };
     while matches!(data.try_lock(), Err(TryLockError::WouldBlock)) && start.elapsed() < RELEASE_TIMEOUT {
@@ -48,7 +48,7 @@ pub(super) fn wait_for_release(directory: &Directory) {
     }
 }
 
-pub(super) fn open(directory: &Directory) -> Result<Trees, StorageError> {
+pub(in crate::storage) fn open(directory: &Directory) -> Result<Trees, StorageError> {
     let config = sled::Config::new()
         .path(directory.store())
         .segment_size(SEGMENT_BYTES)
@@ -65,7 +65,7 @@ pub(super) fn open(directory: &Directory) -> Result<Trees, StorageError> {
 }
 
 /// Reads what a directory holds. sled panics where pages are missing that others lead to: that is damage, too.
-pub(super) fn reading<T>(
+pub(in crate::storage) fn reading<T>(
     directory: &Directory,
     read: impl FnOnce() -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
@@ -73,11 +73,11 @@ pub(super) fn reading<T>(
 }
 
 /// Lets go of the store. sled writes what is left then, and panics when that fails: nobody was promised any of it.
-pub(super) fn let_go(trees: Trees) {
+pub(in crate::storage) fn let_go(trees: Trees) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
 }
 
-pub(super) fn write_identity(
+pub(in crate::storage) fn write_identity(
     directory: &Directory,
     trees: &Trees,
     data_file: &File,
@@ -91,14 +91,14 @@ pub(super) fn write_identity(
     data_file.sync_data().map_err(|error| StorageError::io("sync", directory.data_file(), &error))
 }
 
-pub(super) fn sled_error(dir: &Path, action: &'static str, error: sled::Error) -> StorageError {
+pub(in crate::storage) fn sled_error(dir: &Path, action: &'static str, error: sled::Error) -> StorageError {
     match error {
         sled::Error::Io(error) => StorageError::io(action, dir, &error),
         error => StorageError::Corrupt { dir: dir.to_path_buf(), what: error.to_string() },
     }
 }
 
-pub(super) fn panicked(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
+pub(in crate::storage) fn panicked(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
     StorageError::io(action, dir, &io::Error::other(panic_message(panic)))
 }
 

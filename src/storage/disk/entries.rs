@@ -5,11 +5,11 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::record::{self, Kind, LogPartV1, Raw, RecordError};
-use super::{LogRecord, Position};
+use crate::storage::record::{self, Kind, LogPartV1, Raw, RecordError};
+use crate::storage::{LogRecord, Position};
 
 /// Most bytes of payload in one part.
-pub(super) const PART_BYTES: usize = 4 << 10;
+pub(in crate::storage) const PART_BYTES: usize = 4 << 10;
 /// u64 index and u32 part, big-endian: sled's order is the log's.
 const KEY_BYTES: usize = 12;
 

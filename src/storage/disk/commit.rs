@@ -17,7 +17,9 @@ use std::time::Instant;
 use super::Shared;
 use super::directory::Directory;
 use super::entries;
+use super::layout::{COMMITTED, FLOOR, SNAPSHOT, VOTE, chunk_key};
 use super::meters::Meters;
+use super::reclaim::Sweep;
 use super::state::Op;
 use super::trees::Trees;
 use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
@@ -26,67 +28,38 @@ use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, 
 /// Most bytes of payload in one group.
 const GROUP_BYTES: usize = 128 << 10;
 /// Most entries, or other writes, in one group.
-const GROUP_ENTRIES: usize = 1024;
+pub(super) const GROUP_ENTRIES: usize = 1024;
 /// sled is made to show how much it has written after this many writes, each KiB of payload counting as one.
 const LOOK_EVERY: usize = 128;
 /// A group syncs in between when sled has written so much since the last sync: an eighth of its segment.
 const UNSYNCED_BYTES: i64 = 1 << 20;
-/// Most bytes of what is not needed any more that go in one group: sled writes the pages that they leave anew.
-const SWEEP_BYTES: usize = 128 << 10;
-/// Fewest removes of what is not needed any more in one group, so that a big purge delays nobody for long.
-const SWEEP_AT_LEAST: usize = 64;
-
-/// Keys of the `meta` tree.
-pub(in crate::storage) const IDENTITY: &[u8] = b"identity";
-pub(in crate::storage) const VOTE: &[u8] = b"vote";
-pub(in crate::storage) const FLOOR: &[u8] = b"floor";
-pub(in crate::storage) const COMMITTED: &[u8] = b"committed";
-pub(in crate::storage) const SNAPSHOT: &[u8] = b"snapshot";
-
-/// Key of a snapshot's chunk.
-pub(in crate::storage) fn chunk_key(id: u64, number: u64) -> [u8; 16] {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&id.to_be_bytes());
-    key[8..].copy_from_slice(&number.to_be_bytes());
-    key
-}
-
 /// What the storage thread owns.
 pub(super) struct Committer {
     shared: Arc<Shared>,
-    trees: Trees,
+    pub(super) trees: Trees,
     directory: Directory,
     /// sled's data file, opened once more: `fdatasync` through it reaches what sled wrote through its own handle.
     data_file: File,
     work: VecDeque<Op>,
     /// How far the entries at the front of `work` have been written: entries, and parts of the next one.
     cursor: (usize, u32),
-    group: Group,
+    pub(super) group: Group,
     /// Writes since sled was last flushed.
     unflushed: usize,
     /// Up to where sled's log is on the device.
     synced_lsn: i64,
-    sweeps: VecDeque<Sweep>,
+    pub(super) sweeps: VecDeque<Sweep>,
     /// Chunks written of each unfinished snapshot.
     unfinished: HashMap<u64, u64>,
     meters: Meters,
 }
 
-/// Removal of what nothing refers to any more. A power cut may leave any part of it: opening starts it again.
-#[derive(Debug)]
-pub(super) enum Sweep {
-    /// Entries up to and with this index, ascending.
-    Log(u64),
-    /// Chunks of this snapshot, ascending.
-    Snapshot(u64),
-}
-
 /// What is being committed.
 #[derive(Default)]
-struct Group {
+pub(super) struct Group {
     bytes: usize,
-    writes: usize,
-    entries: usize,
+    pub writes: usize,
+    pub entries: usize,
     /// The tail's sequence number up to which entries are written.
     written_seq: u64,
     dones: VecDeque<(Done, Result<(), StorageError>)>,
@@ -302,7 +275,7 @@ impl Committer {
 
     /// Counts a write, and syncs when the group has become more than it looked like. Nobody is told anything by that: a
     /// power cut after it leaves a prefix of the writes, as any other does.
-    fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
+    pub(super) fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
         self.unflushed += 1 + (bytes >> 10);
         if self.unflushed < LOOK_EVERY {
             return Ok(());
@@ -333,36 +306,6 @@ impl Committer {
         state.snapshot.replace(finished).map(|replaced| replaced.id)
     }
 
-    /// Removes a bounded part of what is not needed, faster than this group added to it.
-    fn sweep_some(&mut self) -> Result<(), StorageError> {
-        let most = match self.group.writes {
-            0 => GROUP_ENTRIES,
-            _ => SWEEP_AT_LEAST.max(2 * self.group.entries),
-        };
-        let (mut removed, mut bytes) = (0, 0);
-        while let Some(sweep) = self.sweeps.front() {
-            let (tree, range) = match *sweep {
-                Sweep::Log(upto) => {
-                    (self.trees.log.clone(), entries::key(0, 0).to_vec()..entries::key(upto + 1, 0).to_vec())
-                }
-                Sweep::Snapshot(id) => {
-                    (self.trees.snap.clone(), chunk_key(id, 0).to_vec()..chunk_key(id + 1, 0).to_vec())
-                }
-            };
-            for item in tree.range(range) {
-                if removed >= most || bytes >= SWEEP_BYTES {
-                    return Ok(());
-                }
-                let (key, value) = item.map_err(|error| self.failed("read", error))?;
-                self.remove(&tree, &key)?;
-                self.count_write(value.len())?;
-                (removed, bytes) = (removed + 1, bytes + value.len());
-            }
-            self.sweeps.pop_front();
-        }
-        Ok(())
-    }
-
     fn write_chunk(&mut self, id: u64, number: u64, bytes: &[u8]) -> Result<(), StorageError> {
         let key = chunk_key(id, number);
         let value = record::seal(Kind::Chunk, &key, &ChunkV1 { payload: Raw(bytes) }, bytes.len());
@@ -391,11 +334,11 @@ impl Committer {
         tree.insert(key, value).map(drop).map_err(|error| self.failed("write", error))
     }
 
-    fn remove(&self, tree: &sled::Tree, key: &[u8]) -> Result<(), StorageError> {
+    pub(super) fn remove(&self, tree: &sled::Tree, key: &[u8]) -> Result<(), StorageError> {
         tree.remove(key).map(drop).map_err(|error| self.failed("write", error))
     }
 
-    fn failed(&self, action: &'static str, error: sled::Error) -> StorageError {
+    pub(super) fn failed(&self, action: &'static str, error: sled::Error) -> StorageError {
         self.shared.sled_error(action, error)
     }
 }

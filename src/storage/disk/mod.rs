@@ -1,10 +1,12 @@
 //! The store on a disk: opening and closing it, and the calls.
 
-pub(super) mod commit;
+mod commit;
 pub(crate) mod directory;
 pub(crate) mod entries;
+pub(super) mod layout;
 mod meters;
 mod reading;
+mod reclaim;
 mod recovery;
 pub(crate) mod state;
 mod tail;
@@ -23,8 +25,9 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
-use self::commit::{Committer, chunk_key};
+use self::commit::Committer;
 use self::directory::Directory;
+use self::layout::chunk_key;
 use self::recovery::Found;
 use self::state::{Op, State};
 use self::trees::Trees;
@@ -59,7 +62,7 @@ struct Handle {
 }
 
 /// What callers and the storage thread share.
-pub(super) struct Shared {
+struct Shared {
     pub state: Mutex<State>,
     /// The storage thread waits here.
     pub wake: Condvar,

@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-use super::commit::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, Sweep, VOTE};
 use super::directory::Directory;
 use super::entries::{Damage, Entries};
+use super::layout::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, VOTE};
+use super::reclaim::Sweep;
 use super::tail::Tail;
 use super::trees::Trees;
 use crate::storage::record::{

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::commit::IDENTITY;
 use super::directory::Directory;
+use super::layout::IDENTITY;
 use crate::storage::record::{self, IdentityV1, Kind};
 use crate::storage::{Identity, StorageError};
 

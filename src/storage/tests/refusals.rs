@@ -3,9 +3,9 @@
 use std::fs;
 
 use super::*;
-use crate::storage::disk::commit::{FLOOR, IDENTITY, VOTE, chunk_key};
 use crate::storage::disk::directory::Directory;
-use crate::storage::disk::entries as layout;
+use crate::storage::disk::entries;
+use crate::storage::disk::layout::{FLOOR, IDENTITY, VOTE, chunk_key};
 use crate::storage::disk::trees;
 
 /// A closed store with ten entries above a floor, a vote and a snapshot.
@@ -84,7 +84,7 @@ fn a_newer_format() {
     fs::write(dir.path().join("TENURE"), marker).unwrap();
 
     for (tree, key) in
-        [("meta", VOTE.to_vec()), ("log", layout::key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())]
+        [("meta", VOTE.to_vec()), ("log", entries::key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())]
     {
         meddle(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
@@ -141,14 +141,14 @@ fn a_first_start_that_was_cut_short_is_still_the_first() {
 #[test]
 fn a_gap_in_the_log() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(9, 0)).unwrap()));
+    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(9, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next one there is 10");
 }
 
 #[test]
 fn a_log_that_does_not_start_at_the_floor() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(6, 0)).unwrap()));
+    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(6, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next one there is 7");
     let dir = filled();
     meddle(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
@@ -158,14 +158,14 @@ fn a_log_that_does_not_start_at_the_floor() {
 #[test]
 fn a_missing_part_in_the_middle() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(15, 1)).unwrap()));
+    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(15, 1)).unwrap()));
     assert_damaged(dir.path(), "log entry 15 has part 2 where part 1 belongs");
 }
 
 #[test]
 fn an_unfinished_last_entry_is_dropped_instead() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(layout::key(15, 9)).unwrap()));
+    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(15, 9)).unwrap()));
     let storage = open(dir.path());
     assert_eq!(storage.recovered().last, Some(at(2, 14)));
     wait(|done| storage.append(entries(3, 15..16, 20), done)).unwrap();
@@ -176,7 +176,7 @@ fn an_unfinished_last_entry_is_dropped_instead() {
 #[test]
 fn a_flipped_bit_in_any_tree() {
     for (tree, key, what) in [
-        ("log", layout::key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
+        ("log", entries::key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
         ("meta", VOTE.to_vec(), "the record \"vote\" is a record with crc32 "),
         ("meta", IDENTITY.to_vec(), "the record \"identity\" is a record with crc32 "),
         ("snap", chunk_key(1, 1).to_vec(), "chunk 1 of snapshot 1 is a record with crc32 "),
@@ -195,7 +195,7 @@ fn a_flipped_bit_in_any_tree() {
 #[test]
 fn a_torn_record() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.insert(layout::key(9, 0), vec![1, 5, 3]).unwrap()));
+    meddle(dir.path(), "log", |log| drop(log.insert(entries::key(9, 0), vec![1, 5, 3]).unwrap()));
     assert_damaged(dir.path(), "log entry 9 is a torn record of 3 bytes");
 }
 
@@ -203,8 +203,8 @@ fn a_torn_record() {
 fn a_record_under_the_wrong_key() {
     let dir = filled();
     meddle(dir.path(), "log", |log| {
-        let ninth = log.get(layout::key(9, 0)).unwrap().unwrap();
-        log.insert(layout::key(10, 0), ninth).unwrap();
+        let ninth = log.get(entries::key(9, 0)).unwrap().unwrap();
+        log.insert(entries::key(10, 0), ninth).unwrap();
     });
     let text = refusal(dir.path()).to_string();
     assert!(text.contains("is damaged: log entry 10 is a record with crc32 "), "{text}");

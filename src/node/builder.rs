@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use tokio::net::TcpListener;
 
 use super::Node;
-use super::start::{NodeConfig, StartError};
 use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::node::lifecycle::assemble::{NodeConfig, StartError};
 use crate::types::NodeId;
 
 /// The settings of a node that is to start. See [`Node::builder`].

@@ -17,8 +17,8 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, counter, gauge};
 
 use super::Inner;
-use super::queue::Class;
 use crate::lease::{Change, Transition};
+use crate::node::request::queue::Class;
 use crate::peer::Transport;
 use crate::storage::Storage;
 

@@ -7,30 +7,18 @@
 //! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter, and keeps
 //! nothing in statics: several nodes can run in one process.
 
-mod batch;
 mod builder;
 mod contact;
-mod ending;
-mod form;
 mod health;
-mod join;
 mod lead;
-mod leader;
-mod local_waits;
-mod look_up;
+mod lifecycle;
+mod membership;
 mod meters;
-mod promise;
-mod proposer;
-mod queue;
-mod request;
-pub(crate) mod route;
-mod start;
+pub(crate) mod request;
 mod status;
-mod tasks;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
 mod timekeeper;
-mod waiting;
 mod watch;
 
 use std::sync::atomic::AtomicBool;
@@ -49,25 +37,25 @@ use crate::types::NodeId;
 pub use crate::service::Local;
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
+pub use lifecycle::assemble::StartError;
 #[cfg(feature = "testing")]
-pub(crate) use join::Acquaintances;
+pub(crate) use lifecycle::assemble::{NodeConfig, Parts};
 #[cfg(feature = "testing")]
-pub(crate) use look_up::look_up;
+pub use lifecycle::promise::exchange as exchange_promise;
 #[cfg(feature = "testing")]
-pub use promise::exchange as exchange_promise;
+pub(crate) use membership::join::Acquaintances;
+#[cfg(feature = "testing")]
+pub(crate) use request::read::look_up;
+pub use request::route::Forward;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
-pub use route::Forward;
-pub use start::StartError;
-#[cfg(feature = "testing")]
-pub(crate) use start::{NodeConfig, Parts};
 pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use contact::Contact;
 use lead::LeadClock;
-use local_waits::LocalWaits;
-use proposer::Proposer;
-use waiting::Waiting;
+use request::local_waits::LocalWaits;
+use request::propose::Proposer;
+use request::wait::Waiting;
 use watch::History;
 
 /// A running node. Clones are the same node.

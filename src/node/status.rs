@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::request::{Answer, Request};
-use super::route::Forward;
 use super::{Inner, Node};
+use crate::node::request::route::Forward;
+use crate::node::request::{Answer, Request};
 use crate::peer::Transport;
 use crate::raft::MemberState;
 use crate::storage::Storage;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::proposer::NoOutcome;
 use super::{Answer, Forward, Local, Query, Request};
 use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::Acquire;
 use crate::node::Consistency;
+use crate::node::request::propose::NoOutcome;
 use crate::testing::{Cluster, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::join::Acquaintances;
 use super::lead::{Lead, LeadClock};
-use super::proposer::Proposer;
 use crate::lease::{Command, Limits};
+use crate::node::membership::join::Acquaintances;
+use crate::node::request::propose::Proposer;
 use crate::raft::{Progress, RaftHandle};
 use crate::storage::Storage;
 use crate::time;

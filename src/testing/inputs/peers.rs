@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::route::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Passed};
+use crate::node::request::route::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Passed};
 use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};

@@ -10,7 +10,7 @@ use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine,
 
 /// What becomes of a wait.
 #[derive(Clone, Debug)]
-pub(super) enum Wake {
+pub(in crate::node) enum Wake {
     Granted(Box<Lease>),
     /// Granted, and revoked by the very same entry.
     Ended(Lost),
@@ -18,7 +18,7 @@ pub(super) enum Wake {
 }
 
 /// Everybody who waits here.
-pub(super) struct Waiting {
+pub(in crate::node) struct Waiting {
     waiting: Mutex<Waiters>,
     /// Waiters whose requests have all gone away before they were answered.
     gone: mpsc::UnboundedSender<WaiterId>,
@@ -31,7 +31,7 @@ struct Waiters {
 }
 
 /// One request's wait. Dropped before it was woken, it gives the place up, unless another request holds it too.
-pub(super) struct Seat {
+pub(in crate::node) struct Seat {
     waiting: Arc<Waiting>,
     id: WaiterId,
     seat: u64,

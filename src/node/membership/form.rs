@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Inner, NodeFailure};
 use crate::config::MemberConfig;
+use crate::node::{Inner, NodeFailure};
 use crate::peer::{Lane, Transport};
 use crate::raft::{Call, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
@@ -39,7 +39,7 @@ struct Answers {
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Forms the cluster if that is this node's part. Returns when it is formed, or when another node has data: then this
     /// node's disk was lost, and what the other one has stays the cluster.
-    pub(super) async fn form(self: Arc<Self>, members: Vec<MemberConfig>) {
+    pub(in crate::node) async fn form(self: Arc<Self>, members: Vec<MemberConfig>) {
         if members.iter().map(|member| member.id).min() != Some(self.id) {
             return;
         }

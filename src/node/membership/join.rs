@@ -16,8 +16,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Inner, NodeFailure};
 use crate::config::MemberConfig;
+use crate::node::{Inner, NodeFailure};
 use crate::peer::{CallError, Incarnations, Lane, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};
 use crate::storage::Storage;
@@ -53,7 +53,7 @@ impl Acquaintances {
     }
 
     /// Writes down, as the leader of `term`, whom this node met.
-    pub(super) async fn write_down<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
+    pub(in crate::node) async fn write_down<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
         for new in self.unwritten(raft.replica()) {
             // Lost with the lead, it is written by the next leader.
             let _ = raft.propose(term, Proposal::joined(new)).await;
@@ -95,7 +95,12 @@ impl Incarnations for Acquaintances {
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Runs until every member has joined: a leader writes down whom it met; a node that has not joined asks its peers
     /// whether they will have it, and fails if one says that its disk is not the one it joined with.
-    pub(super) async fn join(self: Arc<Self>, known: Arc<Acquaintances>, incarnation: u64, peers: Vec<MemberConfig>) {
+    pub(in crate::node) async fn join(
+        self: Arc<Self>,
+        known: Arc<Acquaintances>,
+        incarnation: u64,
+        peers: Vec<MemberConfig>,
+    ) {
         let mut leads = self.clock.changes();
         loop {
             let joined = self.raft.replica().read(|state| state.joined.clone());
@@ -127,7 +132,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// The node cannot go on, and says why. The first reason stays.
-    pub(super) fn fail(&self, why: NodeFailure) {
+    pub(in crate::node) fn fail(&self, why: NodeFailure) {
         tracing::error!(%why, "this node cannot go on");
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
@@ -138,7 +143,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 }
 
 /// Presents this node to each of its peers. Tells if one of them refuses it for its disk.
-pub(super) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
+pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
     for peer in peers.iter().filter(|peer| peer.id != own) {
         let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), ASK_TIMEOUT).await;
         if let Err(CallError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked

@@ -22,7 +22,7 @@ pub fn exchange(files: &dyn Files, now: Duration) -> io::Result<Duration> {
 }
 
 /// Notes that only promises of this length can be in force: those of the last life are over.
-pub(super) fn renew(files: &dyn Files, now: Duration) -> io::Result<()> {
+pub(in crate::node) fn renew(files: &dyn Files, now: Duration) -> io::Result<()> {
     if read(files)? == Some(now) { Ok(()) } else { write(files, now) }
 }
 

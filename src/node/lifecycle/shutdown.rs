@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::{Forward, Inner, Node, Request};
 use crate::lease::Command;
+use crate::node::{Forward, Inner, Node, Request};
 use crate::peer::Transport;
 use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_millis(50);
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a node needs to be ended.
-pub(super) struct Life<S: Storage> {
+pub(in crate::node) struct Life<S: Storage> {
     /// Ends the node when it is dropped.
     pub owner: DropGuard,
     pub stop: CancellationToken,
@@ -132,7 +132,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// nodes are shut down at about the same time, what their programs release then is still committed and confirmed.
     ///
     /// All handles of this node are of a node that has ended then: their requests are refused as
-    /// [`ShuttingDown`](super::RequestError::ShuttingDown), and their watches end. Given up half way, it leaves a node
+    /// [`ShuttingDown`](crate::node::RequestError::ShuttingDown), and their watches end. Given up half way, it leaves a node
     /// that refuses requests and ends when its last handle is dropped.
     pub async fn shutdown(&self) {
         let inner = &self.inner;

@@ -6,17 +6,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
-use super::Inner;
-use super::join::Acquaintances;
-use super::meters::Transitions;
-use super::proposer::{self, waiter_weight};
-use super::start::NodeConfig;
-use super::timekeeper::Timekeeper;
-use super::waiting::Waiting;
-use super::watch::History;
 #[cfg(feature = "testing")]
 use crate::lease::Batch;
 use crate::lease::{Command, Effects, Machine, WaiterId};
+use crate::node::Inner;
+use crate::node::lifecycle::assemble::NodeConfig;
+use crate::node::membership::join::Acquaintances;
+use crate::node::meters::Transitions;
+use crate::node::request::propose::{self, waiter_weight};
+use crate::node::request::wait::Waiting;
+use crate::node::timekeeper::Timekeeper;
+use crate::node::watch::History;
 use crate::peer::Transport;
 use crate::raft::Observer;
 use crate::storage::Storage;
@@ -30,15 +30,15 @@ const KEEP_WAITING_BYTES: usize = 32 << 10;
 const LEAVE_AT_ONCE: usize = 1_024;
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(super) fn begin(
+    pub(in crate::node) fn begin(
         self: &Arc<Self>,
         config: &NodeConfig,
-        jobs: proposer::Jobs,
+        jobs: propose::Jobs,
         left: mpsc::UnboundedReceiver<WaiterId>,
         known: Arc<Acquaintances>,
     ) {
         let stop = self.stop.clone();
-        let run = proposer::run(jobs, self.raft.clone(), self.clock.clone(), config.lease.limits, stop.clone());
+        let run = propose::run(jobs, self.raft.clone(), self.clock.clone(), config.lease.limits, stop.clone());
         self.tasks.spawn(kept(run));
         let timekeeper = Timekeeper {
             node: self.id,
@@ -58,7 +58,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Runs until the node stops.
-    pub(super) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+    pub(in crate::node) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(kept(async move {
             tokio::select! {
@@ -97,7 +97,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 }
 
 /// Those who are told of every applied entry.
-pub(super) struct Observers {
+pub(in crate::node) struct Observers {
     pub waiting: Arc<Waiting>,
     pub history: Arc<History>,
     pub transitions: Transitions,

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use super::contact::Contact;
-use super::ending::Life;
-use super::join::{self, Acquaintances};
-use super::lead::LeadClock;
-use super::meters::Transitions;
-use super::promise;
-use super::proposer::Proposer;
-use super::route::Forwarding;
-use super::tasks::Observers;
-use super::waiting::Waiting;
-use super::watch::History;
-use super::{Inner, Node, Timeouts};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::node::contact::Contact;
+use crate::node::lead::LeadClock;
+use crate::node::lifecycle::promise;
+use crate::node::lifecycle::shutdown::Life;
+use crate::node::lifecycle::tasks::Observers;
+use crate::node::membership::join::{self, Acquaintances};
+use crate::node::meters::Transitions;
+use crate::node::request::propose::Proposer;
+use crate::node::request::route::Forwarding;
+use crate::node::request::wait::Waiting;
+use crate::node::watch::History;
+use crate::node::{Inner, Node, Timeouts};
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, RaftService, Replica, Safeguards, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
@@ -72,7 +72,7 @@ impl Node {
     ///
     /// On every start but the first it first keeps still for one leadership lease. A start that fails, or is given up,
     /// leaves nothing behind; one that fails says so when that is done.
-    pub(super) async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
+    pub(in crate::node) async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
         let identity = storage::Identity { cluster: config.cluster.clone(), node: config.id };
         let dir = config.data.clone();
         let opened = tokio::task::spawn_blocking(move || SledStorage::open_or_create(dir, identity)).await;

@@ -27,7 +27,7 @@ const MAX_WAIT: Duration = Duration::from_millis(800);
 
 /// Which line a command waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(in crate::node) enum Class {
     Urgent,
     Ordinary,
 }
@@ -49,14 +49,14 @@ impl Class {
 
 /// Why a command is not taken. Certainly not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(in crate::node) enum Full {
     /// It would have to wait for too long.
     TooSlow,
     /// As many wait as may, or as many bytes.
     TooMany,
 }
 
-pub(super) struct Queue<J> {
+pub(in crate::node) struct Queue<J> {
     urgent: Line<J>,
     ordinary: Line<J>,
     pace: Pace,
@@ -67,7 +67,7 @@ pub(super) struct Queue<J> {
 }
 
 /// A command that waits, or has waited.
-pub(super) struct Waiting<J> {
+pub(in crate::node) struct Waiting<J> {
     pub class: Class,
     pub since: Instant,
     pub weight: usize,

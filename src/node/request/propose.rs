@@ -10,10 +10,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lead::LeadClock;
-use super::queue::{Class, Full, Queue, Waiting};
-use super::request::RequestError;
 use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
+use crate::node::lead::LeadClock;
+use crate::node::request::RequestError;
+use crate::node::request::queue::{Class, Full, Queue, Waiting};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, ProposeError, RaftHandle};
 use crate::storage::{Position, Storage};
 use crate::types::Metadata;
@@ -21,11 +21,11 @@ use crate::types::Metadata;
 /// Entries on their way at once. Two keep the disk and the network busy; more would only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
 /// Largest command, in bytes as estimated by [`weight`].
-pub(super) const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES / 2;
+pub(in crate::node) const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES / 2;
 
 /// Why a command has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoOutcome {
+pub(in crate::node) enum NoOutcome {
     /// Certainly not done: this node does not lead (any more, or yet).
     NotLeader,
     /// It has a place in the queue, which stays, and this node does not lead any more: it may be granted yet.
@@ -43,17 +43,17 @@ struct Job {
 
 /// An outcome and the entry it came with.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Answered {
+pub(in crate::node) struct Answered {
     pub outcome: Outcome,
     pub position: Position,
 }
 
 /// Where commands are handed in.
 #[derive(Clone)]
-pub(super) struct Proposer(Arc<Shared>);
+pub(in crate::node) struct Proposer(Arc<Shared>);
 
 /// The task's end of it. Once it is dropped nothing is taken any more.
-pub(super) struct Jobs(Arc<Shared>);
+pub(in crate::node) struct Jobs(Arc<Shared>);
 
 struct Shared {
     /// `None` once the task has ended.
@@ -156,7 +156,7 @@ impl Drop for Jobs {
 
 /// Runs until `stop`; whatever is still waiting then is answered as certainly not done. While the state has limits
 /// other than `limits`, every entry begins with a command that sets these: claims of this term meet no others.
-pub(super) async fn run<S: Storage>(
+pub(in crate::node) async fn run<S: Storage>(
     jobs: Jobs,
     raft: Arc<RaftHandle<S>>,
     clock: LeadClock,
@@ -284,11 +284,11 @@ fn metadata_weight(metadata: &Metadata) -> usize {
     metadata.iter().map(|(key, value)| key.len() + value.len() + 10).sum()
 }
 
-pub(super) fn renewal_weight(renewal: &crate::lease::Renewal) -> usize {
+pub(in crate::node) fn renewal_weight(renewal: &crate::lease::Renewal) -> usize {
     renewal.name.as_str().len() + 32
 }
 
-pub(super) fn waiter_weight(waiter: &crate::lease::WaiterId) -> usize {
+pub(in crate::node) fn waiter_weight(waiter: &crate::lease::WaiterId) -> usize {
     waiter.name.as_str().len() + waiter.holder.as_str().len() + 8
 }
 

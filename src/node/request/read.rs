@@ -1,7 +1,7 @@
 //! What a read finds in the lease machine, cut to what one answer may have.
 
-use super::request::{Answer, Query};
 use crate::lease::{Machine, SHOWN};
+use crate::node::request::{Answer, Query};
 
 pub(crate) fn look_up(machine: &Machine, query: Query) -> Answer {
     match query {

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::Inner;
-use super::proposer::NoOutcome;
-use super::queue::Class;
-use super::request::{Answer, Consistency, Request, RequestError, Response};
 use crate::lease::{Command, Outcome};
+use crate::node::Inner;
+use crate::node::request::propose::NoOutcome;
+use crate::node::request::queue::Class;
+use crate::node::request::{Answer, Consistency, Request, RequestError, Response};
 use crate::peer::{CallError, Lane, Transport};
 use crate::raft::{Call, Forwarded, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
@@ -45,7 +45,11 @@ pub(crate) enum Passed {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(super) async fn route(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, RequestError> {
+    pub(in crate::node) async fn route(
+        self: &Arc<Self>,
+        request: Request,
+        forward: Forward,
+    ) -> Result<Response, RequestError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }
@@ -95,7 +99,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// One try, wherever the leader is now.
-    pub(super) async fn attempt(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, NoOutcome> {
+    pub(in crate::node) async fn attempt(
+        self: &Arc<Self>,
+        request: Request,
+        forward: Forward,
+    ) -> Result<Response, NoOutcome> {
         match self.raft.leadership().leader {
             Some(leader) if leader == self.id => self.lead(request).await,
             Some(leader) => {
@@ -160,7 +168,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Carries out what another node passed on. A wait ends with that node: without it, no request waits any more.
-    pub(super) async fn lead_for(self: &Arc<Self>, from: NodeId, request: Request) -> Result<Response, NoOutcome> {
+    pub(in crate::node) async fn lead_for(
+        self: &Arc<Self>,
+        from: NodeId,
+        request: Request,
+    ) -> Result<Response, NoOutcome> {
         let waits = !request.wait().is_zero();
         tokio::select! {
             done = self.lead(request) => done,
@@ -170,7 +182,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// How old this node's memory can be, in milliseconds: since it heard from a leader or, on a leader, since it sent
     /// what a majority last acknowledged.
-    pub(super) fn stale_ms(&self) -> Option<u64> {
+    pub(in crate::node) fn stale_ms(&self) -> Option<u64> {
         self.raft.quorum_age().map_or_else(|| self.contact.elapsed_ms(), |age| Some(age.as_millis() as u64))
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
-use super::lead::Lead;
-use super::look_up::look_up;
-use super::proposer::{Answered, NoOutcome};
-use super::request::{Answer, Consistency, Query, Request, Response, Served};
-use super::waiting::{Seat, Wake};
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
+use crate::node::Inner;
+use crate::node::lead::Lead;
+use crate::node::request::propose::{Answered, NoOutcome};
+use crate::node::request::read::look_up;
+use crate::node::request::wait::{Seat, Wake};
+use crate::node::request::{Answer, Consistency, Query, Request, Response, Served};
 use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
@@ -19,7 +19,7 @@ const WAIT_SLACK: Duration = Duration::from_secs(5);
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Carries a request out if this node leads. `NotLeader` means: certainly not done.
-    pub(super) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, NoOutcome> {
+    pub(in crate::node) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, NoOutcome> {
         let lead = self.clock.lead().ok_or(NoOutcome::NotLeader)?;
         let answer = match request {
             Request::Acquire(acquire) => self.acquire(&lead, acquire).await?,
@@ -31,7 +31,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         Ok(Response { answer, served: self.served() })
     }
 
-    pub(super) async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
+    pub(in crate::node) async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
         let proposed = tokio::time::timeout(self.timeouts.request, self.proposer.propose(command)).await;
         proposed
             .unwrap_or_else(|_| Err(NoOutcome::Unknown(format!("not committed within {:?}", self.timeouts.request))))
@@ -107,7 +107,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         Ok(self.read_memory(query, None))
     }
 
-    pub(super) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {
+    pub(in crate::node) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {
         let (answer, mut served) =
             self.raft.replica().read(|state| (look_up(&state.machine, query), self.served_by(state)));
         served.stale_ms = stale_ms;

@@ -2,10 +2,19 @@
 //! peer connection to the leader. They travel between nodes of different builds: fields of a variant are frozen, and
 //! a new variant goes at the end.
 
+mod batch;
+mod execute;
+pub(in crate::node) mod local_waits;
+pub(in crate::node) mod propose;
+pub(in crate::node) mod queue;
+pub(in crate::node) mod read;
+pub(crate) mod route;
+pub(in crate::node) mod wait;
+
 use serde::{Deserialize, Serialize};
 
-use super::status::Member;
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
+use crate::node::status::Member;
 use crate::types::{ClusterMs, HolderId, LeaseName, NodeId};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

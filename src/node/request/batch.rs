@@ -2,17 +2,17 @@
 
 use futures_util::future::join_all;
 
-use super::Inner;
-use super::proposer::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
-use super::request::Answer;
 use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
+use crate::node::Inner;
+use crate::node::request::Answer;
+use crate::node::request::propose::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::{HolderId, Metadata};
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Proposes the renewals in parts, so that no log entry grows beyond what the store takes at once.
-    pub(super) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, NoOutcome> {
+    pub(in crate::node) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, NoOutcome> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
             self.propose(command)
@@ -138,7 +138,7 @@ mod cluster_tests {
     /// Leaves room for one urgent command in the leader's queue: entries do not commit, and commands pile up.
     async fn fill_queue(node: &TestNode) {
         let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
-        let class = crate::node::queue::Class::Urgent;
+        let class = crate::node::request::queue::Class::Urgent;
         while node.inner.proposer.waiting(class) < ALMOST_ALL {
             for _ in node.inner.proposer.waiting(class)..ALMOST_ALL {
                 let (proposer, waiters) = (node.inner.proposer.clone(), vec![waiter.clone()]);

@@ -8,12 +8,12 @@ mod bulk;
 mod cluster;
 mod contended;
 mod crowd;
+mod expiry;
 mod failover;
 mod fsync;
 mod holder;
 mod http;
 mod idle;
-mod lapse;
 mod load;
 mod pairs;
 mod reads;
@@ -58,8 +58,8 @@ async fn main() {
         print(holder::questions(&cluster).await);
         print(holder::keeping(&cluster, 10_000, Duration::from_secs(20)).await);
     }
-    if wanted("lapse") {
-        print(lapse::run(&cluster, 200).await);
+    if wanted("expiry") {
+        print(expiry::run(&cluster, 200).await);
     }
     if wanted("idle") {
         print(idle::run(&cluster, MEASURE).await);

@@ -15,13 +15,13 @@ use seedable::draw;
 pub use seedable::{Seeded, seed};
 
 /// This thread's generator, whichever thread that is when something is drawn.
-pub struct Chance;
+pub struct ProcessRng;
 
-pub(crate) fn chance() -> Chance {
-    Chance
+pub(crate) fn rng() -> ProcessRng {
+    ProcessRng
 }
 
-impl TryRng for Chance {
+impl TryRng for ProcessRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -86,11 +86,11 @@ mod seedable {
     mod tests {
         use rand::RngExt;
 
-        use super::super::chance;
+        use super::super::rng;
         use super::*;
 
         fn drawn() -> [u64; 4] {
-            std::array::from_fn(|_| chance().random())
+            std::array::from_fn(|_| rng().random())
         }
 
         #[test]

@@ -125,7 +125,7 @@ async fn replicas_agree_though_settings_differ() {
     for to in [1, 3, 2, 1] {
         let leader = cluster.leader().await;
         if leader != to {
-            cluster.node(leader).hand_leadership_to(to).await.expect("handed on");
+            cluster.node(leader).transfer_leadership_to(to).await.expect("handed on");
             cluster.leader().await;
         }
         lead(cluster.node(to), limits(to).max_waiters).await;

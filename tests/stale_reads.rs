@@ -9,7 +9,7 @@ use tenure::clock::Clock;
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Command, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request};
-use tenure::testing::{Cluster, Cut, ForNode, Pace, Safeguards, Setup, SuspendedClock, TestNode, TokioClock};
+use tenure::testing::{Cluster, Cut, ForNode, NodeTime, Safeguards, Setup, SuspendedClock, TestNode, TokioClock};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 use tokio::task::JoinSet;
 
@@ -137,7 +137,7 @@ async fn without_the_quarantine_a_restarted_follower_makes_reads_stale() {
 #[tokio::test(start_paused = true)]
 async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
     let (long, short) = (RaftTimings::wan(), RaftTimings::lan());
-    let pace = Pace::new(tokio::time::Instant::now(), 1.0 + long.drift_permille as f64 / 1000.0);
+    let pace = NodeTime::new(tokio::time::Instant::now(), 1.0 + long.drift_permille as f64 / 1000.0);
     let setup = Setup { timings: long, paces: [(1, pace)].into(), ..Setup::default() };
     let mut cluster = Cluster::start_with(1, setup).await;
     cluster.leader().await;
@@ -164,7 +164,7 @@ async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
     cluster.board.cut(second, leader);
     cluster.board.delay(second, third, Duration::from_millis(10 + 10 * schedule));
     let old = cluster.node(leader).clone();
-    let handing = tokio::spawn(async move { old.hand_leadership_to(second).await });
+    let handing = tokio::spawn(async move { old.transfer_leadership_to(second).await });
     tokio::time::sleep(Duration::from_millis(3)).await;
     cluster.crash(leader).await;
     handing.abort();
@@ -203,7 +203,7 @@ async fn a_leader_restored_without_an_election_makes_reads_stale() {
 /// and write. Then it goes on, cut off. Whether a read there told the past.
 async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
     let began = tokio::time::Instant::now();
-    let paces: BTreeMap<NodeId, Pace> = (1..=3).map(|id| (id, Pace::new(began, 1.0))).collect();
+    let paces: BTreeMap<NodeId, NodeTime> = (1..=3).map(|id| (id, NodeTime::new(began, 1.0))).collect();
     let machines = paces.clone();
     let clock: ForNode<dyn Clock> = Arc::new(move |id| {
         if counts_suspend { Arc::new(SuspendedClock::new(machines[&id].clone())) } else { Arc::new(TokioClock::new()) }
@@ -242,12 +242,12 @@ async fn late_transfer(schedule: u64, overlapping: bool) -> bool {
     cluster.board.cut(second, leader);
     cluster.board.delay(leader, second, Duration::from_millis(30 + 2 * schedule));
     let old = cluster.node(leader).clone();
-    let hand_on = |timeout| {
+    let transfer_leadership = |timeout| {
         let old = old.clone();
-        tokio::spawn(async move { old.hand_leadership_within(second, timeout).await })
+        tokio::spawn(async move { old.transfer_leadership_within(second, timeout).await })
     };
-    let earlier = overlapping.then(|| hand_on(Duration::from_secs(60)));
-    let given_up = hand_on(Duration::from_millis(10));
+    let earlier = overlapping.then(|| transfer_leadership(Duration::from_secs(60)));
+    let given_up = transfer_leadership(Duration::from_millis(10));
     tokio::time::sleep(Duration::from_millis(20)).await;
     let stale = overtake_and_read(&cluster, &[second], leader).await;
     earlier.into_iter().chain([given_up]).for_each(|task| task.abort());

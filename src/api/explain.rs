@@ -15,7 +15,7 @@ pub struct Explanation {
     pub holders: u32,
     /// The present holders in the order of their tokens: at most 1,000 of them and about 1 MiB.
     pub held: Vec<Lease>,
-    /// Nobody gets it for this long, after a lapse or a revoke. `null`: there is no such delay.
+    /// Nobody gets it for this long, after an expiry or a revoke. `null`: there is no such delay.
     pub lock_delay_left_ms: Option<u64>,
     /// Who gets it next.
     pub next: Option<Waiter>,

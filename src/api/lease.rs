@@ -23,7 +23,7 @@ pub struct Lease {
     pub index: u64,
     /// `null`: infinite.
     pub ttl_ms: Option<u64>,
-    /// A hint, never below 0. A lease that is due reads as held until its lapse is committed. `null`: infinite or ended.
+    /// A hint, never below 0. A lease that is due reads as held until its expiry is committed. `null`: infinite or ended.
     pub expires_in_ms: Option<u64>,
     pub state: LeaseState,
     #[schema(value_type = String, format = DateTime)]

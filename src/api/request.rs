@@ -22,7 +22,7 @@ pub struct Acquire {
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub wait_ms: Option<u64>,
-    /// After a lapse or a revoke of this grant nobody gets the lease for this long. Absent: 0.
+    /// After an expiry or a revoke of this grant nobody gets the lease for this long. Absent: 0.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub lock_delay_ms: Option<u64>,

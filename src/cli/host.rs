@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::open_files;
 use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
-use crate::http::{self, NodeSlot, RenderMetrics, Settings};
+use crate::http::{self, NodeRef, RenderMetrics, Settings};
 use crate::node::Node;
 
 /// A node that was asked to stop has stopped after this long, one way or the other.
@@ -46,7 +46,7 @@ impl Host {
         metrics: Option<RenderMetrics>,
     ) -> Result<Host, Failure> {
         let http_listener = listen(&entry.http, entry.id).await?;
-        let slot = NodeSlot::empty();
+        let slot = NodeRef::empty();
         let max_connections = open_files::connections(config.http.max_connections, nodes);
         let limits = HttpLimits { max_connections, ..config.http };
         let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
@@ -67,7 +67,7 @@ impl Host {
 }
 
 impl Http {
-    fn start(listener: TcpListener, slot: NodeSlot, settings: Settings) -> anyhow::Result<Http> {
+    fn start(listener: TcpListener, slot: NodeRef, settings: Settings) -> anyhow::Result<Http> {
         let runtime = runtime::Builder::new_multi_thread().thread_name("http").enable_all().build()?;
         let stop = CancellationToken::new();
         let listener = {

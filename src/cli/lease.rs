@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::failure::Failure;
 use super::output::{self, Format};
-use super::{ClientArguments, duration, note};
+use super::{ClientArguments, duration, metadata};
 use crate::api::{self, Event, EventId, Lease, TtlMs};
 use crate::client::{CallError, ListQuery};
 use crate::token::FencingToken;
@@ -102,14 +102,14 @@ pub struct Acquire {
     /// Wait for at most this long when it is held
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     wait: Option<Duration>,
-    /// After a lapse or a revoke nobody gets it for this long
+    /// After an expiry or a revoke nobody gets it for this long
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     lock_delay: Option<Duration>,
     /// How many may hold it at once
     #[arg(long)]
     limit: Option<u32>,
     /// A note for whoever looks at the lease; can be given several times
-    #[arg(long = "meta", value_parser = note::read, value_name = "KEY=VALUE")]
+    #[arg(long = "meta", value_parser = metadata::read, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     client: ClientArguments,
@@ -220,7 +220,7 @@ fn show_held(what: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
         return output::json(lease);
     }
     let left = match lease.expires_in_ms {
-        Some(left) => format!("lapses in {} unless renewed", duration::show(left)),
+        Some(left) => format!("expires in {} unless renewed", duration::show(left)),
         None => "until it is released".to_owned(),
     };
     eprintln!("{what}: {} by {}, {left}", lease.name, lease.holder);

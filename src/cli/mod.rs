@@ -24,7 +24,7 @@ mod elect;
 mod failure;
 mod host;
 mod lease;
-pub(crate) mod note;
+pub(crate) mod metadata;
 mod open_files;
 mod output;
 #[cfg(target_os = "linux")]

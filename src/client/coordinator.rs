@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use super::{CallError, Patience};
+use super::{CallError, RetryBudget};
 use crate::api::{
     Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
@@ -18,25 +18,25 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Sen
 /// comes back is what is known after that. Dropping a future gives the request up, and leaves its outcome unknown.
 pub trait Coordinator: Send + Sync + 'static {
     /// Claims a lease. Unknown if any attempt's answer was lost and no later one was a grant.
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, Lease>;
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease>;
 
     /// Keeps many leases of one holder. One result each, in the order asked.
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed>;
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed>;
 
     /// Gives a lease back. Unknown if any attempt's answer was lost and no later one says that it released.
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released>;
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released>;
 
     /// Gives a lease to a waiter. Sent once.
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease>;
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease>;
 
     /// Replaces the metadata of a held lease. Sent again when the answer is lost.
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease>;
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease>;
 
     /// How a holder stands with a lease, by the committed state.
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation>;
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation>;
 
     /// Every lease that is held and whose name starts with `prefix`, in the order of names, one for each holder.
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<Lease>>;
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>>;
 
     /// Transitions of leases whose names start with `prefix`, from now on or after a place in the stream.
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events>;

@@ -6,7 +6,7 @@ use rand::RngExt;
 use tokio_util::sync::CancellationToken;
 
 use super::Loss;
-use crate::rng::chance;
+use crate::rng::rng;
 use crate::token::FencingToken;
 
 /// How often the cluster is asked whether an infinite lease is still held.
@@ -159,7 +159,7 @@ fn deadline(ttl: Duration, sent: Duration, drift_permille: u32) -> Duration {
 
 /// A third of the ttl after the last one was sent, give or take a tenth, so that holders do not renew in step.
 fn next_renewal(ttl: Option<Duration>, sent: Duration) -> Duration {
-    sent + (ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3)).mul_f64(chance().random_range(0.9..1.1))
+    sent + (ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3)).mul_f64(rng().random_range(0.9..1.1))
 }
 
 #[cfg(test)]

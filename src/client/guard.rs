@@ -7,7 +7,7 @@ use std::task::Poll;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::Order;
+use super::shared::KeeperCommand;
 use super::{CallError, HoldState, Lease, Loss};
 use crate::token::FencingToken;
 
@@ -15,7 +15,7 @@ use crate::token::FencingToken;
 /// [`is_held`](Lease::is_held), or do the work in [`while_held`](LeaseGuard::while_held).
 ///
 /// [`release`](LeaseGuard::release) it. Dropping it only asks for a release: it waits for nothing, works outside a
-/// runtime, and what is not released lapses.
+/// runtime, and what is not released expires.
 #[must_use = "dropping it gives the lease back"]
 #[derive(Debug)]
 pub struct LeaseGuard {
@@ -104,8 +104,8 @@ impl LeaseGuard {
 
     /// The work has ended: if only this side says that the lease is over, others need not wait for its end.
     fn give_back(&self) {
-        if self.lease.hold.leftover() == Some(self.token) {
-            let order = Order::GiveBack { hold: self.lease.hold.clone(), token: self.token };
+        if self.lease.hold.unreleased_token() == Some(self.token) {
+            let order = KeeperCommand::GiveBack { hold: self.lease.hold.clone(), token: self.token };
             self.lease.owner.shared.order(order);
         }
     }
@@ -127,7 +127,7 @@ impl Drop for LeaseGuard {
         // Taken when it was released.
         let Some(permit) = self.take_permit() else { return };
         if self.is_current() {
-            let order = Order::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
+            let order = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
             self.lease.owner.shared.order(order);
         } else {
             self.give_back();

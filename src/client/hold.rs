@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::grant::{Grant, Signals, Step};
-use super::listeners::{Listeners, Notices, What};
-use super::meters;
+use super::listeners::{Listeners, Notice, Notices};
+use super::metrics;
 use super::{HoldState, LeaseOptions, Loss};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
@@ -47,7 +47,7 @@ struct Record {
     /// A claim may have been granted without anybody here knowing.
     in_doubt: bool,
     /// A grant that is lost by this side's clock alone, or whose release failed: the cluster may still count it as held.
-    leftover: Option<FencingToken>,
+    unreleased_token: Option<FencingToken>,
     listeners: Listeners,
 }
 
@@ -82,7 +82,7 @@ impl Hold {
                 options,
                 grant: None,
                 in_doubt: false,
-                leftover: None,
+                unreleased_token: None,
                 listeners: Listeners::default(),
             }),
             notices,
@@ -145,22 +145,22 @@ impl Hold {
         }
     }
 
-    pub fn set_doubt(&self, in_doubt: bool) {
+    pub fn set_ambiguous(&self, in_doubt: bool) {
         self.record().in_doubt = in_doubt;
     }
 
-    pub fn is_in_doubt(&self) -> bool {
+    pub fn is_ambiguous(&self) -> bool {
         self.record().in_doubt
     }
 
     /// What the cluster may still count as held, though it is lost here.
-    pub fn leftover(&self) -> Option<FencingToken> {
-        self.record().leftover
+    pub fn unreleased_token(&self) -> Option<FencingToken> {
+        self.record().unreleased_token
     }
 
     /// A release of this token has no answer that settles it.
-    pub fn set_leftover(&self, token: FencingToken) {
-        self.record().leftover = Some(token);
+    pub fn set_unreleased_token(&self, token: FencingToken) {
+        self.record().unreleased_token = Some(token);
     }
 
     /// The token that was given up here, and whose release failed.
@@ -169,11 +169,11 @@ impl Hold {
             HoldState::Released { token } => Some(token),
             _ => None,
         };
-        self.leftover().filter(|leftover| Some(*leftover) == released)
+        self.unreleased_token().filter(|unreleased_token| Some(*unreleased_token) == released)
     }
 
-    pub fn forget_leftover(&self, token: FencingToken) {
-        self.record().leftover.take_if(|leftover| *leftover == token);
+    pub fn forget_unreleased_token(&self, token: FencingToken) {
+        self.record().unreleased_token.take_if(|unreleased_token| *unreleased_token == token);
     }
 
     /// A claim that was sent at `sent` was granted.
@@ -183,8 +183,8 @@ impl Hold {
         let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
-        self.tell(What::Acquired(token));
-        meters::acquired();
+        self.tell(Notice::Acquired(token));
+        metrics::acquired();
     }
 
     /// A renewal that was sent at `sent` worked.
@@ -196,7 +196,7 @@ impl Hold {
             // Too late: whoever looked in between was told that it is lost, or will be.
             return;
         }
-        meters::renewed(grant.left(now));
+        metrics::renewed(grant.left(now));
         grant.renew(ttl, sent, self.drift_permille);
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
@@ -208,7 +208,7 @@ impl Hold {
         let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
         grant.is_renewing = false;
         grant.retry(now);
-        meters::renewal_failed();
+        metrics::renewal_failed();
         if grant.ending.is_none() && !grant.is_over(now) {
             self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
         }
@@ -219,11 +219,11 @@ impl Hold {
         let mut record = self.record();
         let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
         self.deadline.store(NEVER_HELD, Ordering::Release);
-        record.leftover = why.is_by_own_clock().then_some(token);
+        record.unreleased_token = why.is_by_own_clock().then_some(token);
         self.state.send_replace(HoldState::Lost { token, why });
         grant.signals.fire();
-        self.tell(What::Lost(why));
-        meters::lost(why);
+        self.tell(Notice::Lost(why));
+        metrics::lost(why);
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }
 
@@ -233,7 +233,7 @@ impl Hold {
         self.deadline.store(NEVER_HELD, Ordering::Release);
         self.state.send_replace(HoldState::Released { token: grant.token });
         grant.signals.fire();
-        meters::released();
+        metrics::released();
         Some(grant.token)
     }
 
@@ -334,7 +334,7 @@ impl Hold {
         });
     }
 
-    fn tell(&self, what: What) {
+    fn tell(&self, what: Notice) {
         self.notices.push(self.me.upgrade().expect("it is being used"), what);
     }
 

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::{Due, Hold};
 use super::operations;
-use super::shared::{Agenda, Order, Shared};
-use super::{Loss, Patience};
+use super::shared::{KeeperCommand, RenewalSchedule, Shared};
+use super::{Loss, RetryBudget};
 use crate::api::{MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
 use crate::time;
 use crate::token::FencingToken;
@@ -49,13 +49,13 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
         }
     }
     for hold in shared.all_held() {
-        shared.order(Order::Release { hold, permit: None });
+        shared.order(KeeperCommand::Release { hold, permit: None });
     }
     for order in shared.take_orders() {
         work.push(Box::pin(carry_out(shared.clone(), order)));
     }
     let _ = tokio::time::timeout(shared.options.operation_timeout, work.collect::<()>()).await;
-    // What could not be given back lapses; nobody here may believe in it.
+    // What could not be given back expires; nobody here may believe in it.
     for hold in shared.all_held() {
         hold.give_up();
     }
@@ -66,31 +66,31 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
 fn look_after(shared: &Arc<Shared>, now: Duration, late: Duration, work: &mut Work) -> Option<Duration> {
     let mut due: BTreeSet<HolderId> = BTreeSet::new();
     let mut renewals = Vec::new();
-    let mut agenda = shared.agenda();
-    while let Some(hold) = agenda.next_due(now) {
+    let mut schedule = shared.schedule();
+    while let Some(hold) = schedule.next_due(now) {
         match hold.look(now, late) {
-            Due::Nothing => agenda.forget_if_ended(&hold),
-            Due::At(at) => agenda.insert(at, &hold),
+            Due::Nothing => schedule.forget_if_ended(&hold),
+            Due::At(at) => schedule.insert(at, &hold),
             Due::Renewal { token, ttl } => {
                 due.insert(hold.holder.clone());
-                watch_deadline(&mut agenda, &hold, now, late);
+                watch_deadline(&mut schedule, &hold, now, late);
                 renewals.push((hold, token, ttl));
             }
         }
     }
     if !due.is_empty() {
-        let along = agenda.held().filter(|hold| due.contains(&hold.holder) && hold.could_renew(now));
+        let along = schedule.held().filter(|hold| due.contains(&hold.holder) && hold.could_renew(now));
         let along: Vec<Arc<Hold>> = along.cloned().collect();
         for hold in along {
             hold.renew_now(now);
             if let Due::Renewal { token, ttl } = hold.look(now, late) {
-                watch_deadline(&mut agenda, &hold, now, late);
+                watch_deadline(&mut schedule, &hold, now, late);
                 renewals.push((hold, token, ttl));
             }
         }
     }
-    let next = agenda.first();
-    drop(agenda);
+    let next = schedule.first();
+    drop(schedule);
     for holder in due {
         let (mine, rest) = renewals.into_iter().partition(|(hold, ..)| hold.holder == holder);
         renewals = rest;
@@ -100,9 +100,9 @@ fn look_after(shared: &Arc<Shared>, now: Duration, late: Duration, work: &mut Wo
 }
 
 /// While a lease is being renewed its deadline still counts.
-fn watch_deadline(agenda: &mut Agenda, hold: &Arc<Hold>, now: Duration, late: Duration) {
+fn watch_deadline(schedule: &mut RenewalSchedule, hold: &Arc<Hold>, now: Duration, late: Duration) {
     if let Due::At(at) = hold.look(now, late) {
-        agenda.insert(at, hold);
+        schedule.insert(at, hold);
     }
 }
 
@@ -123,7 +123,7 @@ async fn renew(shared: Arc<Shared>, holder: HolderId, renewals: Vec<Renewal>) {
     let shortest = renewals.iter().filter_map(|(_, _, ttl)| *ttl).min();
     let total = shortest.map_or(shared.options.operation_timeout, |ttl| ttl / 3);
     let total = total.clamp(LEAST_PATIENCE, shared.options.operation_timeout.max(LEAST_PATIENCE));
-    let answer = shared.coordinator.renew(batch, Patience::within(total)).await;
+    let answer = shared.coordinator.renew(batch, RetryBudget::within(total)).await;
     let now = shared.now();
     match answer {
         Ok(renewed) if renewed.results.len() == renewals.len() => {
@@ -148,17 +148,17 @@ fn settle(hold: &Hold, token: FencingToken, result: RenewResult, sent: Duration,
     }
 }
 
-async fn carry_out(shared: Arc<Shared>, order: Order) {
+async fn carry_out(shared: Arc<Shared>, order: KeeperCommand) {
     match order {
-        Order::Release { hold, permit } => {
+        KeeperCommand::Release { hold, permit } => {
             if let Err(error) = operations::release(&shared, &hold).await {
-                tracing::warn!(lease = %hold.name, %error, "a lease was not released, and lapses");
+                tracing::warn!(lease = %hold.name, %error, "a lease was not released, and expires");
             }
             drop(permit);
         }
-        Order::Settle { hold, claim } => operations::settle_doubt(&shared, &hold, claim).await,
-        Order::GiveBack { hold, token } => {
-            // It lapses by itself; this only saves the others that time.
+        KeeperCommand::Settle { hold, claim } => operations::resolve_ambiguous(&shared, &hold, claim).await,
+        KeeperCommand::GiveBack { hold, token } => {
+            // It expires by itself; this only saves the others that time.
             let _ = operations::send_release(&shared, &hold, token).await;
         }
     }

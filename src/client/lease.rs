@@ -11,7 +11,7 @@ use super::hold::Hold;
 use super::listeners::{Listener, Subscription};
 use super::manager::Owner;
 use super::operations::{self, refused};
-use super::shared::Order;
+use super::shared::KeeperCommand;
 use super::{AcquireOptions, CallError, HoldState, LeaseGuard, Loss};
 use crate::api::Code;
 use crate::token::FencingToken;
@@ -87,10 +87,10 @@ impl Lease {
         operations::release(&self.owner.shared, &self.hold).await
     }
 
-    /// Asks for a release, some time soon. Does not wait, needs no runtime, promises nothing: what is not released lapses.
+    /// Asks for a release, some time soon. Does not wait, needs no runtime, promises nothing: what is not released expires.
     pub fn release_lazily(&self) {
         if self.hold.granted_token().is_some() {
-            self.owner.shared.order(Order::Release { hold: self.hold.clone(), permit: None });
+            self.owner.shared.order(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
         }
     }
 

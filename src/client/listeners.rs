@@ -40,14 +40,14 @@ impl Listeners {
         self.all.remove(&number);
     }
 
-    fn told_of(&self, what: What) -> Vec<Box<dyn FnOnce() + Send>> {
+    fn told_of(&self, what: Notice) -> Vec<Box<dyn FnOnce() + Send>> {
         let call = |listener: &Listener| -> Option<Box<dyn FnOnce() + Send>> {
             match (listener, what) {
-                (Listener::AfterAcquire(call), What::Acquired(token)) => {
+                (Listener::AfterAcquire(call), Notice::Acquired(token)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(token)))
                 }
-                (Listener::OnLost(call), What::Lost(why)) => {
+                (Listener::OnLost(call), Notice::Lost(why)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(why)))
                 }
@@ -95,7 +95,7 @@ impl Drop for Subscription {
 
 /// What happened to a lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum Notice {
     Acquired(FencingToken),
     Lost(Loss),
 }
@@ -103,12 +103,12 @@ pub(super) enum What {
 /// What is still to be told, in the order in which it happened.
 #[derive(Default)]
 pub(super) struct Notices {
-    queue: Mutex<VecDeque<(Arc<Hold>, What)>>,
+    queue: Mutex<VecDeque<(Arc<Hold>, Notice)>>,
     came: Notify,
 }
 
 impl Notices {
-    pub fn push(&self, hold: Arc<Hold>, what: What) {
+    pub fn push(&self, hold: Arc<Hold>, what: Notice) {
         self.queue().push_back((hold, what));
         self.came.notify_one();
     }
@@ -136,7 +136,7 @@ impl Notices {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, What)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, Notice)>> {
         self.queue.lock().expect("nothing panics while it has the lock")
     }
 }

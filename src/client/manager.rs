@@ -8,11 +8,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
-use super::operations::release_doubtful;
+use super::operations::release_ambiguous;
 use super::shared::Shared;
 use super::{
-    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Patience,
-    Remote, Wait, WithError, keeper,
+    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote,
+    RetryBudget, Wait, WithError, keeper,
 };
 use crate::api::Code;
 use crate::clock::Clock;
@@ -84,7 +84,7 @@ impl LeaseManager {
     /// # Errors
     ///
     /// It is not known whether it was acquired, or nobody could be asked.
-    pub async fn acquire_or_none(&self, name: impl AsRef<str>) -> Result<Option<LeaseGuard>, CallError> {
+    pub async fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<LeaseGuard>, CallError> {
         match self.lease(name)?.guard(Wait::No).await {
             Ok(guard) => Ok(Some(guard)),
             Err(CallError::Refused(problem)) if is_taken(problem.code) => Ok(None),
@@ -141,8 +141,8 @@ impl LeaseManager {
     /// Has no claim left of which it is not known whether it was granted. Returns those where that failed.
     async fn settle_claims(&self) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
-        let settled = join_all(shared.all_in_doubt().into_iter().map(|hold| async move {
-            let settled = release_doubtful(shared, &hold).await;
+        let settled = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
+            let settled = release_ambiguous(shared, &hold).await;
             settled.err().map(|error| (hold.name.clone(), error))
         }));
         settled.await.into_iter().flatten().collect()
@@ -159,8 +159,8 @@ impl LeaseManager {
     }
 
     /// Time for one request, all its attempts together.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::within(self.owner.shared.options.operation_timeout)
+    pub(crate) fn budget(&self) -> RetryBudget {
+        RetryBudget::within(self.owner.shared.options.operation_timeout)
     }
 
     /// Where this manager's deadlines are read.
@@ -197,11 +197,11 @@ impl Owner {
             let notices = self.shared.notices.clone();
             let told = CancellationToken::new();
             let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
-            tasks.push(tokio::spawn(time::kept(async move {
+            tasks.push(tokio::spawn(time::inherit_time(async move {
                 let _last = all_told.drop_guard();
                 keeper::keep(shared, stop).await;
             })));
-            tasks.push(tokio::spawn(time::kept(async move { notices.tell(told).await })));
+            tasks.push(tokio::spawn(time::inherit_time(async move { notices.tell(told).await })));
         }
     }
 }

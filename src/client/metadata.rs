@@ -1,7 +1,7 @@
 //! New metadata for a lease that is held.
 
 use super::operations::{check, standing};
-use super::{CallError, Lease, Patience};
+use super::{CallError, Lease, RetryBudget};
 use crate::api::{Code, Standing, UpdateMetadata};
 use crate::types::Metadata;
 
@@ -29,8 +29,8 @@ impl Lease {
                 _ => return check(shared, hold).await.map(|_| false),
             };
             let update = UpdateMetadata { holder: hold.holder.clone(), token, version, metadata: metadata.clone() };
-            let patience = Patience::within(shared.options.operation_timeout);
-            match shared.coordinator.update_metadata(hold.name.clone(), update, patience).await {
+            let budget = RetryBudget::within(shared.options.operation_timeout);
+            match shared.coordinator.update_metadata(hold.name.clone(), update, budget).await {
                 Ok(_) => return Ok(hold.token(self.now()) == Some(token)),
                 Err(CallError::Refused(problem)) if problem.code == Code::Lost => {
                     return check(shared, hold).await.map(|_| false);
@@ -65,41 +65,41 @@ mod tests {
     }
 
     impl Coordinator for Refusing {
-        fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> Answer<'_, api::Lease> {
-            self.cluster.acquire(name, claim, patience)
+        fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
+            self.cluster.acquire(name, claim, budget)
         }
 
-        fn renew(&self, batch: api::RenewBatch, patience: Patience) -> Answer<'_, api::Renewed> {
-            self.cluster.renew(batch, patience)
+        fn renew(&self, batch: api::RenewBatch, budget: RetryBudget) -> Answer<'_, api::Renewed> {
+            self.cluster.renew(batch, budget)
         }
 
-        fn release(&self, name: LeaseName, release: api::Release, patience: Patience) -> Answer<'_, api::Released> {
-            self.cluster.release(name, release, patience)
+        fn release(&self, name: LeaseName, release: api::Release, budget: RetryBudget) -> Answer<'_, api::Released> {
+            self.cluster.release(name, release, budget)
         }
 
-        fn hand_over(&self, name: LeaseName, body: api::HandOver, patience: Patience) -> Answer<'_, api::Lease> {
-            self.cluster.hand_over(name, body, patience)
+        fn hand_over(&self, name: LeaseName, body: api::HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+            self.cluster.hand_over(name, body, budget)
         }
 
         fn update_metadata(
             &self,
             name: LeaseName,
             update: UpdateMetadata,
-            patience: Patience,
+            budget: RetryBudget,
         ) -> Answer<'_, api::Lease> {
             *self.updates.lock().expect("no panic") += 1;
             match self.codes.lock().expect("no panic").pop_front() {
                 Some(code) => Box::pin(async move { Err(refused(code, "as the test says")) }),
-                None => self.cluster.update_metadata(name, update, patience),
+                None => self.cluster.update_metadata(name, update, budget),
             }
         }
 
-        fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, api::Explanation> {
-            self.cluster.explain(name, holder, patience)
+        fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, api::Explanation> {
+            self.cluster.explain(name, holder, budget)
         }
 
-        fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<api::Lease>> {
-            self.cluster.held(prefix, patience)
+        fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+            self.cluster.held(prefix, budget)
         }
 
         fn watch(&self, prefix: String, after: Option<api::EventId>) -> Box<dyn Events> {

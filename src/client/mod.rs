@@ -29,14 +29,14 @@ pub(crate) mod http;
 mod keeper;
 mod lease;
 mod listeners;
-mod lookout;
 mod manager;
 mod metadata;
-mod meters;
+mod metrics;
 mod operations;
 mod options;
 #[cfg(feature = "testing")]
 mod played;
+mod refresh;
 pub(crate) mod retry;
 mod shared;
 mod state;
@@ -50,12 +50,12 @@ pub use http::{
 };
 pub use lease::Lease;
 pub use listeners::Subscription;
-pub(crate) use lookout::Lookout;
 pub use manager::LeaseManager;
-pub use meters::describe_metrics;
+pub use metrics::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
 #[cfg(feature = "testing")]
 pub(crate) use played::PlayedManager;
-pub use retry::Patience;
+pub(crate) use refresh::RefreshTrigger;
+pub use retry::RetryBudget;
 pub use state::{HoldState, Loss};
 pub use work::WithError;

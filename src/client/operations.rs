@@ -10,8 +10,8 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::hold::Hold;
-use super::shared::{Order, Shared};
-use super::{AcquireOptions, CallError, LeaseOptions, Loss, Patience, meters};
+use super::shared::{KeeperCommand, Shared};
+use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::types::{HolderId, wait_ms};
@@ -48,7 +48,7 @@ pub(super) async fn acquire(
             Ok(token) => return Ok(token),
             Err(error) => error,
         };
-        meters::not_acquired(&error);
+        metrics::not_acquired(&error);
         if retries == 0 {
             return Err(error);
         }
@@ -65,7 +65,7 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
-    if let Some(token) = hold.leftover() {
+    if let Some(token) = hold.unreleased_token() {
         // The work of that time may not have ended: this one must not have its token.
         send_release(shared, hold, token).await?;
     }
@@ -73,8 +73,9 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     let claim = Acquire { wait_ms, ..claim_of(hold, &options) };
     let sent = shared.now();
     // From here until the answer it may be granted without this side knowing; a shutdown settles that.
-    hold.set_doubt(true);
-    let mut doubt = Doubt { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_certain: false };
+    hold.set_ambiguous(true);
+    let mut doubt =
+        AmbiguousClaim { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_certain: false };
     let granted = match doubt.answer().await {
         Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
         Some(Err(error)) => Err(error),
@@ -89,7 +90,7 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
             Err(doubt.settled(ended_by_shutdown(shared, hold).await))
         }
         Err(error) => {
-            hold.set_doubt(matches!(error, CallError::Unknown { .. }));
+            hold.set_ambiguous(matches!(error, CallError::Unknown { .. }));
             Err(doubt.settled(error))
         }
     }
@@ -105,10 +106,10 @@ pub(super) struct SentClaim {
 impl SentClaim {
     fn send(shared: &Shared, hold: &Hold, claim: Acquire) -> SentClaim {
         let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
-        let patience = Patience::within(shared.options.operation_timeout);
+        let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
         let task = shared.claims.spawn(async move {
-            let mut answer = coordinator.acquire(name, claim, patience);
+            let mut answer = coordinator.acquire(name, claim, budget);
             tokio::select! {
                 biased;
                 () = closing.cancelled() => {}
@@ -143,7 +144,7 @@ impl SentClaim {
 /// What an acquire that a shutdown ended came to, once the shutdown has settled it.
 async fn ended_by_shutdown(shared: &Shared, hold: &Hold) -> CallError {
     shared.settled.cancelled().await;
-    if hold.is_in_doubt() {
+    if hold.is_ambiguous() {
         let why = "the manager was shut down, and the claim may not have been withdrawn".to_owned();
         return CallError::Unknown { why, last: None };
     }
@@ -177,7 +178,7 @@ async fn confirm(
     let item = RenewItem { name: hold.name.clone(), token: lease.token, ttl_ms: None };
     let batch = RenewBatch { holder: hold.holder.clone(), leases: vec![item] };
     let sent = shared.now();
-    let renewed = shared.coordinator.renew(batch, Patience::within(shared.options.operation_timeout)).await;
+    let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
     // Whatever went wrong here, the claim was granted, and may be in force.
     let doubt = |why: String| CallError::Unknown { why, last: None };
     let result = renewed.map_err(|error| doubt(format!("it was granted, and then: {error}")))?.results.pop();
@@ -194,19 +195,19 @@ pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bo
     if hold.granted_token().is_none() {
         return match hold.unreleased() {
             Some(token) => send_release(shared, hold, token).await,
-            None if hold.is_in_doubt() => release_doubtful(shared, hold).await,
+            None if hold.is_ambiguous() => release_ambiguous(shared, hold).await,
             None => Ok(false),
         };
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to lapse"));
+        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
     }
     // Nobody here may believe in it once the cluster might not.
     match hold.give_up() {
         Some(token) => {
             let released = send_release(shared, hold, token).await;
             if released.is_err() {
-                hold.set_leftover(token);
+                hold.set_unreleased_token(token);
             }
             released
         }
@@ -235,13 +236,13 @@ async fn drain(hold: &Hold) -> bool {
 /// Releases a grant. If the answer does not say whether it was released, the cluster's history does.
 pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
     let release = Release { holder: hold.holder.clone(), token };
-    let patience = Patience::within(shared.options.operation_timeout);
-    let released = match shared.coordinator.release(hold.name.clone(), release, patience).await {
+    let budget = RetryBudget::within(shared.options.operation_timeout);
+    let released = match shared.coordinator.release(hold.name.clone(), release, budget).await {
         Ok(answer) => answer.released,
         Err(unknown @ CallError::Unknown { .. }) => was_released(shared, hold, token).await.ok_or(unknown)?,
         Err(error) => return Err(error),
     };
-    hold.forget_leftover(token);
+    hold.forget_unreleased_token(token);
     Ok(released)
 }
 
@@ -261,12 +262,12 @@ pub(super) async fn hand_over(shared: &Arc<Shared>, hold: &Arc<Hold>, to: Option
         return Ok(false);
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to lapse"));
+        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };
     let body = HandOver { holder: hold.holder.clone(), token, to };
-    let patience = Patience::within(shared.options.operation_timeout);
-    let answer = shared.coordinator.hand_over(hold.name.clone(), body, patience).await;
+    let budget = RetryBudget::within(shared.options.operation_timeout);
+    let answer = shared.coordinator.hand_over(hold.name.clone(), body, budget).await;
     match answer {
         Ok(_) => {
             hold.give_up();
@@ -313,9 +314,9 @@ pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallErro
 }
 
 /// Releases the grant of a claim whose caller has given up, if there is one.
-pub(super) async fn settle_doubt(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
+pub(super) async fn resolve_ambiguous(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
     let _alone = hold.operation.lock().await;
-    if hold.granted_token().is_some() || !hold.is_in_doubt() {
+    if hold.granted_token().is_some() || !hold.is_ambiguous() {
         return;
     }
     let answer = match claim {
@@ -324,13 +325,13 @@ pub(super) async fn settle_doubt(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: 
     };
     // A release that fails leaves a lease that expires.
     match answer {
-        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_doubt(false),
-        _ => _ = release_doubtful(shared, hold).await,
+        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_ambiguous(false),
+        _ => _ = release_ambiguous(shared, hold).await,
     }
 }
 
 /// Releases what a claim got that has no answer, or withdraws it if it still waits.
-pub(super) async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
+pub(super) async fn release_ambiguous(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     let leave_at = shared.now() + LEAVE_AFTER;
     let released = loop {
         match standing(shared, hold).await? {
@@ -341,15 +342,15 @@ pub(super) async fn release_doubtful(shared: &Shared, hold: &Hold) -> Result<boo
             _ => break false,
         }
     };
-    hold.set_doubt(false);
+    hold.set_ambiguous(false);
     Ok(released)
 }
 
 /// Leaves the queue: claims once more with the shortest wait, whose end is a committed one.
 async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     let claim = Acquire { wait_ms: Some(1), ..claim_of(hold, &hold.options()) };
-    let patience = Patience::within(shared.options.operation_timeout);
-    match shared.coordinator.acquire(hold.name.clone(), claim, patience).await {
+    let budget = RetryBudget::within(shared.options.operation_timeout);
+    match shared.coordinator.acquire(hold.name.clone(), claim, budget).await {
         Ok(lease) => send_release(shared, hold, lease.token).await,
         Err(CallError::Refused(_)) => Ok(false),
         Err(error) => Err(error),
@@ -357,13 +358,13 @@ async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
 }
 
 pub(super) async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, CallError> {
-    let patience = Patience::within(shared.options.operation_timeout);
-    let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), patience).await?;
+    let budget = RetryBudget::within(shared.options.operation_timeout);
+    let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), budget).await?;
     Ok(explained.standing.unwrap_or(Standing::Unknown))
 }
 
 /// A claim that is on its way. Given up before its end, it may have been granted, and the keeper is told.
-struct Doubt<'a> {
+struct AmbiguousClaim<'a> {
     shared: &'a Shared,
     hold: &'a Arc<Hold>,
     /// Without an answer so far.
@@ -371,7 +372,7 @@ struct Doubt<'a> {
     is_certain: bool,
 }
 
-impl Doubt<'_> {
+impl AmbiguousClaim<'_> {
     async fn answer(&mut self) -> Option<Result<Lease, CallError>> {
         let ended = (&mut self.claim.as_mut().expect("a claim is answered once").task).await;
         // A claim that panicked has ended, too: it must not be waited for again.
@@ -385,11 +386,11 @@ impl Doubt<'_> {
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for AmbiguousClaim<'_> {
     fn drop(&mut self) {
         if !self.is_certain {
-            self.hold.set_doubt(true);
-            self.shared.order(Order::Settle { hold: self.hold.clone(), claim: self.claim.take() });
+            self.hold.set_ambiguous(true);
+            self.shared.order(KeeperCommand::Settle { hold: self.hold.clone(), claim: self.claim.take() });
         }
     }
 }

@@ -8,7 +8,7 @@ use rand::RngExt;
 
 use crate::api::TtlMs;
 use crate::clock::{Clock, SystemClock};
-use crate::rng::chance;
+use crate::rng::rng;
 use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
 
 /// Bytes of the host's name in a holder that was not named: the rest of its 200 must fit behind it.
@@ -117,7 +117,7 @@ impl LeaseOptions {
         LeaseOptions { metadata, ..self }
     }
 
-    /// After a lapse or a revoke, never after a release, nobody gets the lease for this long: at most 24 h. 0.
+    /// After an expiry or a revoke, never after a release, nobody gets the lease for this long: at most 24 h. 0.
     pub fn lock_delay(self, lock_delay: Duration) -> LeaseOptions {
         LeaseOptions { lock_delay, ..self }
     }
@@ -134,7 +134,7 @@ impl LeaseOptions {
     }
 
     /// How long a release waits for the before-release listeners. The lease is renewed meanwhile; after this it is
-    /// not released but left to lapse, because the work may still run. 30 s.
+    /// not released but left to expire, because the work may still run. 30 s.
     pub fn drain(self, drain: Duration) -> LeaseOptions {
         LeaseOptions { drain: Some(drain), ..self }
     }
@@ -274,7 +274,7 @@ fn default_holder() -> HolderId {
     while host.len() > MAX_HOST_BYTES {
         host.pop();
     }
-    let (process, random) = (std::process::id(), chance().random::<u32>());
+    let (process, random) = (std::process::id(), rng().random::<u32>());
     HolderId::new(format!("{host}:{process}:{random:08x}")).expect("short, and without control characters")
 }
 

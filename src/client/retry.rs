@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::CallError;
 use crate::api::{Code, Problem, Released};
-use crate::rng::chance;
+use crate::rng::rng;
 
 /// Pauses between rounds over all nodes, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
@@ -16,7 +16,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 
 /// How long a request may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryBudget {
     /// One attempt, so that one silent node does not take all of it.
     pub attempt: Duration,
     /// All attempts together, beside what the request waits for a lease. An attempt that could not have its whole time
@@ -24,13 +24,13 @@ pub struct Patience {
     pub total: Duration,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Longest single attempt, beside what it waits for a lease.
     const ATTEMPT: Duration = Duration::from_secs(2);
 
     /// So long in all; two fifths of it, and 2 s at most, for an attempt.
-    pub fn within(total: Duration) -> Patience {
-        Patience { attempt: (total * 2 / 5).min(Patience::ATTEMPT), total }
+    pub fn within(total: Duration) -> RetryBudget {
+        RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
     }
 }
 
@@ -104,7 +104,7 @@ impl Settled<Released> {
 /// The request itself waits for a lease for at most `wait`: an attempt has its part of that beside its own time.
 pub(crate) async fn attempts<T, F, Fut>(
     repeat: Repeat,
-    patience: Patience,
+    budget: RetryBudget,
     wait: Duration,
     nodes: usize,
     mut attempt: F,
@@ -117,14 +117,14 @@ where
     let mut under_way = FuturesUnordered::new();
     let mut ends = Ends { repeat, doubt: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
-    let total = patience.total + wait;
-    let whole_attempt = |elapsed: Duration| patience.attempt + wait.saturating_sub(elapsed);
+    let total = budget.total + wait;
+    let whole_attempt = |elapsed: Duration| budget.attempt + wait.saturating_sub(elapsed);
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
         let limit = if repeat.has_all_the_time() { left } else { whole_attempt(began.elapsed()) };
         under_way.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
         let ended = match repeat {
-            Repeat::Renewal => tokio::time::timeout(patience.attempt, under_way.next()).await.ok().flatten(),
+            Repeat::Renewal => tokio::time::timeout(budget.attempt, under_way.next()).await.ok().flatten(),
             _ => under_way.next().await,
         };
         let is_late = ended.is_none();
@@ -132,7 +132,7 @@ where
             return result;
         }
         if !is_late && (number + 1) % nodes == 0 {
-            tokio::time::sleep(pause.mul_f64(chance().random_range(0.5..1.0))).await;
+            tokio::time::sleep(pause.mul_f64(rng().random_range(0.5..1.0))).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
         let elapsed = began.elapsed();
@@ -246,11 +246,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_that_could_not_have_its_whole_time_is_not_begun() {
-        let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
+        let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
         let mut begun = 0;
-        let result: Result<Settled<()>, CallError> = attempts(Repeat::Claim, patience, Duration::ZERO, 3, |trial| {
+        let result: Result<Settled<()>, CallError> = attempts(Repeat::Claim, budget, Duration::ZERO, 3, |trial| {
             begun += 1;
-            assert!(trial.elapsed + trial.limit <= patience.total);
+            assert!(trial.elapsed + trial.limit <= budget.total);
             async move {
                 tokio::time::sleep(trial.limit - Duration::from_millis(1)).await;
                 Attempt::NotDone("no leader".to_owned())
@@ -263,7 +263,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_whose_answer_takes_longer_than_an_attempt_is_done_all_the_same() {
-        let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
+        let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
         let slow = |trial: Trial| async move {
             let answer = tokio::time::sleep(Duration::from_millis(350));
             match tokio::time::timeout(trial.limit, answer).await {
@@ -272,19 +272,19 @@ mod tests {
             }
         };
         assert_eq!(
-            attempts(Repeat::Renewal, patience, Duration::ZERO, 3, slow).await,
+            attempts(Repeat::Renewal, budget, Duration::ZERO, 3, slow).await,
             settled(0),
             "the first is not given up"
         );
-        let short = Patience { total: Duration::from_millis(500), ..patience };
+        let short = RetryBudget { total: Duration::from_millis(500), ..budget };
         let given_up = attempts(Repeat::Claim, short, Duration::ZERO, 3, slow);
         assert!(matches!(given_up.await, Err(CallError::Unknown { .. })));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_asks_another_node_beside_one_that_hangs() {
-        let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
-        let ended = attempts(Repeat::Renewal, patience, Duration::ZERO, 3, |trial| async move {
+        let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
+        let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 3, |trial| async move {
             match trial.number {
                 0 => std::future::pending().await,
                 1 => Attempt::NotDone("no leader".to_owned()),
@@ -296,8 +296,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_sent_again_is_still_sent_to_the_next_node_when_it_was_not_done() {
-        let patience = Patience::within(Duration::from_secs(2));
-        let ended = attempts(Repeat::Never, patience, Duration::ZERO, 3, |trial| async move {
+        let budget = RetryBudget::within(Duration::from_secs(2));
+        let ended = attempts(Repeat::Never, budget, Duration::ZERO, 3, |trial| async move {
             match trial.number {
                 0 | 1 => Attempt::NotDone("it is down".to_owned()),
                 number => Attempt::Done(number),
@@ -308,9 +308,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_goes_on_at_the_next_node_at_any_time_of_it() {
-        let (patience, wait) = (Patience::within(Duration::from_secs(5)), Duration::from_secs(60));
-        let ended = attempts(Repeat::Claim, patience, wait, 3, |trial| async move {
-            assert!(trial.elapsed + trial.limit <= patience.total + wait, "{trial:?}");
+        let (budget, wait) = (RetryBudget::within(Duration::from_secs(5)), Duration::from_secs(60));
+        let ended = attempts(Repeat::Claim, budget, wait, 3, |trial| async move {
+            assert!(trial.elapsed + trial.limit <= budget.total + wait, "{trial:?}");
             match trial.number {
                 0..3 => {
                     tokio::time::sleep(Duration::from_secs(19)).await;
@@ -326,8 +326,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_release_is_sent_again_and_is_unknown_if_nothing_is_held_then() {
         for (released, expected) in [(true, Ok(true)), (false, Err(()))] {
-            let patience = Patience::within(Duration::from_secs(5));
-            let ended = attempts(Repeat::Release, patience, Duration::ZERO, 3, |trial| async move {
+            let budget = RetryBudget::within(Duration::from_secs(5));
+            let ended = attempts(Repeat::Release, budget, Duration::ZERO, 3, |trial| async move {
                 match trial.number {
                     0 => Attempt::Unknown("the connection broke".to_owned()),
                     1 => Attempt::Done(Released { released }),
@@ -343,9 +343,9 @@ mod tests {
     /// Without these pauses, the clients of a cluster without a leader ask as fast as they can.
     #[tokio::test(start_paused = true)]
     async fn each_round_over_all_nodes_ends_with_a_longer_pause() {
-        let patience = Patience { attempt: Duration::from_millis(100), total: Duration::from_secs(10) };
+        let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_secs(10) };
         let mut times = Vec::new();
-        let result: Result<Settled<()>, CallError> = attempts(Repeat::Read, patience, Duration::ZERO, 3, |trial| {
+        let result: Result<Settled<()>, CallError> = attempts(Repeat::Read, budget, Duration::ZERO, 3, |trial| {
             times.push(trial.elapsed);
             assert!(times.len() < 1_000, "there are no pauses");
             async { Attempt::NotDone("no leader".to_owned()) }
@@ -365,9 +365,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn renewal_whose_node_is_late_is_sent_on_without_a_pause() {
-        let patience = Patience { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };
+        let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };
         let mut times = Vec::new();
-        let ended = attempts(Repeat::Renewal, patience, Duration::ZERO, 1, |trial| {
+        let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 1, |trial| {
             times.push(trial.elapsed);
             async move { if trial.number < 3 { std::future::pending().await } else { Attempt::Done(trial.number) } }
         });

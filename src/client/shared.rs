@@ -31,17 +31,17 @@ pub(super) struct Shared {
     /// Claims under way.
     pub claims: TaskTracker,
     known: Mutex<Known>,
-    agenda: Mutex<Agenda>,
-    orders: Mutex<Vec<Order>>,
+    schedule: Mutex<RenewalSchedule>,
+    orders: Mutex<Vec<KeeperCommand>>,
 }
 
 /// What the keeper is asked to do when it can.
-pub(super) enum Order {
+pub(super) enum KeeperCommand {
     /// Release a lease, and let the next guard of this process have it only then.
     Release { hold: Arc<Hold>, permit: Option<OwnedMutexGuard<()>> },
     /// A claim was given up on its way: release what it may have got.
     Settle { hold: Arc<Hold>, claim: Option<SentClaim> },
-    /// The lease is lost here and the work has ended: the cluster need not wait for it to lapse.
+    /// The lease is lost here and the work has ended: the cluster need not wait for it to expire.
     GiveBack { hold: Arc<Hold>, token: FencingToken },
 }
 
@@ -64,7 +64,7 @@ impl Shared {
             settled: CancellationToken::new(),
             claims: TaskTracker::new(),
             known: Mutex::default(),
-            agenda: Mutex::default(),
+            schedule: Mutex::default(),
             orders: Mutex::default(),
         }
     }
@@ -92,47 +92,47 @@ impl Shared {
 
     /// Has the keeper look at these.
     pub fn look_at(&self, holds: impl IntoIterator<Item = Arc<Hold>>) {
-        let mut agenda = self.agenda();
-        holds.into_iter().for_each(|hold| agenda.insert(Duration::ZERO, &hold));
-        drop(agenda);
+        let mut schedule = self.schedule();
+        holds.into_iter().for_each(|hold| schedule.insert(Duration::ZERO, &hold));
+        drop(schedule);
         self.wake.notify_one();
     }
 
     /// Makes the grant, and has it kept. `false`: the manager is shut down, and nothing was done.
     pub fn keep_granted(&self, hold: &Arc<Hold>, grant: impl FnOnce()) -> bool {
-        let mut agenda = self.agenda();
+        let mut schedule = self.schedule();
         // Under the lock that a shutdown takes to see what is held: it sees this grant, or this sees the shutdown.
         if self.closing.is_cancelled() {
             return false;
         }
         grant();
-        agenda.insert(Duration::ZERO, hold);
-        drop(agenda);
+        schedule.insert(Duration::ZERO, hold);
+        drop(schedule);
         self.wake.notify_one();
         true
     }
 
     /// Leases of which it is not known whether a claim was granted.
-    pub fn all_in_doubt(&self) -> Vec<Arc<Hold>> {
+    pub fn all_ambiguous(&self) -> Vec<Arc<Hold>> {
         let known = self.known.lock().expect(UNPOISONED);
-        known.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_in_doubt()).collect()
+        known.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
     }
 
     pub fn all_held(&self) -> Vec<Arc<Hold>> {
-        self.agenda().held().cloned().collect()
+        self.schedule().held().cloned().collect()
     }
 
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: KeeperCommand) {
         self.orders.lock().expect(UNPOISONED).push(order);
         self.wake.notify_one();
     }
 
-    pub fn take_orders(&self) -> Vec<Order> {
+    pub fn take_orders(&self) -> Vec<KeeperCommand> {
         std::mem::take(&mut *self.orders.lock().expect(UNPOISONED))
     }
 
-    pub fn agenda(&self) -> MutexGuard<'_, Agenda> {
-        self.agenda.lock().expect(UNPOISONED)
+    pub fn schedule(&self) -> MutexGuard<'_, RenewalSchedule> {
+        self.schedule.lock().expect(UNPOISONED)
     }
 }
 
@@ -140,12 +140,12 @@ const UNPOISONED: &str = "nothing panics while it has the lock";
 
 /// What is held, and when to look at each of it.
 #[derive(Default)]
-pub(super) struct Agenda {
+pub(super) struct RenewalSchedule {
     held: BTreeMap<Key, (Duration, Arc<Hold>)>,
     order: BTreeSet<(Duration, Key)>,
 }
 
-impl Agenda {
+impl RenewalSchedule {
     /// Looks at the lease at this time, in place of any other.
     pub fn insert(&mut self, at: Duration, hold: &Arc<Hold>) {
         let key = (hold.name.clone(), hold.holder.clone());

@@ -39,7 +39,7 @@ impl HoldState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The cluster said that it had lapsed.
+    /// The cluster said that it had expired.
     Expired,
     /// An operator took it.
     Revoked,
@@ -99,7 +99,7 @@ impl std::error::Error for Loss {}
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Loss::Expired => "it lapsed",
+            Loss::Expired => "it expired",
             Loss::Revoked => "an operator revoked it",
             Loss::HandedOver => "it was handed over",
             Loss::Released => "it was released elsewhere",

@@ -7,7 +7,7 @@ impl Lease {
     /// at its loss the work is dropped before it runs any further.
     ///
     /// Work that panics, or is dropped, leaves a lease that is asked to be released. If the release at the end fails
-    /// the lease lapses, and the work's result is returned all the same.
+    /// the lease expires, and the work's result is returned all the same.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ impl Lease {
         match guard.while_held(work(self.clone())).await {
             Ok(done) => {
                 if let Err(error) = guard.release().await {
-                    tracing::warn!(lease = %self.name(), %error, "the work is done; its lease was not released, and lapses");
+                    tracing::warn!(lease = %self.name(), %error, "the work is done; its lease was not released, and expires");
                 }
                 Ok(done)
             }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::rooms::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING, Rooms, Step};
-use super::{HighWater, Journal, Marks, OpenError, Stale, Unkept};
+use super::resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING, ResourceTable, Step};
+use super::{HighWater, HighWaterStore, Journal, OpenError, Stale, Volatile};
 use crate::token::FencingToken;
 
 /// How long a newer token waits for older ones to leave, unless [`Gate::with_patience`] says otherwise.
@@ -35,9 +35,9 @@ pub struct Gate {
 
 struct Shared {
     /// Locked while a mark is written, never together with a wait for `rooms` to change.
-    marks: Mutex<Box<dyn Marks>>,
+    store: Mutex<Box<dyn HighWaterStore>>,
     /// Locked for moments only.
-    rooms: Mutex<Rooms>,
+    resources: Mutex<ResourceTable>,
     left: Notify,
     left_blocking: Condvar,
 }
@@ -53,24 +53,24 @@ pub struct Admission {
 impl Gate {
     /// A gate that forgets everything with the process: right if the resource does, too.
     pub fn in_memory() -> Gate {
-        Gate::of(Rooms::default(), Box::new(Unkept))
+        Gate::of(ResourceTable::default(), Box::new(Volatile))
     }
 
     /// A gate whose marks survive crashes and power cuts, in a file of its own: see [`Journal`].
     pub fn open(path: impl AsRef<Path>) -> Result<Gate, OpenError> {
         let mut journal = Journal::open(path.as_ref())?;
-        let rooms = Rooms::new(journal.take_recalled());
-        Ok(Gate::of(rooms, Box::new(journal)))
+        let resources = ResourceTable::new(journal.take_recalled());
+        Ok(Gate::of(resources, Box::new(journal)))
     }
 
     /// A gate with marks that are kept elsewhere.
-    pub fn keeping(mut marks: impl Marks) -> io::Result<Gate> {
-        Ok(Gate::of(Rooms::new(marks.recall()?), Box::new(marks)))
+    pub fn keeping(mut store: impl HighWaterStore) -> io::Result<Gate> {
+        Ok(Gate::of(ResourceTable::new(store.recall()?), Box::new(store)))
     }
 
-    fn of(rooms: Rooms, marks: Box<dyn Marks>) -> Gate {
+    fn of(resources: ResourceTable, store: Box<dyn HighWaterStore>) -> Gate {
         let (left, left_blocking) = (Notify::new(), Condvar::new());
-        let shared = Shared { marks: Mutex::new(marks), rooms: Mutex::new(rooms), left, left_blocking };
+        let shared = Shared { store: Mutex::new(store), resources: Mutex::new(resources), left, left_blocking };
         Gate { shared: Arc::new(shared), patience: DEFAULT_PATIENCE }
     }
 
@@ -81,7 +81,7 @@ impl Gate {
 
     /// The highest token that was accepted, or is just being accepted, for the resource.
     pub fn highest(&self, resource: &str) -> HighWater {
-        self.shared.rooms().mark(resource)
+        self.shared.resources().mark(resource)
     }
 
     /// Runs `write` inside the gate, or refuses the token without running it.
@@ -127,7 +127,7 @@ impl Gate {
             tokio::pin!(left);
             // From here on a leave is noticed, so that none is missed between looking and waiting.
             left.as_mut().enable();
-            let step = self.shared.rooms().step(resource, token)?;
+            let step = self.shared.resources().step(resource, token)?;
             match step {
                 Step::Inside(resource) => return Ok(self.inside(resource, token)),
                 Step::Raise => {
@@ -150,27 +150,29 @@ impl Gate {
         let deadline = Instant::now() + self.patience;
         let mut place = None;
         loop {
-            let mut rooms = self.shared.rooms();
-            match rooms.step(resource, token)? {
+            let mut resources = self.shared.resources();
+            match resources.step(resource, token)? {
                 Step::Inside(resource) => {
-                    drop(rooms);
+                    drop(resources);
                     return Ok(self.inside(resource, token));
                 }
                 Step::Raise => {
-                    drop(rooms);
+                    drop(resources);
                     self.shared.raise(resource, token)?;
                 }
                 Step::Wait { older } => {
                     if place.is_none() {
-                        rooms.begin_waiting()?;
+                        resources.begin_waiting()?;
                         place = Some(Place(&self.shared));
                     }
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        drop(rooms);
+                        drop(resources);
                         return Err(Refused::Busy { offered: token, older, waited: self.patience });
                     }
-                    drop(self.shared.left_blocking.wait_timeout(rooms, left).unwrap_or_else(PoisonError::into_inner));
+                    drop(
+                        self.shared.left_blocking.wait_timeout(resources, left).unwrap_or_else(PoisonError::into_inner),
+                    );
                 }
             }
         }
@@ -183,19 +185,19 @@ impl Gate {
 
 impl Shared {
     /// A panic while it is locked leaves nothing half done: every change of it is one step.
-    fn rooms(&self) -> MutexGuard<'_, Rooms> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resources(&self) -> MutexGuard<'_, ResourceTable> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the mark, then lets it count. In this order: a mark that counted first could be lost in a crash after
     /// something was written under it.
     fn raise(&self, resource: &str, token: FencingToken) -> Result<(), Refused> {
-        let Ok(mut marks) = self.marks.lock() else { return Err(self.fail("a panic while a mark was written")) };
-        let Some(mark) = self.rooms().mark_to_keep(resource, token)? else { return Ok(()) };
-        if let Err(error) = marks.remember(resource, mark) {
+        let Ok(mut store) = self.store.lock() else { return Err(self.fail("a panic while a mark was written")) };
+        let Some(mark) = self.resources().mark_to_keep(resource, token)? else { return Ok(()) };
+        if let Err(error) = store.remember(resource, mark) {
             return Err(self.fail(&error.to_string()));
         }
-        self.rooms().raise(resource, mark);
+        self.resources().raise(resource, mark);
         // Those who wait with an older token are stale now.
         self.wake();
         Ok(())
@@ -204,14 +206,14 @@ impl Shared {
     /// Shuts the gate for good: whether the last mark is kept is unknown.
     fn fail(&self, why: &str) -> Refused {
         let why: Arc<str> = why.into();
-        self.rooms().fail(Arc::clone(&why));
+        self.resources().fail(Arc::clone(&why));
         self.wake();
         Refused::Failed(why)
     }
 
     fn take_place<'a>(&'a self, place: &mut Option<Place<'a>>) -> Result<(), Refused> {
         if place.is_none() {
-            self.rooms().begin_waiting()?;
+            self.resources().begin_waiting()?;
             *place = Some(Place(self));
         }
         Ok(())
@@ -228,7 +230,7 @@ struct Place<'a>(&'a Shared);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.rooms().end_waiting();
+        self.0.resources().end_waiting();
     }
 }
 
@@ -245,7 +247,7 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        let empty = self.shared.rooms().leave(&self.resource);
+        let empty = self.shared.resources().leave(&self.resource);
         if empty {
             self.shared.wake();
         }

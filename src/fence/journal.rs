@@ -23,8 +23,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::rooms::MAX_RESOURCE_BYTES;
-use super::{HighWater, Marks};
+use super::resources::MAX_RESOURCE_BYTES;
+use super::{HighWater, HighWaterStore};
 
 const HEADER: &[u8] = b"tenure fences 1\n";
 /// Checksum, length and token.
@@ -98,7 +98,7 @@ impl Journal {
     }
 }
 
-impl Marks for Journal {
+impl HighWaterStore for Journal {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(self.take_recalled())
     }
@@ -228,8 +228,8 @@ mod tests {
         HighWater::try_from(value).expect("63 bits")
     }
 
-    fn file(marks: &[(&str, u64)]) -> Vec<u8> {
-        marks.iter().fold(HEADER.to_vec(), |mut bytes, (name, value)| {
+    fn file(store: &[(&str, u64)]) -> Vec<u8> {
+        store.iter().fold(HEADER.to_vec(), |mut bytes, (name, value)| {
             bytes.extend(record(name, mark(*value)));
             bytes
         })

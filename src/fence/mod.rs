@@ -46,12 +46,12 @@ mod high_water;
 #[cfg(feature = "fence-http")]
 pub mod http;
 pub(crate) mod journal;
-mod marks;
 pub mod postgres;
-mod rooms;
+mod resources;
+mod store;
 
 pub use gate::{Admission, DEFAULT_PATIENCE, Gate, Refused};
 pub use high_water::{HighWater, Stale};
 pub use journal::{Journal, OpenError};
-pub use marks::{Marks, Unkept};
-pub use rooms::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING};
+pub use resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING};
+pub use store::{HighWaterStore, Volatile};

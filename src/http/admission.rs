@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::app::App;
 use super::body::BodyBudget;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::Code;
 use crate::config::HttpLimits;
 
@@ -30,19 +30,19 @@ const MAX_WAIT_FOR_TURN: Duration = Duration::from_millis(250);
 /// All bounds of a listener.
 pub(super) struct Admission {
     /// Requests in hand.
-    requests: Places,
+    requests: PermitPool,
     /// Requests that are carried out.
     turns: Arc<Semaphore>,
     late: Counter,
     /// Claims that wait in a queue.
-    pub waits: Places,
-    pub watches: Places,
+    pub waits: PermitPool,
+    pub watches: PermitPool,
     /// Memory for bodies.
     pub bodies: BodyBudget,
 }
 
 /// So many places of one kind.
-pub(super) struct Places {
+pub(super) struct PermitPool {
     free: Arc<Semaphore>,
     /// What a client is told when there is none.
     full: String,
@@ -56,7 +56,7 @@ pub(super) struct Place {
 
 /// The place of a request whose turn it is. Handlers of requests without a body extract it; the others take it once the
 /// body is complete.
-pub(super) struct Turn {
+pub(super) struct Permit {
     _place: Place,
     _permit: OwnedSemaphorePermit,
 }
@@ -68,62 +68,65 @@ pub(super) struct MayEnter;
 impl Admission {
     pub fn new(limits: HttpLimits) -> Admission {
         Admission {
-            requests: Places::new("requests", limits.max_requests),
+            requests: PermitPool::new("requests", limits.max_requests),
             turns: Arc::new(Semaphore::new(limits.max_requests.div_ceil(IN_HAND_FOR_ONE_TURN))),
             late: refused("turn_late"),
-            waits: Places::new("waits", limits.max_waits),
-            watches: Places::new("watches", limits.max_watches),
+            waits: PermitPool::new("waits", limits.max_waits),
+            watches: PermitPool::new("watches", limits.max_watches),
             bodies: BodyBudget::new(limits.body_budget_mib),
         }
     }
 
     /// Waits for a request's turn, first come, first served.
-    pub async fn turn(&self) -> Result<Turn, Refused> {
+    pub async fn turn(&self) -> Result<Permit, HttpProblem> {
         let place = self.requests.take()?;
         let turn = tokio::time::timeout(MAX_WAIT_FOR_TURN, self.turns.clone().acquire_owned());
         match turn.await {
-            Ok(permit) => Ok(Turn { _place: place, _permit: permit.expect("the semaphore is never closed") }),
+            Ok(permit) => Ok(Permit { _place: place, _permit: permit.expect("the semaphore is never closed") }),
             Err(_) => {
                 self.late.increment(1);
-                Err(Refused::new(Code::TooBusy, format!("it was not this request's turn within {MAX_WAIT_FOR_TURN:?}")))
+                Err(HttpProblem::new(
+                    Code::TooBusy,
+                    format!("it was not this request's turn within {MAX_WAIT_FOR_TURN:?}"),
+                ))
             }
         }
     }
 }
 
-impl Places {
-    fn new(kind: &'static str, count: usize) -> Places {
-        Places {
+impl PermitPool {
+    fn new(kind: &'static str, count: usize) -> PermitPool {
+        PermitPool {
             free: Arc::new(Semaphore::new(count)),
             full: format!("the node has {count} {kind} in hand, which is as many as it takes"),
             refused: refused(kind),
         }
     }
 
-    pub fn take(&self) -> Result<Place, Refused> {
+    pub fn take(&self) -> Result<Place, HttpProblem> {
         let permit = self.free.clone().try_acquire_owned().map_err(|_| self.refuse())?;
         Ok(Place { _permit: permit })
     }
 
-    fn refuse(&self) -> Refused {
+    fn refuse(&self) -> HttpProblem {
         self.refused.increment(1);
-        Refused::new(Code::TooBusy, self.full.as_str())
+        HttpProblem::new(Code::TooBusy, self.full.as_str())
     }
 }
 
 impl FromRequestParts<App> for MayEnter {
-    type Rejection = Refused;
+    type Rejection = HttpProblem;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<MayEnter, Refused> {
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<MayEnter, HttpProblem> {
         let requests = &app.admission.requests;
         if requests.free.available_permits() > 0 { Ok(MayEnter) } else { Err(requests.refuse()) }
     }
 }
 
-impl FromRequestParts<App> for Turn {
-    type Rejection = Refused;
+impl FromRequestParts<App> for Permit {
+    type Rejection = HttpProblem;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Turn, Refused> {
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Permit, HttpProblem> {
         app.admission.turn().await
     }
 }

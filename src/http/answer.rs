@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::{INDEX_HEADER, NODE_HEADER, Problem, STALE_HEADER, TERM_HEADER};
 use crate::node::{self, Answer, Served};
 use crate::types::ClusterMs;
@@ -22,11 +22,11 @@ fn ok(served: &Served, value: &impl Serialize) -> Response {
 pub(super) fn reply<T: Serialize>(
     response: node::Response,
     read: impl FnOnce(Answer, ClusterMs) -> Result<T, Box<Problem>>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let served = response.served;
     match read(response.answer, served.now) {
         Ok(value) => Ok(ok(&served, &value)),
-        Err(problem) => Err(Refused::from(problem).served(served)),
+        Err(problem) => Err(HttpProblem::from(problem).served(served)),
     }
 }
 

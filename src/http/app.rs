@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::NodeSlot;
+use super::NodeRef;
 use super::admission::Admission;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::config::HttpLimits;
 use crate::node::Node;
 use crate::types::NodeId;
@@ -55,7 +55,7 @@ pub(super) struct App(Arc<Shared>);
 
 pub(super) struct Shared {
     pub settings: Settings,
-    pub node: NodeSlot,
+    pub node: NodeRef,
     pub admission: Admission,
     pub openapi: Bytes,
     /// Cancelled when the listener stops: what never ends by itself ends then.
@@ -63,14 +63,14 @@ pub(super) struct Shared {
 }
 
 impl App {
-    pub fn new(node: NodeSlot, settings: Settings, shutdown: CancellationToken) -> App {
+    pub fn new(node: NodeRef, settings: Settings, shutdown: CancellationToken) -> App {
         let admission = Admission::new(settings.limits);
         let openapi = Bytes::from(super::document());
         App(Arc::new(Shared { settings, node, admission, openapi, shutdown }))
     }
 
     /// The node, once it has started and while it is there.
-    pub fn node(&self) -> Result<Node, Refused> {
+    pub fn node(&self) -> Result<Node, HttpProblem> {
         self.0.node.require()
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Duration, timeout};
 
 use super::app::App;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
 
 /// Bytes of each body that are not counted. The number of connections bounds them. Ordinary renewals, releases and
@@ -99,9 +99,9 @@ impl BodyBudget {
         if T::IS_CLAIM { &self.claims } else { &self.urgent }
     }
 
-    fn refuse(&self) -> Refused {
+    fn refuse(&self) -> HttpProblem {
         self.refused.increment(1);
-        Refused::new(Code::TooBusy, "the bodies of other requests take as much memory as the node has for bodies")
+        HttpProblem::new(Code::TooBusy, "the bodies of other requests take as much memory as the node has for bodies")
     }
 }
 
@@ -133,21 +133,21 @@ impl Counted {
 }
 
 impl<T: JsonBody> FromRequest<App> for Body<T> {
-    type Rejection = Refused;
+    type Rejection = HttpProblem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Body<T>, Refused> {
+    async fn from_request(request: Request, app: &App) -> Result<Body<T>, HttpProblem> {
         Complete::from_request(request, app).await?.parse()
     }
 }
 
 impl<T: JsonBody> FromRequest<App> for Complete<T> {
-    type Rejection = Refused;
+    type Rejection = HttpProblem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Complete<T>, Refused> {
+    async fn from_request(request: Request, app: &App) -> Result<Complete<T>, HttpProblem> {
         let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
         if !is_json {
             // Refused rather than guessed: a web page can send every other type to a local node without asking.
-            return Err(Refused::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
+            return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
         }
         let received = receive::<T>(request, app).await?;
         Ok(Complete { received, kind: PhantomData })
@@ -155,11 +155,11 @@ impl<T: JsonBody> FromRequest<App> for Complete<T> {
 }
 
 impl<T: JsonBody> Complete<T> {
-    pub fn parse(self) -> Result<Body<T>, Refused> {
+    pub fn parse(self) -> Result<Body<T>, HttpProblem> {
         let Received { bytes, counted } = self.received;
         match serde_json::from_slice(&bytes) {
             Ok(Object(value)) => Ok(Body(value, counted)),
-            Err(error) => Err(Refused::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
+            Err(error) => Err(HttpProblem::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
         }
     }
 }
@@ -189,7 +189,7 @@ fn is_json(content_type: &[u8]) -> bool {
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, Refused> {
+async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, HttpProblem> {
     let (head, mut body) = request.into_parts();
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
@@ -202,8 +202,8 @@ async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, R
         Ok(Ok(received)) => Ok(received),
         Ok(Err(Stopped::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
         Ok(Err(Stopped::NoBudget)) => Err(discard(body, budget.refuse()).await),
-        Ok(Err(Stopped::Broken(error))) => Err(Refused::invalid(format!("body: {error}"))),
-        Err(_) => Err(Refused::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
+        Ok(Err(Stopped::Broken(error))) => Err(HttpProblem::invalid(format!("body: {error}"))),
+        Err(_) => Err(HttpProblem::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
     }
 }
 
@@ -218,14 +218,14 @@ async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result
 
 /// Takes the rest of a body before it is refused: a client that is answered earlier may see its connection break under
 /// what it still sends, and not the answer.
-async fn discard(mut body: HttpBody, refusal: Refused) -> Refused {
+async fn discard(mut body: HttpBody, refusal: HttpProblem) -> HttpProblem {
     let sent = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = timeout(DISCARDED_WITHIN, sent).await;
     refusal
 }
 
-fn too_large(max: usize) -> Refused {
-    Refused::new(Code::TooLarge, format!("the body is too large: at most {max} bytes are allowed here"))
+fn too_large(max: usize) -> HttpProblem {
+    HttpProblem::new(Code::TooLarge, format!("the body is too large: at most {max} bytes are allowed here"))
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::{MayEnter, Turn};
+use super::admission::{MayEnter, Permit};
 use super::answer;
 use super::app::App;
 use super::body::{Body, Complete};
 use super::input::{Hop, Name, Params};
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::{self, Problem};
 use crate::node::Request;
 use crate::service;
@@ -33,7 +33,7 @@ pub(super) async fn acquire(
     hop: Hop,
     Name(name): Name,
     body: Complete<api::Acquire>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     // Only now that the body is complete: a slow sender must not hold a turn.
     let turn = app.admission.turn().await?;
     // It may wait for a day, among a bounded number of its kind: its body is not counted for so long.
@@ -62,7 +62,7 @@ pub(super) async fn renew(
     hop: Hop,
     Name(name): Name,
     Body(body, _counted): Body<api::Renew>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let renew = service::renew(&app.node()?.ttl(), name, body)?;
     let response = hop.ask(&app, renew).await?;
     answer::reply(response, service::renewed_one)
@@ -75,7 +75,7 @@ pub(super) async fn renew_batch(
     State(app): State<App>,
     hop: Hop,
     Body(body, _counted): Body<api::RenewBatch>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
     let renew = service::renew_batch(&app.node()?.ttl(), body)?;
     let response = hop.ask(&app, renew).await?;
@@ -91,7 +91,7 @@ pub(super) async fn release(
     hop: Hop,
     Name(name): Name,
     Body(body, _counted): Body<api::Release>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = hop.ask(&app, service::release(name, body)).await?;
     answer::reply(response, |answer, _| service::released(answer))
 }
@@ -108,7 +108,7 @@ pub(super) async fn hand_over(
     hop: Hop,
     Name(name): Name,
     Body(body, _counted): Body<api::HandOver>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = hop.ask(&app, service::hand_over(name, body)).await?;
     answer::reply(response, service::handed_over)
 }
@@ -129,7 +129,7 @@ pub(super) async fn update_metadata(
     hop: Hop,
     Name(name): Name,
     body: Complete<api::UpdateMetadata>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let _turn = app.admission.turn().await?;
     let Body(body, _counted) = body.parse()?;
     let response = hop.ask(&app, service::update_metadata(name, body)?).await?;
@@ -153,11 +153,11 @@ pub(super) struct RevokeParams {
     responses((status = 200, description = "How many holders lost it", body = api::Revoked)))]
 pub(super) async fn revoke(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<RevokeParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = hop.ask(&app, service::revoke(name, params.reason)?).await?;
     answer::reply(response, |answer, _| service::revoked(answer))
 }

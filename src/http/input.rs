@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, ToSchema};
 
 use super::app::App;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::NO_FORWARD_HEADER;
 use crate::node::{self, Consistency, Forward};
 use crate::types::LeaseName;
@@ -25,12 +25,12 @@ struct Named {
 }
 
 impl FromRequestParts<App> for Name {
-    type Rejection = Refused;
+    type Rejection = HttpProblem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, Refused> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, HttpProblem> {
         let path = Path::<Named>::from_request_parts(parts, app).await;
-        let Path(Named { name }) = path.map_err(|error| Refused::invalid(format!("path: {error}")))?;
-        LeaseName::new(name).map(Name).map_err(|error| Refused::invalid(error.to_string()))
+        let Path(Named { name }) = path.map_err(|error| HttpProblem::invalid(format!("path: {error}")))?;
+        LeaseName::new(name).map(Name).map_err(|error| HttpProblem::invalid(error.to_string()))
     }
 }
 
@@ -38,11 +38,11 @@ impl FromRequestParts<App> for Name {
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
-    type Rejection = Refused;
+    type Rejection = HttpProblem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params<T>, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params<T>, HttpProblem> {
         let Query(params) =
-            Query::try_from_uri(&parts.uri).map_err(|error| Refused::invalid(format!("query: {error}")))?;
+            Query::try_from_uri(&parts.uri).map_err(|error| HttpProblem::invalid(format!("query: {error}")))?;
         Ok(Params(params))
     }
 }
@@ -71,9 +71,9 @@ impl FromRequestParts<App> for Hop {
 
 impl Hop {
     /// Puts a request to the node.
-    pub async fn ask(&self, app: &App, request: node::Request) -> Result<node::Response, Refused> {
+    pub async fn ask(&self, app: &App, request: node::Request) -> Result<node::Response, HttpProblem> {
         let answer = app.node()?.request(request, self.forward).await;
-        answer.map_err(|error| Refused::from(error).redirect_to(&self.path_and_query))
+        answer.map_err(|error| HttpProblem::from(error).redirect_to(&self.path_and_query))
     }
 }
 

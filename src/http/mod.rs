@@ -26,24 +26,24 @@ mod body;
 mod claims;
 mod input;
 mod mount;
+mod node_ref;
 mod observe;
 mod openapi;
 pub(crate) mod reads;
 pub(crate) mod refusal;
 mod routes;
 mod serve;
-mod slot;
 mod status;
 mod watch;
 
 pub use app::{RenderMetrics, Settings};
+pub use node_ref::NodeRef;
 pub use observe::describe_metrics;
 pub use openapi::document;
 pub use serve::serve;
-pub use slot::NodeSlot;
 
 /// All paths, of a node that never starts: what can be refused without one is, and the rest is not ready.
 #[cfg(feature = "testing")]
 pub(crate) fn router_without_a_node() -> axum::Router {
-    routes::whole(app::App::new(NodeSlot::empty(), Settings::new(1), tokio_util::sync::CancellationToken::new()))
+    routes::whole(app::App::new(NodeRef::empty(), Settings::new(1), tokio_util::sync::CancellationToken::new()))
 }

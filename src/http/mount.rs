@@ -4,7 +4,7 @@ use axum::Router;
 use tokio_util::sync::CancellationToken;
 
 use super::app::App;
-use super::{NodeSlot, Settings, routes};
+use super::{NodeRef, Settings, routes};
 use crate::node::Node;
 
 impl Node {
@@ -32,6 +32,6 @@ impl Node {
     /// [`router`](Node::router), with settings of its own. Those about connections are not used.
     pub fn router_with(&self, settings: Settings) -> Router {
         // Nothing but the node's own end ends a watch here.
-        routes::routes(App::new(NodeSlot::from(self), settings, CancellationToken::new()))
+        routes::routes(App::new(NodeRef::from(self), settings, CancellationToken::new()))
     }
 }

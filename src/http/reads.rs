@@ -5,11 +5,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::Turn;
+use super::admission::Permit;
 use super::answer;
 use super::app::App;
 use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
 use crate::node::{self, Query, Request};
@@ -25,11 +25,11 @@ use crate::types::{HolderId, LeaseName};
     ))]
 pub(super) async fn get(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = read(&app, hop, Query::Lease(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, now| service::found(&name, answer, now))
 }
@@ -40,11 +40,11 @@ pub(super) async fn get(
     responses((status = 200, description = "Who had it, and how that ended", body = api::History)))]
 pub(super) async fn history(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = read(&app, hop, Query::History(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, _| service::history(name, answer))
 }
@@ -55,11 +55,11 @@ pub(super) async fn history(
     responses((status = 200, description = "The queue", body = api::Queue)))]
 pub(super) async fn queue(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let response = read(&app, hop, Query::Queue(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, now| service::queue(name, answer, now))
 }
@@ -84,11 +84,11 @@ pub(super) struct ExplainParams {
     responses((status = 200, description = "The explanation", body = api::Explanation)))]
 pub(super) async fn explain(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Name(name): Name,
     Params(params): Params<ExplainParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
     let response = read(&app, hop, query, params.consistency).await?;
     answer::reply(response, |answer, now| service::explained(name, answer, now))
@@ -127,13 +127,13 @@ pub(super) struct ListParams {
     responses((status = 200, description = "One page", body = api::LeasePage)))]
 pub(super) async fn list(
     State(app): State<App>,
-    _turn: Turn,
+    _turn: Permit,
     hop: Hop,
     Params(params): Params<ListParams>,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let limit = params.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Refused::invalid(format!("limit {limit} is outside 1 to {MAX_PAGE}")));
+        return Err(HttpProblem::invalid(format!("limit {limit} is outside 1 to {MAX_PAGE}")));
     }
     let states = params.state.as_deref().map(read_states).transpose()?.unwrap_or_default();
     let after = params.cursor.as_deref().map(read_cursor).transpose()?;
@@ -145,25 +145,25 @@ pub(super) async fn list(
     })
 }
 
-async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<node::Response, Refused> {
+async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<node::Response, HttpProblem> {
     hop.ask(app, Request::Read { query, consistency: consistency.into() }).await
 }
 
-fn read_states(text: &str) -> Result<Vec<ListState>, Refused> {
+fn read_states(text: &str) -> Result<Vec<ListState>, HttpProblem> {
     let state = |word: &str| {
         let filter: Result<StateFilter, serde::de::value::Error> =
             StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
-        filter.map(service::list_state).map_err(|error| Refused::invalid(format!("state: {error}")))
+        filter.map(service::list_state).map_err(|error| HttpProblem::invalid(format!("state: {error}")))
     };
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
 
 /// The cursor that [`service::write_cursor`] has written.
-pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, Refused> {
+pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, HttpProblem> {
     let parts = text
         .split_once('~')
         .and_then(|(name, token)| Some(ListCursor { name: LeaseName::new(name).ok()?, token: token.parse().ok()? }));
-    parts.ok_or_else(|| Refused::invalid("cursor: it is not one that a page came with"))
+    parts.ok_or_else(|| HttpProblem::invalid("cursor: it is not one that a page came with"))
 }
 
 #[cfg(test)]
@@ -183,6 +183,6 @@ mod tests {
     fn states_are_a_list_of_known_words() {
         assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
         assert_eq!(read_states("").expect("none means all"), []);
-        assert!(format!("{:?}", read_states("active,lapsed").expect_err("no such state")).contains("lapsed"));
+        assert!(format!("{:?}", read_states("active,expired").expect_err("no such state")).contains("expired"));
     }
 }

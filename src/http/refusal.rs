@@ -11,7 +11,7 @@ use crate::service::{self, RETRY_MS};
 
 /// A request that ends in a problem.
 #[derive(Debug)]
-pub(crate) struct Refused(Box<Parts>);
+pub(crate) struct HttpProblem(Box<Parts>);
 
 #[derive(Debug)]
 struct Parts {
@@ -21,13 +21,13 @@ struct Parts {
     leader: Option<String>,
 }
 
-impl Refused {
-    pub fn new(code: Code, detail: impl Into<String>) -> Refused {
-        Refused::from(service::problem(code, detail))
+impl HttpProblem {
+    pub fn new(code: Code, detail: impl Into<String>) -> HttpProblem {
+        HttpProblem::from(service::problem(code, detail))
     }
 
-    pub fn invalid(detail: impl Into<String>) -> Refused {
-        Refused::new(Code::Invalid, detail)
+    pub fn invalid(detail: impl Into<String>) -> HttpProblem {
+        HttpProblem::new(Code::Invalid, detail)
     }
 
     #[cfg(all(test, feature = "testing"))]
@@ -36,43 +36,43 @@ impl Refused {
     }
 
     /// Says what state the refusal reflects.
-    pub fn served(mut self, served: Served) -> Refused {
+    pub fn served(mut self, served: Served) -> HttpProblem {
         self.0.served = Some(served);
         self
     }
 }
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
-        Refused(Box::new(Parts { problem, served: None, leader: None }))
+impl From<Problem> for HttpProblem {
+    fn from(problem: Problem) -> HttpProblem {
+        HttpProblem(Box::new(Parts { problem, served: None, leader: None }))
     }
 }
 
-impl From<Box<Problem>> for Refused {
-    fn from(problem: Box<Problem>) -> Refused {
-        Refused::from(*problem)
+impl From<Box<Problem>> for HttpProblem {
+    fn from(problem: Box<Problem>) -> HttpProblem {
+        HttpProblem::from(*problem)
     }
 }
 
-impl From<RequestError> for Refused {
-    fn from(error: RequestError) -> Refused {
+impl From<RequestError> for HttpProblem {
+    fn from(error: RequestError) -> HttpProblem {
         let leader = match &error {
             RequestError::NotLeader { http, .. } => Some(http.clone()),
             _ => None,
         };
-        Refused(Box::new(Parts { problem: service::request_error(error), served: None, leader }))
+        HttpProblem(Box::new(Parts { problem: service::request_error(error), served: None, leader }))
     }
 }
 
-impl Refused {
+impl HttpProblem {
     /// Sends a caller who asked not to be forwarded to the same path at the leader.
-    pub fn redirect_to(mut self, path_and_query: &str) -> Refused {
+    pub fn redirect_to(mut self, path_and_query: &str) -> HttpProblem {
         self.0.leader = self.0.leader.map(|http| format!("http://{http}{path_and_query}"));
         self
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let Parts { problem, served, leader } = *self.0;
         let status = StatusCode::from_u16(problem.status).expect("the statuses of codes are HTTP's");
@@ -100,14 +100,14 @@ mod tests {
     #[test]
     fn a_redirect_names_the_same_path_at_the_leader() {
         let error = RequestError::NotLeader { leader: 2, http: "127.0.0.1:7102".to_owned() };
-        let response = Refused::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
+        let response = HttpProblem::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
         assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
         assert_eq!(response.headers()[LOCATION], "http://127.0.0.1:7102/v1/leases/a?consistency=leader");
     }
 
     #[test]
     fn what_takes_nothing_for_now_says_when_to_come_back() {
-        let response = Refused::from(RequestError::NoLeader).into_response();
+        let response = HttpProblem::from(RequestError::NoLeader).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
     }
 }

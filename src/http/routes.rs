@@ -6,7 +6,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 
 use super::app::App;
 use super::observe::Observe;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use super::{claims, reads, status, watch};
 use crate::api::Code;
 
@@ -67,12 +67,12 @@ fn around(app: &App, router: Router<App>) -> Router<App> {
     router.method_not_allowed_fallback(no_such_method).layer(observe)
 }
 
-async fn no_such_path(uri: Uri) -> Refused {
-    Refused::new(Code::NotFound, format!("there is no path {:?}; see /openapi.json", uri.path()))
+async fn no_such_path(uri: Uri) -> HttpProblem {
+    HttpProblem::new(Code::NotFound, format!("there is no path {:?}; see /openapi.json", uri.path()))
 }
 
-async fn no_such_method(method: Method, uri: Uri) -> Refused {
-    Refused::new(Code::MethodNotAllowed, format!("{} has no method {method}; see /openapi.json", uri.path()))
+async fn no_such_method(method: Method, uri: Uri) -> HttpProblem {
+    HttpProblem::new(Code::MethodNotAllowed, format!("{} has no method {method}; see /openapi.json", uri.path()))
 }
 
 #[cfg(test)]

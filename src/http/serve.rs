@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::app::{App, Settings};
-use super::{NodeSlot, observe, routes};
+use super::{NodeRef, observe, routes};
 
 /// Pause after a failed accept: out of file descriptors is the usual reason, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// A request that waits for a lease is ended by its node's shutdown, a watch by `shutdown`. Dropping the future
 /// closes every connection at once, which is how a caller bounds the wait. Metrics go to the recorder that is
 /// installed when this is called.
-pub async fn serve(listener: TcpListener, node: NodeSlot, settings: Settings, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };

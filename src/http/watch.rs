@@ -27,7 +27,7 @@ use super::answer;
 use super::app::App;
 use super::input::Params;
 use super::observe::Open;
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
 use crate::node::{Watch, WatchEnd};
@@ -66,11 +66,11 @@ pub(super) async fn watch(
     State(app): State<App>,
     Params(params): Params<WatchParams>,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpProblem> {
     let node = app.node()?;
     let last_seen = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
-    let after = after.map_err(|error| Refused::invalid(format!("after: {error}")))?;
+    let after = after.map_err(|error| HttpProblem::invalid(format!("after: {error}")))?;
     let place = app.admission.watches.take()?;
     let watch = node.watch(after.map(EventId::into)).map_err(service::compacted)?;
     // A stream that begins now says where that is, so that it can be resumed before its first event.

@@ -1,4 +1,4 @@
-//! What can be asked of the lease machine. These types are stored in logs: fields of a variant are frozen, and a
+//! Timer can be asked of the lease machine. These types are stored in logs: fields of a variant are frozen, and a
 //! new variant goes at the end.
 
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub struct Acquire {
     pub ttl: Ttl,
     /// Join the queue for at most this many milliseconds when the lease is held; `None` refuses at once.
     pub wait_ms: Option<u64>,
-    /// After a lapse or a revoke of this grant nobody gets the lease for this many milliseconds.
+    /// After an expiry or a revoke of this grant nobody gets the lease for this many milliseconds.
     pub lock_delay_ms: u64,
     /// How many may hold the lease at once; 1 for a plain lease. The same for all who hold it or wait for it.
     pub limit: u32,

@@ -62,7 +62,7 @@ impl EndedGrants {
         self.0.is_none()
     }
 
-    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         match self.0.as_deref() {
             None => 0,

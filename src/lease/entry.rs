@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::agenda::What;
 use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
-use super::machine::{EndedAt, Fading, Machine};
+use super::machine::{EndedAt, Machine, Tombstone};
 use super::queue::{Ask, Place};
 use super::record::Record;
+use super::timers::Timer;
 use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
 use super::{MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT};
 use crate::token::FencingToken;
@@ -37,47 +37,47 @@ impl<'m> Entry<'m> {
         Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
     }
 
-    /// Everything that is due happens: lapses and drops first, then the places that are free go to the waiters, so
+    /// Everything that is due happens: expires and drops first, then the places that are free go to the waiters, so
     /// that no place goes to a waiter that is gone.
-    pub fn let_time_pass(&mut self) {
+    pub fn expire_due(&mut self) {
         let mut touched = Vec::new();
-        while let Some(due) = self.machine.agenda.pop(self.now) {
+        while let Some(due) = self.machine.timers.pop(self.now) {
             match due.what {
-                What::Lapse(token) => self.end(&due.name, token, Change::Expired),
-                What::WaitEnds(ticket) => self.drop_late_waiter(&due.name, ticket),
-                What::DelayEnds => self.set_delay(&due.name, None),
-                What::Turn => {}
+                Timer::Expiry(token) => self.end(&due.name, token, Change::Expired),
+                Timer::WaitEnds(ticket) => self.drop_late_waiter(&due.name, ticket),
+                Timer::DelayEnds => self.set_delay(&due.name, None),
+                Timer::Turn => {}
             }
             touched.push(due.name);
         }
         if self.machine.window_is_over() {
-            touched.extend(self.machine.agenda.take_unconfirmed());
+            touched.extend(self.machine.timers.take_unconfirmed());
         }
         for name in &touched {
-            self.settle(name);
+            self.promote_waiter(name);
         }
     }
 
     /// Forgets ended leases beyond their time and number. Only here, after the last command: within an entry the
     /// record still knows that it was granted at this position.
     pub fn finish(mut self) -> Effects {
-        while let Some((&at, oldest)) = self.machine.fading.get_min().map(|(at, oldest)| (at, oldest)) {
+        while let Some((&at, oldest)) = self.machine.tombstones.get_min().map(|(at, oldest)| (at, oldest)) {
             let limits = &self.machine.limits;
             let is_old = oldest.at.saturating_add(limits.ended_keep_ms) <= self.now;
-            let are_many = self.machine.fading.len() as u64 > limits.ended_keep;
+            let are_many = self.machine.tombstones.len() as u64 > limits.ended_keep;
             if !is_old && !are_many && self.machine.ended_bytes <= MAX_ENDED_BYTES_KEPT {
                 break;
             }
             let name = oldest.name.clone();
             self.forget(at);
-            self.settle(&name);
+            self.promote_waiter(&name);
         }
         std::mem::take(&mut self.effects)
     }
 
     /// Forgets the grant that this transition ended.
     fn forget(&mut self, at: EndedAt) {
-        let Fading { name, token, .. } = self.machine.fading.remove(&at).expect("the caller has seen it");
+        let Tombstone { name, token, .. } = self.machine.tombstones.remove(&at).expect("the caller has seen it");
         let record = existing(&mut self.machine.records, &name);
         let ended = record.ended.with_token(token).expect("an ended grant is forgotten in one place");
         self.machine.ended_bytes -= ended.grant.bytes();
@@ -88,7 +88,7 @@ impl<'m> Entry<'m> {
     /// Forgets ended grants of a name that keeps too much, the oldest first.
     pub fn forget_excess(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
-            && record.engaged_bytes() + record.ended.bytes() > MAX_NAME_BYTES_KEPT
+            && record.in_use_bytes() + record.ended.bytes() > MAX_NAME_BYTES_KEPT
             && let Some(oldest) = record.ended.oldest()
         {
             let at = oldest.ended_at();
@@ -113,7 +113,7 @@ impl<'m> Entry<'m> {
     fn engage(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
         let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
         let record = Arc::make_mut(record);
-        if !record.is_engaged() {
+        if !record.is_in_use() {
             record.limit = limit;
         }
         record
@@ -143,7 +143,7 @@ impl<'m> Entry<'m> {
         record.holders.insert(grant.clone());
         let lease = record.lease(name, &grant);
         if let Some(at) = deadline {
-            self.machine.agenda.add(at, name, What::Lapse(position.as_u64()));
+            self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
         }
         self.machine.counts.held += 1;
         self.tell(name, &grant, Change::Granted(cause));
@@ -175,9 +175,9 @@ impl<'m> Entry<'m> {
         let grant = record.holders.with_token(own).expect("it has been updated, not removed");
         let lease = record.lease(name, grant);
         if before != grant.deadline {
-            let agenda = &mut self.machine.agenda;
-            before.into_iter().for_each(|at| agenda.remove(at, name, What::Lapse(own)));
-            grant.deadline.into_iter().for_each(|at| agenda.add(at, name, What::Lapse(own)));
+            let timers = &mut self.machine.timers;
+            before.into_iter().for_each(|at| timers.remove(at, name, Timer::Expiry(own)));
+            grant.deadline.into_iter().for_each(|at| timers.add(at, name, Timer::Expiry(own)));
         }
         Some(lease)
     }
@@ -204,9 +204,9 @@ impl<'m> Entry<'m> {
         record.ended.insert(ended);
         let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
         if let Some(at) = grant.deadline {
-            self.machine.agenda.remove(at, name, What::Lapse(token));
+            self.machine.timers.remove(at, name, Timer::Expiry(token));
         }
-        self.machine.fading.insert((index, part), Fading { at: now, name: name.clone(), token });
+        self.machine.tombstones.insert((index, part), Tombstone { at: now, name: name.clone(), token });
         self.machine.counts.held -= 1;
         self.machine.counts.ended += 1;
         self.machine.ended_bytes += grant.bytes();
@@ -220,12 +220,12 @@ impl<'m> Entry<'m> {
     fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
         let record = existing(&mut self.machine.records, name);
         if let Some(at) = record.delay_until.take() {
-            self.machine.agenda.remove(at, name, What::DelayEnds);
+            self.machine.timers.remove(at, name, Timer::DelayEnds);
             self.machine.counts.delayed -= 1;
         }
         if let Some(at) = until {
             record.delay_until = Some(at);
-            self.machine.agenda.add(at, name, What::DelayEnds);
+            self.machine.timers.add(at, name, Timer::DelayEnds);
             self.machine.counts.delayed += 1;
         }
     }
@@ -235,7 +235,7 @@ impl<'m> Entry<'m> {
         let queue = &mut self.engage(name, limit).queue;
         let ahead = queue.len() as u32;
         let ticket = queue.push(place);
-        self.machine.agenda.add(due, name, What::WaitEnds(ticket));
+        self.machine.timers.add(due, name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting += 1;
         ahead
     }
@@ -245,14 +245,14 @@ impl<'m> Entry<'m> {
         let record = existing(&mut self.machine.records, name);
         let before = record.queue.get(ticket).expect("the caller has seen this waiter").due();
         let after = record.queue.update(ticket, change).expect("it has just been there").due();
-        self.machine.agenda.remove(before, name, What::WaitEnds(ticket));
-        self.machine.agenda.add(after, name, What::WaitEnds(ticket));
+        self.machine.timers.remove(before, name, Timer::WaitEnds(ticket));
+        self.machine.timers.add(after, name, Timer::WaitEnds(ticket));
     }
 
     /// Takes a waiter out of its queue, to be granted or to be dropped.
     pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> Place {
         let place = self.record_mut(name).queue.remove(ticket).expect("the caller has seen this waiter");
-        self.machine.agenda.remove(place.due(), name, What::WaitEnds(ticket));
+        self.machine.timers.remove(place.due(), name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting -= 1;
         place
     }
@@ -264,26 +264,26 @@ impl<'m> Entry<'m> {
 
     fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
         let place = self.record(name).and_then(|record| record.queue.get(ticket));
-        let until = place.expect("the agenda lists only waiters").until;
+        let until = place.expect("the timers lists only waiters").until;
         let cause = if until < self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
         self.drop_waiter(name, ticket, cause);
     }
 
     /// Brings a name to rest after any change: a free place goes to the first waiter, a second one is put off to the
     /// next entry, and a record that nothing needs is removed.
-    pub fn settle(&mut self, name: &LeaseName) {
+    pub fn promote_waiter(&mut self, name: &LeaseName) {
         self.forget_excess(name);
         self.grant_turn(name);
         let Some(record) = self.record(name) else { return };
         let turn = self.machine.turn(record);
-        self.machine.agenda.set_turn(self.now, name, turn);
+        self.machine.timers.set_turn(self.now, name, turn);
         let record = existing(&mut self.machine.records, name);
         let is_live = record.is_live();
         if is_live != record.counted_live {
             record.counted_live = is_live;
             self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
         }
-        // What was granted at this position has not been forgotten yet, so this loses no rule of this entry.
+        // Timer was granted at this position has not been forgotten yet, so this loses no rule of this entry.
         if !is_live && record.ended.is_empty() {
             self.machine.records.remove(name);
         }

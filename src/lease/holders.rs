@@ -28,7 +28,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// What it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT), held or ended.
+    /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT), held or ended.
     pub fn bytes(&self) -> u64 {
         kept::bytes(&self.holder, &self.metadata)
     }
@@ -50,12 +50,12 @@ pub(super) enum Holders {
     #[default]
     Empty,
     One(Grant),
-    Many(Box<Crowd>),
+    Many(Box<HolderSet>),
 }
 
 /// Many holders, with the indexes that keep every operation on them logarithmic.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct HolderSet {
     by_token: OrdMap<u64, Arc<Grant>>,
     by_holder: OrdMap<HolderId, u64>,
     by_deadline: OrdSet<(ClusterMs, u64)>,
@@ -75,7 +75,7 @@ impl Holders {
         self.len() == 0
     }
 
-    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         match self {
             Holders::Empty => 0,
@@ -128,7 +128,7 @@ impl Holders {
             Holders::Empty => *self = Holders::One(grant),
             Holders::Many(crowd) => crowd.insert(grant),
             Holders::One(_) => {
-                let mut crowd = Crowd::default();
+                let mut crowd = HolderSet::default();
                 if let Holders::One(first) = std::mem::take(self) {
                     crowd.insert(first);
                 }
@@ -169,7 +169,7 @@ impl Holders {
     }
 }
 
-impl Crowd {
+impl HolderSet {
     fn insert(&mut self, grant: Grant) {
         let token = grant.token.as_u64();
         self.by_holder.insert(grant.holder.clone(), token);

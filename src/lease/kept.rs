@@ -13,10 +13,10 @@ pub const MAX_NAME_BYTES_KEPT: u64 = 64 << 20;
 /// Most bytes that the ended grants of all names keep together. Above it the oldest are forgotten.
 pub const MAX_ENDED_BYTES_KEPT: u64 = 512 << 20;
 
-/// What a grant, a waiter or an ended grant counts beside its texts: its numbers, and its places in the indexes.
+/// Timer a grant, a waiter or an ended grant counts beside its texts: its numbers, and its places in the indexes.
 const FIXED_BYTES: u64 = 512;
 
-/// What a grant, a waiter or an ended grant counts.
+/// Timer a grant, a waiter or an ended grant counts.
 pub(super) fn bytes(holder: &HolderId, metadata: &Metadata) -> u64 {
     FIXED_BYTES + (holder.as_str().len() + metadata.bytes()) as u64
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::agenda::Agenda;
 use super::entry::Entry;
 use super::record::Record;
+use super::timers::TimerQueue;
 use super::{Batch, Effects, Limits, Outcome};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, LeaseName};
@@ -28,8 +28,8 @@ pub struct Machine {
     pub(super) term_began: ClusterMs,
     pub(super) records: OrdMap<LeaseName, Arc<Record>>,
     // Derived from the above: a restored machine rebuilds them.
-    pub(super) agenda: Agenda,
-    pub(super) fading: OrdMap<EndedAt, Fading>,
+    pub(super) timers: TimerQueue,
+    pub(super) tombstones: OrdMap<EndedAt, Tombstone>,
     pub(super) counts: Counts,
     /// Bytes of all ended grants, as they count against [`MAX_ENDED_BYTES_KEPT`](super::MAX_ENDED_BYTES_KEPT).
     pub(super) ended_bytes: u64,
@@ -42,7 +42,7 @@ pub(super) type EndedAt = (u64, u32);
 
 /// An ended lease that is still listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fading {
+pub(super) struct Tombstone {
     pub at: ClusterMs,
     pub name: LeaseName,
     pub token: u64,
@@ -76,8 +76,8 @@ impl Machine {
             limits: Limits::INITIAL,
             term_began: 0,
             records: OrdMap::new(),
-            agenda: Agenda::default(),
-            fading: OrdMap::new(),
+            timers: TimerQueue::default(),
+            tombstones: OrdMap::new(),
             counts: Counts::default(),
             ended_bytes: 0,
             live: 0,
@@ -86,7 +86,7 @@ impl Machine {
 
     /// Applies one log entry and answers each of its commands, in order.
     ///
-    /// `position` is the entry's term and index, and the token of every grant it makes. What is due at the entry's
+    /// `position` is the entry's term and index, and the token of every grant it makes. Timer is due at the entry's
     /// time happens before its first command. Panics if the position is not above that of the entry before, since a
     /// replica that goes on from there hands out a token twice.
     pub fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
@@ -96,8 +96,8 @@ impl Machine {
             self.applied
         );
         let mut entry = Entry::begin(self, position, batch.stamp);
-        entry.let_time_pass();
-        let outcomes: Vec<Outcome> = batch.commands.iter().map(|command| entry.obey(command)).collect();
+        entry.expire_due();
+        let outcomes: Vec<Outcome> = batch.commands.iter().map(|command| entry.apply_command(command)).collect();
         let effects = entry.finish();
         debug_assert_eq!(outcomes.len(), batch.commands.len(), "one outcome a command");
         (outcomes, effects)
@@ -121,7 +121,7 @@ impl Machine {
         self.counts
     }
 
-    /// The earliest cluster time at which a tick changes something: a lapse, a waiter out of time or patience, the
+    /// The earliest cluster time at which a tick changes something: an expiry, a waiter out of time or patience, the
     /// end of a lock delay, the end of the time for waiters to be confirmed, or a waiter whose turn was put off to the
     /// next entry (due now).
     ///
@@ -129,7 +129,7 @@ impl Machine {
     ///
     /// Forgetting ended leases is left out: it happens with whatever entry comes next, and no promise needs it.
     pub fn next_due(&self) -> Option<ClusterMs> {
-        self.agenda.first().into_iter().chain(self.window_due()).min()
+        self.timers.first().into_iter().chain(self.window_due()).min()
     }
 
     /// Something has a deadline, so cluster time must be kept recent for the next leader to start from.

@@ -13,13 +13,12 @@
 //! | `turn` | whose turn it is when a place is free |
 //! | `record`, `holders`, `queue`, `ended`, `history` | what is remembered of one name |
 //! | `kept` | how many bytes the state may keep |
-//! | `agenda` | what is due when |
+//! | `timers` | what is due when |
 //! | `view`, `list` | reads |
 //! | `snapshot` | what is stored, and a machine rebuilt from it |
 //!
 //! This module must not know Raft, storage, HTTP or tokio.
 
-mod agenda;
 mod command;
 mod ended;
 mod entry;
@@ -33,6 +32,7 @@ mod queue;
 mod record;
 mod rules;
 pub(crate) mod snapshot;
+mod timers;
 mod turn;
 mod view;
 

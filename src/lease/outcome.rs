@@ -1,4 +1,4 @@
-//! What the lease machine answers and what it tells the world.
+//! Timer the lease machine answers and what it tells the world.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ pub enum Refusal {
         holder: HolderId,
         token: FencingToken,
         granted_wall_ms: u64,
-        /// Milliseconds until it can lapse, `None` when it has an infinite ttl.
+        /// Milliseconds until it can expire, `None` when it has an infinite ttl.
         retry_after_ms: Option<u64>,
         waiters: u32,
     },
@@ -139,7 +139,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// What a caller wrote into it.
+    /// Timer a caller wrote into it.
     pub(super) fn text(&self) -> &str {
         match self {
             Change::Granted(_) | Change::Expired | Change::Released => "",
@@ -171,7 +171,7 @@ pub struct Waiter {
     pub until: ClusterMs,
 }
 
-/// What an applied entry means for those who listen: handed to the watch and to waiting requests, never to state.
+/// Timer an applied entry means for those who listen: handed to the watch and to waiting requests, never to state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     pub transitions: Vec<Transition>,

@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use super::kept;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
-/// What a grant is made from, now or when a waiter's turn comes.
+/// Timer a grant is made from, now or when a waiter's turn comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub holder: HolderId,
@@ -17,7 +17,7 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// What it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT); as much as the grant made from it.
+    /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT); as much as the grant made from it.
     pub fn bytes(&self) -> u64 {
         kept::bytes(&self.holder, &self.metadata)
     }
@@ -63,7 +63,7 @@ impl Queue {
         self.0.is_none()
     }
 
-    /// What they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |line| line.bytes)
     }

@@ -39,17 +39,17 @@ impl Record {
     }
 
     /// Held or waited for: then its limit is fixed.
-    pub fn is_engaged(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         !self.holders.is_empty() || !self.queue.is_empty()
     }
 
     /// Held, waited for or delayed: then it counts against the number of leases.
     pub fn is_live(&self) -> bool {
-        self.is_engaged() || self.delay_until.is_some()
+        self.is_in_use() || self.delay_until.is_some()
     }
 
-    /// What its holders and waiters count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
-    pub fn engaged_bytes(&self) -> u64 {
+    /// Timer its holders and waiters count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    pub fn in_use_bytes(&self) -> u64 {
         self.holders.bytes() + self.queue.bytes()
     }
 

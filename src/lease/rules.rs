@@ -26,7 +26,7 @@ use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_NAME_BYTES_KEPT });
 
 impl Entry<'_> {
-    pub fn obey(&mut self, command: &Command) -> Outcome {
+    pub fn apply_command(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
             Command::Renew { holder, leases } => {
@@ -56,7 +56,7 @@ impl Entry<'_> {
         // The edge refuses 0; a log that has it all the same must not stop every replica.
         let limit = acquire.limit.max(1);
         let record = self.record(name);
-        if let Some(engaged) = record.filter(|record| record.is_engaged() && record.limit != limit) {
+        if let Some(engaged) = record.filter(|record| record.is_in_use() && record.limit != limit) {
             return Outcome::Refused(Refusal::LimitDiffers { limit: engaged.limit });
         }
         if record.is_some_and(|record| record.holders.of(holder).is_some()) {
@@ -77,14 +77,14 @@ impl Entry<'_> {
             // Somebody who waits and asks without a wait is refused like anybody, and keeps its place.
             (Some(refusal), None) => Outcome::Refused(refusal),
         };
-        self.settle(name);
+        self.promote_waiter(name);
         // A waiter that the place was kept for is confirmed by this request, and granted.
         let own = self.record(name).filter(|_| matches!(outcome, Outcome::Queued { .. }));
         let granted = own.and_then(|record| Some(record.lease(name, record.holders.of(holder)?)));
         granted.map_or(outcome, |lease| Outcome::Held { lease, fresh: true })
     }
 
-    /// What keeps this name from being granted to a newcomer.
+    /// Timer keeps this name from being granted to a newcomer.
     fn obstacle(&self, record: &Record) -> Option<Refusal> {
         if !record.has_free_place() {
             return record.held_refusal(self.now);
@@ -178,7 +178,7 @@ impl Entry<'_> {
         let is_held = self.own_grant(name, holder, token).is_ok();
         if is_held {
             self.end(name, token.as_u64(), Change::Released);
-            self.settle(name);
+            self.promote_waiter(name);
         }
         is_held
     }
@@ -190,7 +190,7 @@ impl Entry<'_> {
         for token in &tokens {
             self.end(name, *token, Change::Revoked { reason: reason.to_string() });
         }
-        self.settle(name);
+        self.promote_waiter(name);
         tokens.len() as u32
     }
 
@@ -219,7 +219,7 @@ impl Entry<'_> {
         let heir = self.take_waiter(name, ticket).ask;
         self.end(name, token.as_u64(), Change::HandedOver { to: heir.holder.clone() });
         let mut lease = self.grant(name, limit, heir, GrantCause::HandOver);
-        self.settle(name);
+        self.promote_waiter(name);
         lease.waiters = self.record(name).map_or(0, |record| record.queue.len() as u32);
         Outcome::HandedOver(lease)
     }
@@ -231,8 +231,8 @@ impl Entry<'_> {
             place.patience_until = patience_until;
             place.confirmed_term = confirmed_term;
         });
-        if self.machine.agenda.is_unconfirmed(&waiter.name) {
-            self.settle(&waiter.name);
+        if self.machine.timers.is_unconfirmed(&waiter.name) {
+            self.promote_waiter(&waiter.name);
         }
         true
     }
@@ -240,7 +240,7 @@ impl Entry<'_> {
     fn leave_queue(&mut self, waiter: &WaiterId) -> bool {
         let Some(ticket) = self.ticket_of(waiter) else { return false };
         self.drop_waiter(&waiter.name, ticket, DropCause::Left);
-        self.settle(&waiter.name);
+        self.promote_waiter(&waiter.name);
         true
     }
 
@@ -257,7 +257,7 @@ impl Entry<'_> {
 
 /// Whether a name may keep a holder or waiter that counts `after` bytes, in place of one that counts `before`.
 fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
-    let engaged = record.map_or(0, Record::engaged_bytes);
+    let engaged = record.map_or(0, Record::in_use_bytes);
     after <= before || engaged - before + after <= MAX_NAME_BYTES_KEPT
 }
 

@@ -50,7 +50,7 @@ impl Machine {
 
     /// Cluster time at which the waiters that are not confirmed lose their places, if a free place waits for one.
     pub(super) fn window_due(&self) -> Option<ClusterMs> {
-        self.agenda.has_unconfirmed().then(|| self.window_end().saturating_add(1))
+        self.timers.has_unconfirmed().then(|| self.window_end().saturating_add(1))
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Trans
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
-/// What is known of one name.
+/// Timer is known of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
     /// Who holds it, in the order of their tokens: at most one for a plain lease.

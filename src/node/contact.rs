@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 
-pub(super) struct Contact {
+pub(super) struct LeaderContact {
     clock: Arc<dyn Clock>,
     /// Milliseconds of the clock, plus one; 0 for never.
     last: AtomicU64,
 }
 
-impl Contact {
-    pub fn new(clock: Arc<dyn Clock>) -> Contact {
-        Contact { clock, last: AtomicU64::new(0) }
+impl LeaderContact {
+    pub fn new(clock: Arc<dyn Clock>) -> LeaderContact {
+        LeaderContact { clock, last: AtomicU64::new(0) }
     }
 
     pub fn heard(&self) {

@@ -99,7 +99,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 return self.fail(NodeFailure::DiskStalled(stalled));
             }
             if stalled >= STALL_HAND_ON && self.clock.lead().is_some() {
-                match self.raft.hand_on(self.timeouts.hand_on).await {
+                match self.raft.transfer_leadership(self.timeouts.transfer_leadership).await {
                     Ok(to) => tracing::warn!(to, ?stalled, "the disk hangs: leadership handed on"),
                     Err(error) => tracing::warn!(%error, ?stalled, "the disk hangs, and leadership was not handed on"),
                 }

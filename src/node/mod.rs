@@ -10,10 +10,10 @@
 mod builder;
 mod contact;
 mod health;
-mod lead;
+mod leader_term;
 mod lifecycle;
 mod membership;
-mod meters;
+mod metrics;
 pub(crate) mod request;
 mod status;
 #[cfg(all(test, feature = "testing"))]
@@ -43,7 +43,7 @@ pub(crate) use lifecycle::assemble::{NodeConfig, Parts};
 #[cfg(feature = "testing")]
 pub use lifecycle::promise::exchange as exchange_promise;
 #[cfg(feature = "testing")]
-pub(crate) use membership::join::Acquaintances;
+pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
 pub(crate) use request::read::look_up;
 pub use request::route::Forward;
@@ -51,12 +51,12 @@ pub use request::{Answer, Consistency, Query, Request, RequestError, Response, S
 pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
-use contact::Contact;
-use lead::LeadClock;
+use contact::LeaderContact;
+use leader_term::LeaderClock;
 use request::local_waits::LocalWaits;
 use request::propose::Proposer;
-use request::wait::Waiting;
-use watch::History;
+use request::wait::WaitRegistry;
+use watch::EventLog;
 
 /// A running node. Clones are the same node.
 ///
@@ -106,12 +106,12 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     raft: Arc<RaftHandle<S>>,
     storage: S,
     transport: T,
-    clock: LeadClock,
+    clock: LeaderClock,
     proposer: Proposer,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
-    history: Arc<History>,
-    contact: Contact,
+    history: Arc<EventLog>,
+    contact: LeaderContact,
     /// New requests are refused.
     draining: AtomicBool,
     /// Ends everything.
@@ -131,7 +131,7 @@ struct Timeouts {
     /// Without a leader for this long, requests are refused.
     leaderless: Duration,
     /// For another node to take the leadership at a shutdown.
-    hand_on: Duration,
+    transfer_leadership: Duration,
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {

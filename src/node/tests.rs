@@ -10,7 +10,7 @@ use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait}
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::Acquire;
 use crate::node::Consistency;
-use crate::node::request::propose::NoOutcome;
+use crate::node::request::propose::ProposeError;
 use crate::testing::{Cluster, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
@@ -96,7 +96,7 @@ async fn a_leader_withdraws_the_waits_of_a_silent_node() {
     cluster.board.isolate(follower, cluster.ids());
     let left = until_waiters(&node, 0).await;
     assert!(left <= Duration::from_secs(2), "the leaderless time, and a look: {left:?}");
-    assert_eq!(waiting.await.expect("it does not panic"), Err(NoOutcome::StillWaits));
+    assert_eq!(waiting.await.expect("it does not panic"), Err(ProposeError::StillWaits));
     assert!(holder.is_held());
     cluster.shutdown().await;
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::lead::{Lead, LeadClock};
+use super::leader_term::{LeaderClock, LeaderTerm};
 use crate::lease::{Command, Limits};
-use crate::node::membership::join::Acquaintances;
+use crate::node::membership::join::MemberRegistry;
 use crate::node::request::propose::Proposer;
 use crate::raft::{Progress, RaftHandle};
 use crate::storage::Storage;
@@ -25,9 +25,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Timekeeper<S: Storage> {
     pub node: NodeId,
     pub raft: Arc<RaftHandle<S>>,
-    pub clock: LeadClock,
+    pub clock: LeaderClock,
     pub proposer: Proposer,
-    pub known: Arc<Acquaintances>,
+    pub known: Arc<MemberRegistry>,
     /// The limits of this node's configuration.
     pub limits: Limits,
     /// Longest time between two entries while anything has a deadline.
@@ -100,7 +100,7 @@ impl<S: Storage> Timekeeper<S> {
     async fn lead(&self, term: u64) {
         // This node has met the nodes that elected it. Their disks go into the log before the first client's entry, so a
         // node that loses its disk afterwards is refused.
-        self.known.write_down(&self.raft, term).await;
+        self.known.record(&self.raft, term).await;
         let mut progress = self.raft.replica().progress();
         let state_now = progress.borrow_and_update().now;
         let lead = self.clock.begin(term, state_now);
@@ -116,7 +116,7 @@ impl<S: Storage> Timekeeper<S> {
     }
 
     /// Proposes a tick if one is called for; tells how long until the next can be.
-    async fn let_time_pass(&self, lead: &Lead, progress: &Progress) -> Option<Duration> {
+    async fn let_time_pass(&self, lead: &LeaderTerm, progress: &Progress) -> Option<Duration> {
         let at = next_tick(progress, self.limits, self.tick)?;
         let pause = self.clock.until(lead, at);
         if pause.is_zero() && !self.propose(Command::Tick).await {

@@ -40,7 +40,7 @@ pub enum WatchEnd {
 }
 
 /// The transitions that are kept.
-pub(super) struct History {
+pub(super) struct EventLog {
     kept: Mutex<Kept>,
     /// Log index of the last applied entry.
     applied: watch::Sender<u64>,
@@ -56,15 +56,15 @@ struct Kept {
 
 /// A cursor. Delivers each transition once, in order.
 pub struct Watch {
-    history: Arc<History>,
+    history: Arc<EventLog>,
     applied: watch::Receiver<u64>,
     after: (u64, u32),
 }
 
-impl History {
-    pub fn new(stop: CancellationToken) -> History {
+impl EventLog {
+    pub fn new(stop: CancellationToken) -> EventLog {
         let kept = Mutex::new(Kept { transitions: VecDeque::new(), floor: 0 });
-        History { kept, applied: watch::Sender::new(0), stop }
+        EventLog { kept, applied: watch::Sender::new(0), stop }
     }
 
     pub fn applied(&self, index: u64, transitions: &[Transition]) {
@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_delivers_each_transition_once_and_in_order_across_resume() {
-        let history = Arc::new(History::new(CancellationToken::new()));
+        let history = Arc::new(EventLog::new(CancellationToken::new()));
         let mut early = history.watch(None).expect("nothing is forgotten");
         for index in 1..=3 {
             history.applied(index, &entry(index, 2));
@@ -199,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_of_what_is_forgotten_says_compacted() {
-        let history = Arc::new(History::new(CancellationToken::new()));
+        let history = Arc::new(EventLog::new(CancellationToken::new()));
         let mut slow = history.watch(None).expect("nothing is forgotten");
         for index in 1..=KEPT_TRANSITIONS as u64 + 1 {
             history.applied(index, &entry(index, 1));
@@ -215,7 +215,7 @@ mod tests {
     /// Entries have two parts, and one part of the oldest entry is forgotten.
     #[tokio::test]
     async fn watch_resumes_behind_an_entry_that_is_kept_in_part() {
-        let history = Arc::new(History::new(CancellationToken::new()));
+        let history = Arc::new(EventLog::new(CancellationToken::new()));
         let entries = KEPT_TRANSITIONS as u64 / 2;
         for index in 1..=entries {
             history.applied(index, &entry(index, 2));
@@ -236,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn a_watch_of_a_node_that_stops_delivers_what_there_is_and_ends() {
         let stop = CancellationToken::new();
-        let history = Arc::new(History::new(stop.clone()));
+        let history = Arc::new(EventLog::new(stop.clone()));
         let mut watch = history.watch(None).expect("nothing is forgotten");
         history.applied(1, &entry(1, 2));
         stop.cancel();

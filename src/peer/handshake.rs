@@ -73,7 +73,7 @@ pub trait Incarnations: Send + Sync + 'static {
     fn joined(&self, node: NodeId) -> Option<u64>;
 
     /// `node` presented itself, and it was not refused.
-    fn met(&self, node: NodeId, incarnation: u64);
+    fn observe(&self, node: NodeId, incarnation: u64);
 }
 
 impl Identity {
@@ -132,7 +132,7 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     }
     let refusal = identity.refusal(&answer, known);
     if refusal.is_none() {
-        known.met(answer.from, answer.incarnation);
+        known.observe(answer.from, answer.incarnation);
     }
     Ok(refusal.map_or(Ok(()), Err))
 }
@@ -153,7 +153,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let refusal = identity.refusal(&hello, known);
     write_hello(stream, &identity.hello(hello.from, lane, refusal.clone())).await?;
     if refusal.is_none() {
-        known.met(hello.from, hello.incarnation);
+        known.observe(hello.from, hello.incarnation);
     }
     Ok(refusal.map_or(Ok((hello.from, lane)), Err))
 }
@@ -198,7 +198,7 @@ mod tests {
         fn joined(&self, _: NodeId) -> Option<u64> {
             self.0
         }
-        fn met(&self, _: NodeId, _: u64) {}
+        fn observe(&self, _: NodeId, _: u64) {}
     }
 
     fn identity(cluster: &str, node: NodeId) -> Identity {
@@ -251,7 +251,7 @@ mod tests {
             fn joined(&self, _: NodeId) -> Option<u64> {
                 None
             }
-            fn met(&self, node: NodeId, _: u64) {
+            fn observe(&self, node: NodeId, _: u64) {
                 panic!("node {node} was let in");
             }
         }

@@ -53,9 +53,9 @@ impl Lane {
     }
 
     /// Passes a request that a frame takes.
-    pub(crate) fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), CallError> {
+    pub(crate) fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), PeerError> {
         let (bytes, max) = (body.len(), self.max_body());
-        if bytes > max { Err(CallError::TooLarge { target, bytes, max }) } else { Ok(()) }
+        if bytes > max { Err(PeerError::TooLarge { target, bytes, max }) } else { Ok(()) }
     }
 
     /// Why an answer of so many bytes cannot be sent; `None` if it can.
@@ -88,7 +88,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
         lane: Lane,
         body: Bytes,
         timeout: Duration,
-    ) -> impl Future<Output = Result<Bytes, CallError>> + Send;
+    ) -> impl Future<Output = Result<Bytes, PeerError>> + Send;
 
     /// Closes every connection and waits until nothing of this transport runs. Calls fail from then on.
     fn shutdown(&self) -> impl Future<Output = ()> + Send;
@@ -107,7 +107,7 @@ impl<S: Service> Service for Arc<S> {
 
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub enum PeerError {
     /// Certainly not delivered.
     #[error("node {target} at {address} cannot be reached: {reason}")]
     NotSent { target: NodeId, address: String, reason: String },
@@ -128,9 +128,9 @@ pub enum CallError {
     Timeout { target: NodeId, timeout: Duration },
 }
 
-impl CallError {
+impl PeerError {
     /// Whether the request certainly had no effect.
     pub fn certainly_not_done(&self) -> bool {
-        matches!(self, CallError::NotSent { .. } | CallError::Refused { .. } | CallError::TooLarge { .. })
+        matches!(self, PeerError::NotSent { .. } | PeerError::Refused { .. } | PeerError::TooLarge { .. })
     }
 }

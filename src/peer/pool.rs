@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{Broken, Connection};
 use super::handshake::{self, Identity, Incarnations};
-use super::{CallError, Lane, Transport};
+use super::{Lane, PeerError, Transport};
 use crate::types::NodeId;
 
 /// Longest time to open a connection and shake hands.
@@ -52,7 +52,7 @@ impl TcpTransport {
         }
     }
 
-    async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
+    async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
         let slot = self.inner.slots.lock().entry((target, lane)).or_default().clone();
         let mut slot = slot.lock().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
@@ -70,7 +70,7 @@ impl TcpTransport {
     }
 
     /// Logs once when a node becomes unreachable, and once when it is reached again.
-    fn log_change(&self, target: NodeId, error: Option<&CallError>) {
+    fn log_change(&self, target: NodeId, error: Option<&PeerError>) {
         if self.inner.stop.is_cancelled() {
             return;
         }
@@ -82,9 +82,9 @@ impl TcpTransport {
         }
     }
 
-    async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, CallError> {
+    async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
         let inner = &self.inner;
-        let not_sent = |reason: String| CallError::NotSent { target, address: address.to_string(), reason };
+        let not_sent = |reason: String| PeerError::NotSent { target, address: address.to_string(), reason };
         if inner.stop.is_cancelled() {
             return Err(not_sent("this node is shutting down".into()));
         }
@@ -99,7 +99,7 @@ impl TcpTransport {
             Ok(Err(error)) => return Err(not_sent(error.to_string())),
             Err(_) => return Err(not_sent(format!("no connection within {CONNECT_TIMEOUT:?}"))),
         };
-        met.map_err(|reason| CallError::Refused { target, address: address.to_string(), reason })?;
+        met.map_err(|reason| PeerError::Refused { target, address: address.to_string(), reason })?;
         Ok(Connection::start(stream, address, lane, &inner.tasks, &inner.stop))
     }
 }
@@ -112,24 +112,24 @@ impl Transport for TcpTransport {
         lane: Lane,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<Bytes, CallError> {
+    ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &body)?;
         let deadline = tokio::time::Instant::now() + timeout;
-        let timed_out = || CallError::Timeout { target, timeout };
+        let timed_out = || PeerError::Timeout { target, timeout };
         let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
             Ok(connection) => connection?,
             Err(_) => {
                 let reason = format!("no connection within {timeout:?}");
-                return Err(CallError::NotSent { target, address: address.to_string(), reason });
+                return Err(PeerError::NotSent { target, address: address.to_string(), reason });
             }
         };
         match tokio::time::timeout_at(deadline, connection.call(body)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Broken::BeforeSending(reason))) => {
-                Err(CallError::NotSent { target, address: address.to_string(), reason })
+                Err(PeerError::NotSent { target, address: address.to_string(), reason })
             }
-            Ok(Err(Broken::AfterSending(reason))) => Err(CallError::Lost { target, reason }),
-            Ok(Err(Broken::NoAnswer(reason))) => Err(CallError::NoAnswer { target, reason }),
+            Ok(Err(Broken::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
+            Ok(Err(Broken::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
                 // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
                 if !matches!(lane, Lane::Request | Lane::Urgent) {
@@ -180,7 +180,7 @@ mod tests {
             None
         }
 
-        fn met(&self, _: NodeId, _: u64) {}
+        fn observe(&self, _: NodeId, _: u64) {}
     }
 
     #[tokio::test]
@@ -194,7 +194,7 @@ mod tests {
         let transport = TcpTransport::new(identity, Arc::new(AllKnown));
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
-            assert!(matches!(closed, Err(CallError::NotSent { .. })));
+            assert!(matches!(closed, Err(PeerError::NotSent { .. })));
         }
         transport.log_change(2, None);
         transport.log_change(2, None);

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::frame::{self, Frame, Kind};
 use super::handshake;
 use super::tests::{Open, SOON, connect, identity};
-use super::{CallError, Lane, Service, TcpTransport, Transport, serve};
+use super::{Lane, PeerError, Service, TcpTransport, Transport, serve};
 use crate::types::NodeId;
 
 /// Time for a call whose answer does not come.
@@ -66,7 +66,7 @@ fn transport() -> TcpTransport {
     TcpTransport::new(identity(1), Arc::new(Open))
 }
 
-type Answer = Result<Bytes, CallError>;
+type Answer = Result<Bytes, PeerError>;
 
 /// Calls node 2 in a task.
 fn call(
@@ -130,7 +130,7 @@ async fn loss_after_sending_is_never_certainly_not_done() {
             }
             drop(caller);
             let error = ended(lost).await.expect_err("there is no answer");
-            assert!(matches!(error, CallError::Lost { target: 2, .. }), "{lane:?}: {error}");
+            assert!(matches!(error, PeerError::Lost { target: 2, .. }), "{lane:?}: {error}");
             assert!(!error.certainly_not_done(), "{lane:?}: {error}");
         }
     }
@@ -144,7 +144,7 @@ async fn silence_after_sending_is_never_certainly_not_done() {
         let mut caller = peer.accept().await;
         caller.request("change").await;
         let error = ended(silent).await.expect_err("there is no answer");
-        assert!(matches!(error, CallError::Timeout { target: 2, .. }), "{lane:?}: {error}");
+        assert!(matches!(error, PeerError::Timeout { target: 2, .. }), "{lane:?}: {error}");
         assert!(!error.certainly_not_done(), "{lane:?}: {error}");
     }
 }

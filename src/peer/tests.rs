@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::{CallError, Identity, Incarnations, Lane, Service, TcpTransport, Transport, serve};
+use super::{Identity, Incarnations, Lane, PeerError, Service, TcpTransport, Transport, serve};
 use crate::sim::Switchboard;
 use crate::types::NodeId;
 
@@ -30,7 +30,7 @@ impl Incarnations for Open {
     fn joined(&self, _: NodeId) -> Option<u64> {
         None
     }
-    fn met(&self, _: NodeId, _: u64) {}
+    fn observe(&self, _: NodeId, _: u64) {}
 }
 
 /// Answers "largest" with as many bytes as the lane takes, "large" with one more, and everything else with itself; "wait" only when it is told to.
@@ -86,10 +86,10 @@ async fn is_refused_alone<T: Transport>(transport: &T, address: &str, lane: Lane
         assert_eq!(answer, Ok(max), "{lane:?}: both are at the bound");
     }
     let request = call(vec![0; max + 1].into()).await.map(|answer| answer.len());
-    assert_eq!(request, Err(CallError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
+    assert_eq!(request, Err(PeerError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
     assert!(request.expect_err("it is refused").certainly_not_done());
     let answer = call("large".into()).await.map(|answer| answer.len()).expect_err("there is no answer");
-    assert!(matches!(answer, CallError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
+    assert!(matches!(answer, PeerError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
     assert!(answer.to_string().contains(&(max + 1).to_string()) && !answer.certainly_not_done(), "{answer}");
     assert_eq!(call("next".into()).await.expect("the lane goes on"), "next", "{lane:?}");
     if let Some(waiting) = waiting {

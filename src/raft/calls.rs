@@ -66,9 +66,9 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::payload::Joined;
-    use super::super::{PeerInfo, Proposal, ProposeError, RaftHandle, RaftTimings, Replica, Safeguards};
+    use super::super::{PeerInfo, Proposal, RaftHandle, RaftTimings, Replica, Safeguards, WriteError};
     use crate::clock::SystemClock;
-    use crate::peer::{CallError, Lane, Transport};
+    use crate::peer::{Lane, PeerError, Transport};
     use crate::sim::{MemoryStorage, SyncMode};
     use crate::storage::StorageError;
     use crate::types::NodeId;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     impl Transport for HoldsUp {
-        async fn call(&self, _: NodeId, _: &str, _: Lane, _: Bytes, _: Duration) -> Result<Bytes, CallError> {
+        async fn call(&self, _: NodeId, _: &str, _: Lane, _: Bytes, _: Duration) -> Result<Bytes, PeerError> {
             unreachable!("the cluster has one node")
         }
 
@@ -136,7 +136,7 @@ mod tests {
             let raft = raft.clone();
             async move { raft.propose(1, Proposal::joined(Joined { node, incarnation: 1 })).await }
         };
-        while propose(1).await == Err(ProposeError::NotLeader) {
+        while propose(1).await == Err(WriteError::NotLeader) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
 
@@ -159,7 +159,7 @@ mod tests {
 
         for call in [failing, tokio::spawn(propose(3))] {
             let answer = timeout(LONG, call).await.expect("Raft has ended").expect("no panic");
-            assert!(matches!(answer, Err(ProposeError::Unknown(_))), "{answer:?}");
+            assert!(matches!(answer, Err(WriteError::Unknown(_))), "{answer:?}");
         }
     }
 }

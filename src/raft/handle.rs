@@ -52,7 +52,7 @@ pub struct RaftHandle<S: Storage> {
 
 /// Who leads, as this member sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Leadership {
+pub struct CurrentLeader {
     pub term: u64,
     pub leader: Option<NodeId>,
 }
@@ -75,10 +75,10 @@ pub struct MemberState {
 }
 
 impl LeadershipWatch {
-    pub fn now(&mut self) -> Leadership {
+    pub fn now(&mut self) -> CurrentLeader {
         let metrics = self.metrics.borrow_and_update();
         let leader = seen_leader(metrics.id, metrics.state, metrics.current_leader);
-        Leadership { term: metrics.vote.leader_id.term, leader }
+        CurrentLeader { term: metrics.vote.leader_id.term, leader }
     }
 
     /// Waits for a change since the last look; for ever once Raft has stopped.
@@ -96,7 +96,7 @@ fn seen_leader(own: NodeId, state: ServerState, voted: Option<NodeId>) -> Option
 
 /// Why a proposal has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProposeError {
+pub enum WriteError {
     /// Certainly not in the log.
     #[error("this node is not the leader")]
     NotLeader,
@@ -197,17 +197,17 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     /// Waits until the proposal is applied here. It goes into the log only if this node leads in `term`.
-    pub async fn propose(&self, term: u64, proposal: Proposal) -> Result<(Position, Applied), ProposeError> {
+    pub async fn propose(&self, term: u64, proposal: Proposal) -> Result<(Position, Applied), WriteError> {
         let (responder, complete) = ProgressResponder::complete_only();
         let raft = self.raft.clone();
         let write = async move { raft.write(proposal).with_leader(term).responder(responder).await };
         let sent = to_the_end(write).await;
-        sent.map_err(|fatal| ProposeError::Unknown(fatal.to_string()))?;
+        sent.map_err(|fatal| WriteError::Unknown(fatal.to_string()))?;
         match complete.await {
             Ok(Ok(done)) => Ok((position(&done.log_id), done.data)),
-            Ok(Err(ClientWriteError::ForwardToLeader(_))) => Err(ProposeError::NotLeader),
-            Ok(Err(error)) => Err(ProposeError::Unknown(error.to_string())),
-            Err(_) => Err(ProposeError::Unknown("Raft stopped".into())),
+            Ok(Err(ClientWriteError::ForwardToLeader(_))) => Err(WriteError::NotLeader),
+            Ok(Err(error)) => Err(WriteError::Unknown(error.to_string())),
+            Err(_) => Err(WriteError::Unknown("Raft stopped".into())),
         }
     }
 
@@ -238,21 +238,21 @@ impl<S: Storage> RaftHandle<S> {
     ///
     /// No earlier acknowledgement counts. openraft would compare its age with a clock that stands still while the
     /// machine is suspended; with an age of zero it compares nothing and starts a round.
-    pub async fn await_readable(&self, timeout: Duration) -> Result<(), ProposeError> {
+    pub async fn await_readable(&self, timeout: Duration) -> Result<(), WriteError> {
         let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(timeout);
         let raft = self.raft.clone();
         let confirm = async move {
             let linearizer = match raft.get_read_linearizer(option).await {
                 Ok(linearizer) => linearizer,
                 Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => {
-                    return Err(ProposeError::NotLeader);
+                    return Err(WriteError::NotLeader);
                 }
-                Err(error) => return Err(ProposeError::Unknown(error.to_string())),
+                Err(error) => return Err(WriteError::Unknown(error.to_string())),
             };
             match linearizer.try_await_ready(&raft, Some(timeout)).await {
                 Ok(Ok(_)) => Ok(()),
-                Ok(Err(behind)) => Err(ProposeError::Unknown(format!("still applying: {behind}"))),
-                Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
+                Ok(Err(behind)) => Err(WriteError::Unknown(format!("still applying: {behind}"))),
+                Err(fatal) => Err(WriteError::Unknown(fatal.to_string())),
             }
         };
         to_the_end(confirm).await
@@ -290,12 +290,12 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     /// Who leads. A leader that no majority has acknowledged for [`RaftTimings::isolation`] does not.
-    pub fn leadership(&self) -> Leadership {
+    pub fn leadership(&self) -> CurrentLeader {
         let (term, leader) = {
             let metrics = self.metrics.borrow_watched();
             (metrics.current_term, seen_leader(metrics.id, metrics.state, metrics.current_leader))
         };
-        Leadership { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
+        CurrentLeader { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
     }
 
     pub fn watch_leadership(&self) -> LeadershipWatch {
@@ -414,7 +414,7 @@ mod tests {
         let leader = leader(&cluster).await;
         let raft = cluster.node(leader).raft();
         let to = cluster.ids().find(|id| *id != leader).expect("there are three");
-        let mut transfer = Box::pin(raft.hand_on_to(to, Duration::from_secs(5)));
+        let mut transfer = Box::pin(raft.transfer_leadership_to(to, Duration::from_secs(5)));
         assert!(futures_util::poll!(&mut transfer).is_pending(), "the call is made");
         assert!(!raft.may_read_locally(), "the next leader may be elected from now on");
         (&mut transfer).await.expect("it is handed on");

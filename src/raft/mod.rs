@@ -24,13 +24,13 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{Leadership, LeadershipWatch, MemberState, ProposeError, RaftHandle};
+pub use handle::{CurrentLeader, LeadershipWatch, MemberState, RaftHandle, WriteError};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{Observer, Progress, Replica, State};
 pub use service::{Forwarded, RaftService};
 pub use state_machine::blocking;
 pub use timings::Safeguards;
-pub use transfer::HandOnError;
+pub use transfer::TransferError;
 pub use types::{Applied, PeerInfo, Proposal};
 pub use wire::{Call, Reply};
 

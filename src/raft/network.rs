@@ -25,7 +25,7 @@ use super::snapshot::SnapshotData;
 use super::state_machine::blocking;
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
 use super::wire::{self, Append, Ballot, Call, Reply, SNAPSHOT_MESSAGE_BYTES, Transfer};
-use crate::peer::{CallError, Lane, Transport};
+use crate::peer::{Lane, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
 
@@ -194,7 +194,7 @@ fn read_message<S: Storage>(storage: &S, id: u64, mut next: u64, chunks: u64) ->
     Ok((message.into(), next))
 }
 
-fn rpc_error(error: &CallError) -> RPCError<TypeConfig> {
+fn rpc_error(error: &PeerError) -> RPCError<TypeConfig> {
     if error.certainly_not_done() { RPCError::Unreachable(Unreachable::new(error)) } else { network_error(error) }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::TokioRuntime;
 
-use crate::rng::{Chance, chance};
+use crate::rng::{ProcessRng, rng};
 #[cfg(feature = "testing")]
 use crate::sim::instant as time;
-use crate::time::kept;
+use crate::time::inherit_time;
 #[cfg(not(feature = "testing"))]
 use steady as time;
 
@@ -23,7 +23,7 @@ impl AsyncRuntime for Runtime {
     type Instant = time::Instant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
-    type ThreadLocalRng = Chance;
+    type ThreadLocalRng = ProcessRng;
     type Mpsc = <TokioRuntime as AsyncRuntime>::Mpsc;
     type Watch = <TokioRuntime as AsyncRuntime>::Watch;
     type Oneshot = <TokioRuntime as AsyncRuntime>::Oneshot;
@@ -35,7 +35,7 @@ impl AsyncRuntime for Runtime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(kept(future))
+        TokioRuntime::spawn(inherit_time(future))
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {
@@ -58,8 +58,8 @@ impl AsyncRuntime for Runtime {
         TokioRuntime::is_panic(error)
     }
 
-    fn thread_rng() -> Chance {
-        chance()
+    fn thread_rng() -> ProcessRng {
+        rng()
     }
 
     fn new(threads: usize) -> Runtime {

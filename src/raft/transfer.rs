@@ -27,7 +27,7 @@ const MAX_SUCCESSOR_LAG: u64 = 256;
 
 /// Why leadership was not handed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandOnError {
+pub enum TransferError {
     #[error("this node is not the leader")]
     NotLeader,
     #[error("no other voter has the whole log")]
@@ -56,16 +56,16 @@ impl Transfers {
 
 impl<S: Storage> RaftHandle<S> {
     /// Gives leadership to the voter that is furthest, and waits until another node leads.
-    pub async fn hand_on(&self, timeout: Duration) -> Result<NodeId, HandOnError> {
+    pub async fn transfer_leadership(&self, timeout: Duration) -> Result<NodeId, TransferError> {
         let to = self.successor()?;
-        self.hand_on_to(to, timeout).await
+        self.transfer_leadership_to(to, timeout).await
     }
 
     /// Gives leadership to a voter, and waits until another node leads.
-    pub async fn hand_on_to(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
+    pub async fn transfer_leadership_to(&self, to: NodeId, timeout: Duration) -> Result<NodeId, TransferError> {
         let _turn = self.transfers.turn.lock().await;
         if self.metrics.borrow_watched().state != ServerState::Leader {
-            return Err(HandOnError::NotLeader);
+            return Err(TransferError::NotLeader);
         }
         let deadline = Instant::now() + timeout;
         self.begin_transfer(to).await?;
@@ -75,10 +75,10 @@ impl<S: Storage> RaftHandle<S> {
                 _ => tokio::time::sleep(TRANSFER_POLL).await,
             }
         }
-        Err(HandOnError::NotTaken { to, timeout })
+        Err(TransferError::NotTaken { to, timeout })
     }
 
-    async fn begin_transfer(&self, to: NodeId) -> Result<(), HandOnError> {
+    async fn begin_transfer(&self, to: NodeId) -> Result<(), TransferError> {
         let (raft, term) = (self.raft.clone(), self.transfers.term.clone());
         // To its end, because the term has to be known again: until then it may be any.
         let begin = async move {
@@ -88,18 +88,18 @@ impl<S: Storage> RaftHandle<S> {
             term.store(now, Ordering::SeqCst);
             Ok(())
         };
-        to_the_end(begin).await.map_err(|_: openraft::errors::Fatal<_>| HandOnError::NotLeader)
+        to_the_end(begin).await.map_err(|_: openraft::errors::Fatal<_>| TransferError::NotLeader)
     }
 
     /// A voter that has the whole log: another one could not be elected, and nothing could be written meanwhile.
-    fn successor(&self) -> Result<NodeId, HandOnError> {
+    fn successor(&self) -> Result<NodeId, TransferError> {
         let metrics = self.metrics.borrow_watched();
-        let progress = metrics.replication.as_ref().ok_or(HandOnError::NotLeader)?;
+        let progress = metrics.replication.as_ref().ok_or(TransferError::NotLeader)?;
         let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
         let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
         let others = progress.iter().filter(|(id, _)| **id != self.node && voters.contains(id));
         let lags = others.filter_map(|(id, matched)| matched.as_ref().map(|matched| (behind(matched.index), *id)));
-        least_behind(lags).ok_or(HandOnError::NobodyCaughtUp)
+        least_behind(lags).ok_or(TransferError::NobodyCaughtUp)
     }
 }
 

@@ -112,7 +112,7 @@ impl Semaphore {
         let is_cut = explained.held.len() < explained.holders as usize;
         let held = match is_cut {
             false => explained.held,
-            true => self.manager.coordinator().held(self.name.to_string(), self.manager.patience()).await?,
+            true => self.manager.coordinator().held(self.name.to_string(), self.manager.budget()).await?,
         };
         // A list has also the names that begin with this one.
         let held =
@@ -132,7 +132,7 @@ impl Semaphore {
 
     async fn explain(&self) -> Result<Explanation, CallError> {
         let asking = self.manager.holder().clone();
-        self.manager.coordinator().explain(self.name.clone(), asking, self.manager.patience()).await
+        self.manager.coordinator().explain(self.name.clone(), asking, self.manager.budget()).await
     }
 }
 

@@ -7,7 +7,7 @@ use crate::api::{
     UpdateMetadata,
 };
 use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
-use crate::client::{self, CallError, Coordinator, Events, LeaseManager, Patience};
+use crate::client::{self, CallError, Coordinator, Events, LeaseManager, RetryBudget};
 use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
@@ -59,7 +59,7 @@ impl<S: Storage, T: Transport> Local<S, T> {
     async fn ask<A>(
         &self,
         repeat: Repeat,
-        patience: Patience,
+        budget: RetryBudget,
         wait: Duration,
         request: impl Fn(Duration) -> Request,
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
@@ -78,22 +78,22 @@ impl<S: Storage, T: Transport> Local<S, T> {
                 Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
             }
         };
-        attempts(repeat, patience, wait, 1, attempt).await
+        attempts(repeat, budget, wait, 1, attempt).await
     }
 
     async fn read<A>(
         &self,
-        patience: Patience,
+        budget: RetryBudget,
         query: Query,
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
         let request = Request::Read { query, consistency: Consistency::Leader };
-        Ok(self.ask(Repeat::Read, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
+        Ok(self.ask(Repeat::Read, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
     }
 }
 
 impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> client::Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::Answer<'_, Lease> {
         let claim = super::claim(&self.node.ttl(), name, claim);
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
@@ -106,32 +106,32 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
                 let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
-            Ok(self.ask(Repeat::Claim, patience, wait, request, super::granted).await?.answer)
+            Ok(self.ask(Repeat::Claim, budget, wait, request, super::granted).await?.answer)
         })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> client::Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> client::Answer<'_, Renewed> {
         let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
         let request = super::renew_batch(&self.node.ttl(), batch);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
             let read = |answer, now| super::renewed(names.clone(), answer, now);
-            Ok(self.ask(Repeat::Renewal, patience, Duration::ZERO, |_| request.clone(), read).await?.answer)
+            Ok(self.ask(Repeat::Renewal, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> client::Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> client::Answer<'_, Released> {
         let request = super::release(name, release);
         let read = |answer, _| super::released(answer);
         Box::pin(async move {
-            self.ask(Repeat::Release, patience, Duration::ZERO, |_| request.clone(), read).await?.released()
+            self.ask(Repeat::Release, budget, Duration::ZERO, |_| request.clone(), read).await?.released()
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> client::Answer<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> client::Answer<'_, Lease> {
         let request = super::hand_over(name, hand_over);
         Box::pin(async move {
-            let handed = self.ask(Repeat::Never, patience, Duration::ZERO, |_| request.clone(), super::handed_over);
+            let handed = self.ask(Repeat::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
             Ok(handed.await?.answer)
         })
     }
@@ -140,30 +140,30 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         &self,
         name: LeaseName,
         update: UpdateMetadata,
-        patience: Patience,
+        budget: RetryBudget,
     ) -> client::Answer<'_, Lease> {
         let request = super::update_metadata(name, update);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
-            let updated = self.ask(Repeat::Claim, patience, Duration::ZERO, |_| request.clone(), super::granted);
+            let updated = self.ask(Repeat::Claim, budget, Duration::ZERO, |_| request.clone(), super::granted);
             Ok(updated.await?.answer)
         })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> client::Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> client::Answer<'_, Explanation> {
         let query = Query::Explain { name: name.clone(), holder: Some(holder) };
         let read = move |answer, now| super::explained(name.clone(), answer, now);
-        Box::pin(async move { self.read(patience, query, read).await })
+        Box::pin(async move { self.read(budget, query, read).await })
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> client::Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> client::Answer<'_, Vec<Lease>> {
         let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
         Box::pin(async move {
             let mut leases = Vec::new();
             let mut after = None;
             loop {
                 let query = Query::List { filter: filter.clone(), after, limit: MAX_PAGE };
-                let (page, next) = self.read(patience, query, super::listed).await?;
+                let (page, next) = self.read(budget, query, super::listed).await?;
                 leases.extend(page);
                 if next.is_none() {
                     return Ok(leases);

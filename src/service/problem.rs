@@ -49,7 +49,7 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
         Refusal::Held { holder, token, granted_wall_ms, retry_after_ms, waiters } => {
             let since = Timestamp::from_millis(granted_wall_ms);
             let until = match retry_after_ms {
-                Some(ms) => format!("it can lapse in {ms} ms"),
+                Some(ms) => format!("it can expire in {ms} ms"),
                 None => "its ttl is infinite".to_owned(),
             };
             Problem {
@@ -97,7 +97,7 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
 /// Why a token is not the current one.
 pub(super) fn lost(lost: Lost) -> Problem {
     let how = match lost.cause {
-        LostCause::Expired => "it lapsed before it was renewed",
+        LostCause::Expired => "it expired before it was renewed",
         LostCause::Released => "it was released",
         LostCause::Revoked => "an operator revoked it",
         LostCause::HandedOver => "it was handed over",
@@ -139,7 +139,7 @@ mod tests {
     fn a_loss_says_how_and_who_has_it_now() {
         let holder = HolderId::new("worker-2").expect("valid");
         let problem = lost(Lost { cause: LostCause::Expired, holder: Some(holder) });
-        assert_eq!(problem.detail, "it lapsed before it was renewed; worker-2 holds the lease now");
+        assert_eq!(problem.detail, "it expired before it was renewed; worker-2 holds the lease now");
         assert_eq!(problem.holder.as_deref(), Some("worker-2"));
     }
 

@@ -183,7 +183,7 @@ fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -
         ([], Some(left)) => format!("free, and not granted to anybody for {left} ms yet"),
         ([only], _) => {
             let until = match only.expires_in_ms {
-                Some(left) => format!("lapses in {left} ms unless renewed"),
+                Some(left) => format!("expires in {left} ms unless renewed"),
                 None => "with an infinite ttl".to_owned(),
             };
             format!("held by {} since {}, {until}", only.holder, only.granted_at)
@@ -200,7 +200,7 @@ fn in_words(standing: &api::Standing) -> String {
             let reason = event.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
             let to = event.to.as_deref().map(|to| format!(" to {to}")).unwrap_or_default();
             let how = match event.event {
-                api::EventKind::Expired => "lapsed".to_owned(),
+                api::EventKind::Expired => "expired".to_owned(),
                 other => format!("was {}", other.as_str().replace('_', " ")),
             };
             format!("the lease of {} with token {} {how}{to}{reason} at {}", event.holder, event.token, event.at)

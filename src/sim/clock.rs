@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Suspended};
-use crate::sim::Pace;
+use crate::sim::NodeTime;
 
 /// Time since this clock was made, by tokio. Never suspended.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +45,11 @@ impl Clock for TokioClock {
 #[derive(Clone)]
 pub struct SuspendedClock {
     clock: TokioClock,
-    pace: Pace,
+    pace: NodeTime,
 }
 
 impl SuspendedClock {
-    pub fn new(pace: Pace) -> SuspendedClock {
+    pub fn new(pace: NodeTime) -> SuspendedClock {
         SuspendedClock { clock: TokioClock::new(), pace }
     }
 }

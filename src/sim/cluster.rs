@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
-use crate::node::{Acquaintances, Node, NodeConfig, Parts, StartError};
+use crate::node::{MemberRegistry, Node, NodeConfig, Parts, StartError};
 use crate::peer::Identity;
-use crate::raft::{HandOnError, Leadership, Observer, RaftService, Safeguards};
-use crate::sim::Pace;
+use crate::raft::{CurrentLeader, Observer, RaftService, Safeguards, TransferError};
+use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::NodeId;
 
@@ -39,7 +39,7 @@ pub struct Setup {
     /// The clock that a node reads. tokio's timers are not behind it.
     pub clock: ForNode<dyn Clock>,
     /// The pace of each node's tasks; without one that of true time.
-    pub paces: BTreeMap<NodeId, Pace>,
+    pub paces: BTreeMap<NodeId, NodeTime>,
     /// Who is told what a node applies.
     pub tap: Option<ForNode<dyn Observer>>,
 }
@@ -72,17 +72,17 @@ impl Disk {
 
 impl TestNode {
     /// Gives leadership to another node, if this one has it.
-    pub async fn hand_leadership_to(&self, to: NodeId) -> Result<NodeId, HandOnError> {
-        self.hand_leadership_within(to, LEADER_TIMEOUT).await
+    pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<NodeId, TransferError> {
+        self.transfer_leadership_within(to, LEADER_TIMEOUT).await
     }
 
     /// The same, given up after a time.
-    pub async fn hand_leadership_within(&self, to: NodeId, timeout: Duration) -> Result<NodeId, HandOnError> {
-        self.raft().hand_on_to(to, timeout).await
+    pub async fn transfer_leadership_within(&self, to: NodeId, timeout: Duration) -> Result<NodeId, TransferError> {
+        self.raft().transfer_leadership_to(to, timeout).await
     }
 
     /// Who leads in which term, as this node sees it.
-    pub fn leadership(&self) -> Leadership {
+    pub fn leadership(&self) -> CurrentLeader {
         self.raft().leadership()
     }
 
@@ -269,7 +269,7 @@ impl Cluster {
         let pace = self.setup.paces.get(&id).cloned().unwrap_or_default();
         pace.keep(async move {
             let service = Arc::new(RaftService::new(storage.clone()));
-            let known = Arc::new(Acquaintances::default());
+            let known = Arc::new(MemberRegistry::default());
             let promise = timings.leadership_lease();
             let identity = Identity { cluster: config.cluster.clone(), node: id, incarnation, promise };
             board.plug_in_as(identity, known.clone(), service.clone());

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::time::Timeout;
 
 pub use super::time::Sleep;
-use super::time::{self, Rate, current};
+use super::time::{self, ClockRate, current};
 
 /// What a node's clock showed. It remembers whose clock that was: how long ago it is, is asked from elsewhere, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Instant {
     shown: tokio::time::Instant,
-    rate: Option<Rate>,
+    rate: Option<ClockRate>,
 }
 
 impl Instant {
-    fn of(rate: Option<Rate>) -> Instant {
+    fn of(rate: Option<ClockRate>) -> Instant {
         let now = tokio::time::Instant::now();
         Instant { shown: rate.map_or(now, |rate| rate.shown_at(now)), rate }
     }

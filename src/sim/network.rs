@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::watch;
 
-use super::time::{self, Pace};
-use crate::peer::{CallError, Identity, Incarnations, Lane, Refusal, Service, Transport, handshake};
-use crate::rng::chance;
+use super::time::{self, NodeTime};
+use crate::peer::{Identity, Incarnations, Lane, PeerError, Refusal, Service, Transport, handshake};
+use crate::rng::rng;
 use crate::types::NodeId;
 
 /// How long a message takes where nothing else is said.
@@ -32,7 +32,7 @@ pub struct Switchboard {
 
 /// How well messages travel between all nodes. The default is a network that loses nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// Messages that are lost, requests and answers each for themselves.
     pub loss: f64,
     /// Raft's messages that arrive twice. Those of clients do not: the transport sends a request once.
@@ -48,7 +48,7 @@ struct State {
     lives: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
-    weather: Weather,
+    weather: NetworkFaults,
 }
 
 /// What answers for a node.
@@ -56,7 +56,7 @@ struct State {
 struct Plugged {
     service: Arc<dyn ErasedService>,
     /// The pace at which it runs.
-    pace: Pace,
+    pace: NodeTime,
     /// How it presents itself. Without an identity it takes every caller.
     end: Option<End>,
 }
@@ -152,10 +152,10 @@ impl Switchboard {
     pub fn calm(&self) {
         let mut state = self.state.lock();
         state.delays.clear();
-        state.weather = Weather::default();
+        state.weather = NetworkFaults::default();
     }
 
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_faults(&self, weather: NetworkFaults) {
         self.state.lock().weather = weather;
     }
 
@@ -210,7 +210,7 @@ impl Transport for MemoryTransport {
         lane: Lane,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<Bytes, CallError> {
+    ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &body)?;
         let passage = async {
             if self.is_gone() || !self.board.pass(self.from, target).await {
@@ -220,15 +220,15 @@ impl Transport for MemoryTransport {
             let address = address.to_owned();
             let Some(Plugged { service, pace, end }) = self.board.plugged(target) else {
                 let reason = "nobody is plugged in".to_string();
-                return Err(CallError::NotSent { target, address, reason });
+                return Err(PeerError::NotSent { target, address, reason });
             };
             match self.connect(target, life, lane, end.as_ref()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) if !self.board.pass(target, self.from).await => {
                     return std::future::pending().await;
                 }
-                Ok(Err(reason)) => return Err(CallError::Refused { target, address, reason }),
-                Err(error) => return Err(CallError::NotSent { target, address, reason: error.to_string() }),
+                Ok(Err(reason)) => return Err(PeerError::Refused { target, address, reason }),
+                Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
             }
             if self.board.repeats(lane) {
                 pace.keep(service.serve(self.from, lane, body.clone())).await;
@@ -237,9 +237,9 @@ impl Transport for MemoryTransport {
             if self.board.life(target) != life || !self.board.pass(target, self.from).await {
                 return std::future::pending().await;
             }
-            lane.refuses(&answer).map_or(Ok(answer), |reason| Err(CallError::NoAnswer { target, reason }))
+            lane.refuses(&answer).map_or(Ok(answer), |reason| Err(PeerError::NoAnswer { target, reason }))
         };
-        tokio::time::timeout(timeout, passage).await.unwrap_or(Err(CallError::Timeout { target, timeout }))
+        tokio::time::timeout(timeout, passage).await.unwrap_or(Err(PeerError::Timeout { target, timeout }))
     }
 
     /// Nobody reaches the node any more; calls of its own go on.
@@ -281,10 +281,10 @@ impl MemoryTransport {
 }
 
 fn happens(probability: f64) -> bool {
-    probability > 0.0 && chance().random_bool(probability)
+    probability > 0.0 && rng().random_bool(probability)
 }
 
 /// Which part of a jitter a message has. Without any nothing is drawn.
 fn part_of(jitter: Duration) -> f64 {
-    if jitter.is_zero() { 0.0 } else { chance().random() }
+    if jitter.is_zero() { 0.0 } else { rng().random() }
 }

@@ -18,15 +18,15 @@ const ROUNDING: Duration = Duration::from_nanos(4);
 
 thread_local! {
     /// That of the task which this thread runs now.
-    static CURRENT: RefCell<Pace> = const { RefCell::new(Pace(None)) };
+    static CURRENT: RefCell<NodeTime> = const { RefCell::new(NodeTime(None)) };
 }
 
 /// The pace of one node's tasks. Clones are the same pace; the default is that of true time.
 #[derive(Clone, Default)]
-pub struct Pace(Option<Arc<Own>>);
+pub struct NodeTime(Option<Arc<Own>>);
 
 struct Own {
-    rate: Rate,
+    rate: ClockRate,
     halted: Mutex<Halted>,
 }
 
@@ -39,7 +39,7 @@ struct Halted {
 
 /// A node's time: true time since some moment, without that in which its machine was suspended, times a factor.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct ClockRate {
     began: Instant,
     factor: f64,
     /// openraft wants an instant that can be copied, so a test leaks these few bytes.
@@ -60,21 +60,21 @@ const AWAKE: u64 = u64::MAX;
 
 /// A timer on a node's clock. It stands still while the machine is suspended.
 pub struct Sleep {
-    rate: Option<Rate>,
+    rate: Option<ClockRate>,
     deadline: Instant,
     timer: Pin<Box<tokio::time::Sleep>>,
 }
 
 /// A task at a pace.
-pub struct Paced<F> {
-    pace: Pace,
+pub struct WithTime<F> {
+    pace: NodeTime,
     task: Pin<Box<F>>,
 }
 
-impl Pace {
+impl NodeTime {
     /// From `began` on, time passes `factor` times as fast as it does.
-    pub fn new(began: Instant, factor: f64) -> Pace {
-        Pace(Some(Arc::new(Own { rate: Rate::new(began, factor), halted: Mutex::default() })))
+    pub fn new(began: Instant, factor: f64) -> NodeTime {
+        NodeTime(Some(Arc::new(Own { rate: ClockRate::new(began, factor), halted: Mutex::default() })))
     }
 
     /// Nothing of the node runs until it goes on, as after SIGSTOP. Its clock does.
@@ -104,11 +104,11 @@ impl Pace {
     }
 
     /// Runs a task at this pace.
-    pub fn keep<F: Future>(&self, task: F) -> Paced<F> {
-        Paced { pace: self.clone(), task: Box::pin(task) }
+    pub fn keep<F: Future>(&self, task: F) -> WithTime<F> {
+        WithTime { pace: self.clone(), task: Box::pin(task) }
     }
 
-    pub(crate) fn rate(&self) -> Option<Rate> {
+    pub(crate) fn rate(&self) -> Option<ClockRate> {
         self.0.as_ref().map(|own| own.rate)
     }
 
@@ -123,10 +123,10 @@ impl Pace {
     }
 }
 
-impl Rate {
-    fn new(began: Instant, factor: f64) -> Rate {
+impl ClockRate {
+    fn new(began: Instant, factor: f64) -> ClockRate {
         let suspends = Suspends { over: AtomicU64::new(0), since: AtomicU64::new(AWAKE) };
-        Rate { began, factor, suspends: Box::leak(Box::new(suspends)) }
+        ClockRate { began, factor, suspends: Box::leak(Box::new(suspends)) }
     }
 
     /// A suspend begins, unless one goes on.
@@ -167,7 +167,7 @@ impl Rate {
     }
 }
 
-impl<F: Future> Future for Paced<F> {
+impl<F: Future> Future for WithTime<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -180,7 +180,7 @@ impl<F: Future> Future for Paced<F> {
 }
 
 /// Brings the pace of before back.
-struct Back(Pace);
+struct Back(NodeTime);
 
 impl Drop for Back {
     fn drop(&mut self) {
@@ -188,12 +188,12 @@ impl Drop for Back {
     }
 }
 
-pub fn current() -> Pace {
-    CURRENT.with_borrow(Pace::clone)
+pub fn current() -> NodeTime {
+    CURRENT.with_borrow(NodeTime::clone)
 }
 
 /// A task that keeps the pace of the one that starts it.
-pub fn kept<F: Future>(task: F) -> Paced<F> {
+pub fn inherit_time<F: Future>(task: F) -> WithTime<F> {
     current().keep(task)
 }
 
@@ -203,7 +203,7 @@ pub fn sleep(time: Duration) -> Sleep {
 }
 
 /// Sleeps until this clock shows `deadline`; without one, until tokio's does.
-pub fn sleep_until(deadline: Instant, rate: Option<Rate>) -> Sleep {
+pub fn sleep_until(deadline: Instant, rate: Option<ClockRate>) -> Sleep {
     let moment = rate.map_or(deadline, |rate| rate.moment_of(deadline));
     Sleep { rate, deadline, timer: Box::pin(tokio::time::sleep_until(moment)) }
 }
@@ -234,7 +234,7 @@ mod tests {
     fn no_timer_fires_before_its_clock_shows_the_time() {
         let began = Instant::now();
         for (factor, step) in [(0.5, 7_001), (0.9955, 104_729), (1.0, 1_000_003), (1.0045, 86_243), (2.0, 15_485_863)] {
-            let rate = Rate::new(began, factor);
+            let rate = ClockRate::new(began, factor);
             for number in 0..10_000 {
                 let shown = began + Duration::from_nanos(number * step);
                 let late = rate.shown_at(rate.moment_of(shown)).checked_duration_since(shown);
@@ -246,9 +246,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_task_sleeps_by_its_own_clock_and_so_does_what_it_starts() {
         let began = Instant::now();
-        let fast = Pace::new(began, 2.0);
+        let fast = NodeTime::new(began, 2.0);
         let starting = fast.keep(async {
-            let started = tokio::spawn(kept(sleep(Duration::from_secs(10))));
+            let started = tokio::spawn(inherit_time(sleep(Duration::from_secs(10))));
             started.await.expect("no panic");
         });
         starting.await;
@@ -260,7 +260,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_halted_task_does_nothing_until_it_goes_on_and_then_finds_its_timers_late() {
         let began = Instant::now();
-        let pace = Pace::new(began, 1.0);
+        let pace = NodeTime::new(began, 1.0);
         let task = tokio::spawn(pace.keep(async move {
             sleep(Duration::from_secs(1)).await;
             began.elapsed().as_secs()
@@ -276,7 +276,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_clock_of_a_suspended_machine_stands_still() {
         let began = Instant::now();
-        let pace = Pace::new(began, 1.0);
+        let pace = NodeTime::new(began, 1.0);
         let rate = pace.rate().expect("its own");
         tokio::time::sleep(Duration::from_secs(1)).await;
         pace.suspend();
@@ -294,7 +294,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn timers_stand_still_while_the_machine_is_suspended() {
         let began = Instant::now();
-        let pace = Pace::new(began, 1.0);
+        let pace = NodeTime::new(began, 1.0);
         let task = tokio::spawn(pace.keep(async move {
             sleep(Duration::from_secs(2)).await;
             began.elapsed().as_secs()

@@ -11,7 +11,7 @@ use crate::api::{
     self, Code, Event, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
 use crate::client::{
-    Answer, CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, Patience, PlayedManager,
+    Answer, CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, PlayedManager, RetryBudget,
 };
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
@@ -133,7 +133,7 @@ impl FakeCluster {
         }
     }
 
-    /// Somebody else has the lease, without end. Whoever had it lost it by a lapse.
+    /// Somebody else has the lease, without end. Whoever had it lost it by an expiry.
     pub fn mark_held_elsewhere(&self, name: &str) {
         self.lose(name, Loss::Expired);
         let name = valid(name);
@@ -247,7 +247,7 @@ impl Drop for Place<'_> {
 }
 
 impl Coordinator for FakeCluster {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: Patience) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             self.order_for(&name)?;
             let claim = service::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
@@ -255,7 +255,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, _: Patience) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, _: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
             let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
             names.iter().try_for_each(|name| match self.order_for(name) {
@@ -267,7 +267,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, _: Patience) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, _: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
             match self.order_for(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
@@ -276,11 +276,11 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: Patience) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move { self.change(service::hand_over(name, hand_over), service::handed_over) })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: Patience) -> Answer<'_, api::Lease> {
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             match self.order_for(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
@@ -292,7 +292,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, _: Patience) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, _: RetryBudget) -> Answer<'_, Explanation> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let query = node::Query::Explain { name: name.clone(), holder: Some(holder) };
@@ -301,7 +301,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn held(&self, prefix: String, _: Patience) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, _: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };

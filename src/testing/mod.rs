@@ -15,8 +15,8 @@ pub use switch::{Line, Switch};
 pub use crate::node::exchange_promise;
 pub use crate::raft::{Observer, Safeguards};
 pub use crate::rng::{Seeded, seed};
-pub use crate::sim::Pace;
+pub use crate::sim::NodeTime;
 pub use crate::sim::{
-    Cluster, Cut, Flip, ForNode, ManualClock, MemoryStorage, Setup, SuspendedClock, Switchboard, SyncMode, TestNode,
-    TokioClock, Weather,
+    Cluster, Cut, Flip, ForNode, ManualClock, MemoryStorage, NetworkFaults, Setup, SuspendedClock, Switchboard,
+    SyncMode, TestNode, TokioClock,
 };

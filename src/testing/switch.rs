@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::api::{
     Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
-use crate::client::{Answer, CallError, Coordinator, Events, Patience};
+use crate::client::{Answer, CallError, Coordinator, Events, RetryBudget};
 use crate::types::{HolderId, LeaseName};
 
 /// What becomes of requests.
@@ -77,34 +77,34 @@ impl Switch {
 }
 
 impl Coordinator for Switch {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, Lease> {
-        let total = patience.total + Duration::from_millis(claim.wait_ms.unwrap_or(0));
-        self.pass(self.way.acquire(name, claim, patience), total, false)
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+        let total = budget.total + Duration::from_millis(claim.wait_ms.unwrap_or(0));
+        self.pass(self.way.acquire(name, claim, budget), total, false)
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
-        self.pass(self.way.renew(batch, patience), patience.total, false)
+        self.pass(self.way.renew(batch, budget), budget.total, false)
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
-        self.pass(self.way.release(name, release, patience), patience.total, false)
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+        self.pass(self.way.release(name, release, budget), budget.total, false)
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
-        self.pass(self.way.hand_over(name, hand_over, patience), patience.total, false)
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.pass(self.way.hand_over(name, hand_over, budget), budget.total, false)
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
-        self.pass(self.way.update_metadata(name, update, patience), patience.total, false)
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.pass(self.way.update_metadata(name, update, budget), budget.total, false)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
-        self.pass(self.way.explain(name, holder, patience), patience.total, true)
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        self.pass(self.way.explain(name, holder, budget), budget.total, true)
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<Lease>> {
-        self.pass(self.way.held(prefix, patience), patience.total, true)
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+        self.pass(self.way.held(prefix, budget), budget.total, true)
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {

@@ -91,7 +91,7 @@ async fn any_node_takes_any_request_and_all_agree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_outlives_its_leader_and_lapses_in_time() {
+async fn a_lease_outlives_its_leader_and_expires_in_time() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let lease = held(cluster.node(leader), acquire("job", "a", 5_000, None)).await;
@@ -111,9 +111,9 @@ async fn a_lease_outlives_its_leader_and_lapses_in_time() {
         last = now;
     }
     let lived = granted.elapsed();
-    assert!(lived >= Duration::from_millis(5_000), "no_early_lapse: {lived:?}");
+    assert!(lived >= Duration::from_millis(5_000), "no_early_expiry: {lived:?}");
     // The outage, and one tick at most.
-    assert!(lived <= Duration::from_millis(5_000 + 2_000 + 1_000), "lapse_happens: {lived:?}");
+    assert!(lived <= Duration::from_millis(5_000 + 2_000 + 1_000), "expiry_happens: {lived:?}");
     assert_eq!(last, LeaseState::Expired);
     let later = held(cluster.node(next), acquire("job", "b", 5_000, None)).await;
     assert!(later.token > lease.token, "tokens_rise");
@@ -141,8 +141,8 @@ async fn new_leader_counts_time_from_the_last_committed_entry() {
     held(cluster.node(next), claim).await;
     let lived = granted.elapsed();
     let outage_and_tick = Duration::from_millis(2_000 + 1_000);
-    assert!(lived >= Duration::from_millis(TTL_MS), "no_early_lapse: {lived:?}");
-    assert!(lived <= Duration::from_millis(TTL_MS) + outage_and_tick, "lapse_happens: {lived:?}");
+    assert!(lived >= Duration::from_millis(TTL_MS), "no_early_expiry: {lived:?}");
+    assert!(lived <= Duration::from_millis(TTL_MS) + outage_and_tick, "expiry_happens: {lived:?}");
     cluster.shutdown().await;
 }
 
@@ -186,7 +186,7 @@ async fn dead_waiters_add_nothing_to_the_ttl_of_a_dead_holder() {
     let began = tokio::time::Instant::now();
     held(cluster.node(leader), acquire("job", "alive", 3_000, Some(60_000))).await;
     let waited = began.elapsed();
-    assert!(waited <= Duration::from_millis(3_100), "lapse_happens: granted after {waited:?}");
+    assert!(waited <= Duration::from_millis(3_100), "expiry_happens: granted after {waited:?}");
     cluster.shutdown().await;
 }
 
@@ -437,7 +437,7 @@ async fn a_wait_whose_leader_went_is_not_refused_while_its_place_stays() {
     let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(5_000))).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     // The old leader says that it leads no more, and nobody else can be asked: the place in the queue is still there.
-    cluster.node(leader).hand_leadership_to(next).await.expect("handed on");
+    cluster.node(leader).transfer_leadership_to(next).await.expect("handed on");
     cluster.crash(next).await;
     cluster.crash(leader).await;
     let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
@@ -550,7 +550,7 @@ async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
         held(cluster.node(leader), acquire(&format!("job-{number}"), "a", 60_000, None)).await;
     }
     cluster.crash(others[0]).await;
-    cluster.node(leader).hand_leadership_to(others[1]).await.expect("handed on");
+    cluster.node(leader).transfer_leadership_to(others[1]).await.expect("handed on");
     for at in [leader, others[1]] {
         let is_asked = async {
             loop {
@@ -578,7 +578,7 @@ async fn a_transfer_to_a_lost_node_ends_with_another_leader() {
     let (lost, third) = (others.next().expect("three"), others.next().expect("three"));
     cluster.board.isolate(lost, cluster.ids());
     let began = tokio::time::Instant::now();
-    assert_eq!(cluster.node(leader).hand_leadership_to(lost).await, Ok(third));
+    assert_eq!(cluster.node(leader).transfer_leadership_to(lost).await, Ok(third));
     assert!(began.elapsed() < Duration::from_secs(3), "nothing could be written for {:?}", began.elapsed());
     held(cluster.node(leader), acquire("job", "a", 10_000, None)).await;
     cluster.board.heal();

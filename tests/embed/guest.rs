@@ -43,18 +43,18 @@ async fn nodes_and_managers_of_one_process_are_apart() {
         LeaseManager::with_options(Local::new(trio.nodes[node].clone()), options)
     };
     let (one, two, three) = (manager(0, "one"), manager(1, "two"), manager(2, "three"));
-    let held = one.acquire_or_none("job").await.expect("an answer").expect("it is free");
-    assert!(two.acquire_or_none("job").await.expect("an answer").is_none(), "another holder, at another node");
-    assert!(three.acquire_or_none("job").await.expect("an answer").is_none());
+    let held = one.try_acquire("job").await.expect("an answer").expect("it is free");
+    assert!(two.try_acquire("job").await.expect("an answer").is_none(), "another holder, at another node");
+    assert!(three.try_acquire("job").await.expect("an answer").is_none());
     // A second cluster beside the first.
     let others = Plan::new(&[]);
     let other = others.start().await;
     let elsewhere = other.nodes[0].leases();
-    assert!(elsewhere.acquire_or_none("job").await.expect("an answer").is_some(), "another cluster's lease");
+    assert!(elsewhere.try_acquire("job").await.expect("an answer").is_some(), "another cluster's lease");
 
     one.shutdown().await;
     drop(held);
-    assert!(two.acquire_or_none("job").await.expect("an answer").is_some());
+    assert!(two.try_acquire("job").await.expect("an answer").is_some());
     for manager in [&two, &three, &elsewhere] {
         manager.shutdown().await;
     }

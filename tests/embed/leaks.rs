@@ -58,10 +58,10 @@ impl Counts {
 async fn work(trio: &Trio) {
     let managers: Vec<_> = trio.nodes.iter().map(Node::leases).collect();
     for (number, manager) in managers.iter().enumerate() {
-        let guard = manager.acquire_or_none(format!("own-{number}")).await.expect("an answer").expect("it is free");
+        let guard = manager.try_acquire(format!("own-{number}")).await.expect("an answer").expect("it is free");
         assert!(guard.is_held());
     }
-    let held = managers[0].acquire_or_none("shared").await.expect("an answer").expect("it is free");
+    let held = managers[0].try_acquire("shared").await.expect("an answer").expect("it is free");
     let waits = managers[1].lease("shared").expect("valid");
     let (released, token) = tokio::join!(held.release(), waits.acquire(Wait::UpTo(SOON)));
     assert!(released.expect("an answer") && token.is_ok());

@@ -7,7 +7,7 @@ use tenure::api::{
     Acquire, Code, Event, EventId, EventKind, HandOver, Lease, LostReason, MAX_RENEW_ITEMS, Problem, Release,
     RenewBatch, RenewItem, Standing, TtlMs,
 };
-use tenure::client::{CallError, Coordinator, Events, Patience};
+use tenure::client::{CallError, Coordinator, Events, RetryBudget};
 use tenure::config::TtlPolicy;
 use tenure::lease::Command;
 use tenure::node::{Forward, Local, Node, Request};
@@ -23,7 +23,7 @@ strict!(
     the_ttls_of_a_nodes_settings_hold_in_process,
 );
 
-const PATIENCE: Patience = Patience { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
+const PATIENCE: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
 
 fn claim(by: &str) -> Acquire {
     Acquire { ttl_ms: Some(TtlMs::Millis(60_000)), ..Acquire::new(holder(by)) }
@@ -83,7 +83,7 @@ async fn waits(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
     assert_eq!(refused(at.acquire(name(job), waiting("b", 50), PATIENCE).await).code, Code::WaitTimeout);
     // Patience counts beside the wait: a wait that is longer than it is granted all the same.
-    let patience = Patience::within(Duration::from_secs(2));
+    let patience = RetryBudget::within(Duration::from_secs(2));
     let wait = at.acquire(name(job), waiting("b", 30_000), patience);
     let give = async {
         while at.explain(name(job), holder("b"), PATIENCE).await.expect("an answer").waiters == 0 {}

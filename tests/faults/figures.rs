@@ -13,7 +13,7 @@ use super::judge::{Judge, Judged};
 use super::kind::Kind;
 use super::machine::Standstill;
 use super::plan::Tally;
-use super::promises::lapse_happens::Heard;
+use super::promises::expiry_happens::Heard;
 use super::register;
 use super::shade::{self, Shade};
 use super::world::World;

@@ -218,7 +218,7 @@ mod tests {
         let judged = |claims: [Operation; 1], log| promises_broken(&[claims[0].clone(), b.clone()], log);
         assert!(judged(asked(Some(1_000), 1, 0), &log).is_empty());
         assert_eq!(judged(asked(Some(1_000), 1, 500), &log), ["lock_delay"]);
-        assert_eq!(judged(asked(None, 1, 0), &log), ["no_early_lapse"]);
+        assert_eq!(judged(asked(None, 1, 0), &log), ["no_early_expiry"]);
         let both = [granted(5, "a", 5), granted(1_150, "b", 9)];
         assert!(judged(asked(Some(1_000), 2, 0), &both).is_empty());
         assert!(judged(asked(Some(1_000), 1, 0), &both).contains(&"one_holder"));
@@ -231,7 +231,7 @@ mod tests {
         let asked = [acquired("a", (0, 10), 5), waits];
         let with_reads: Vec<Operation> = asked.iter().cloned().chain(reads()).collect();
         assert!(promises_broken(&with_reads, &log(2_000)).is_empty());
-        assert_eq!(promises_broken(&with_reads, &log(2_400)), ["lapse_happens"]);
+        assert_eq!(promises_broken(&with_reads, &log(2_400)), ["expiry_happens"]);
         assert!(promises_broken(&asked, &log(2_400)).is_empty(), "nothing is known of commits");
         let mut late = log(2_000).to_vec();
         late[2].at = Duration::from_millis(3_400);

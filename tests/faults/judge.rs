@@ -17,7 +17,7 @@ use super::history::{Ended, Operation};
 use super::history_file::HistoryWriter;
 use super::log::{Seen, held};
 use super::names;
-use super::promises::lapse_happens::{self, Heard};
+use super::promises::expiry_happens::{self, Heard};
 use super::promises::{self, Decided, Evidence, Timed};
 use super::register::Register;
 use super::shade::Shade;
@@ -107,8 +107,8 @@ impl Judge {
         let (log, book) = (self.world.log.lock(), self.world.book.lock());
         held.iter().find_map(|(name, _)| {
             let evidence = Evidence { operations: book.operations_of(name), queues: &[], log: log.of(name) };
-            let late = lapse_happens::check(&evidence, &book.progress, now()).late?;
-            Some(Broken::of_lease("lapse_happens", name, late))
+            let late = expiry_happens::check(&evidence, &book.progress, now()).late?;
+            Some(Broken::of_lease("expiry_happens", name, late))
         })
     }
 
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_lapse_is_noticed() {
+    fn a_lease_that_does_not_expire_is_noticed() {
         assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), [("job".to_owned(), Duration::from_millis(1))]);
         assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
     }

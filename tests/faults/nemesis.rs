@@ -14,7 +14,7 @@ use super::holders::Holders;
 use super::kind::Kind;
 use super::network::{self, Cut};
 use super::plan::Fault;
-use super::weather::Weather;
+use super::weather::NetworkFaults;
 
 /// How long a fault of the leader waits for there to be one.
 const LEADER: Duration = Duration::from_secs(3);
@@ -329,10 +329,10 @@ impl Active {
         self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
         let ms = Duration::from_millis;
         let weather = match self.fault.kind {
-            Kind::Loss => Weather { loss: self.dice.random_range(0.03..0.3), ..Weather::default() },
+            Kind::Loss => NetworkFaults { loss: self.dice.random_range(0.03..0.3), ..NetworkFaults::default() },
             _ => {
                 let most = self.dice.random_range(20..if everywhere { 60 } else { 300 });
-                Weather { delay: (ms(self.dice.random_range(0..most)), ms(most)), loss: 0.0 }
+                NetworkFaults { delay: (ms(self.dice.random_range(0..most)), ms(most)), loss: 0.0 }
             }
         };
         for &id in &self.hit {

@@ -109,11 +109,11 @@ impl Register {
                 found.push(broken("fenced", format!("{stay:?} wrote, and the log has no such grant")));
             }
             // Heard of after it was committed: whoever believed later than that believed too long.
-            let lapse = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
-            if let Some(lapse) = lapse.filter(|lapse| lapse.at < stay.last) {
+            let expiry = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
+            if let Some(expiry) = expiry.filter(|expiry| expiry.at < stay.last) {
                 found.push(broken(
                     "holder_stops_first",
-                    format!("{stay:?} outlives {:?} at {:?}", lapse.event, lapse.at),
+                    format!("{stay:?} outlives {:?} at {:?}", expiry.event, expiry.at),
                 ));
             }
         }

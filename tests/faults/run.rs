@@ -1,7 +1,7 @@
 //! One run: episode after episode of faults, healing, calm and judgement, until the time is over.
 //!
 //! An episode has leases of its own. Its faults begin, last and end; then everything is healed, all nodes must be ready and
-//! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must lapse, all watchers must
+//! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must expire, all watchers must
 //! have heard of it, and then each of them is judged.
 
 use std::collections::BTreeSet;
@@ -46,9 +46,9 @@ const CONVERGENCE: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_millis(1_500);
 /// A lease's holder and whoever waits for it are gone: the ttl, once more for a waiter that gets it last, a tick of the
 /// cluster's time, and some time for a busy machine.
-const LAPSE: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
+const EXPIRY: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
 /// How long it may take until every lease that no client uses is granted to the operator.
-const CLAIMS: Duration = Duration::from_secs(LAPSE.as_secs() + LONGEST_DELAY.as_secs() + CONVERGENCE.as_secs());
+const CLAIMS: Duration = Duration::from_secs(EXPIRY.as_secs() + LONGEST_DELAY.as_secs() + CONVERGENCE.as_secs());
 /// The longest that a watcher is behind once everything works. A stream that broke without a word is given up after 30 s.
 const WATCH: Duration = Duration::from_secs(45);
 /// The longest that faults of one episode last. What takes longer is the harness's own fault.
@@ -240,7 +240,7 @@ impl Run {
         unreachable!("nodes go around")
     }
 
-    /// The clients leave the episode's leases; these lapse, and are judged.
+    /// The clients leave the episode's leases; these expiry, and are judged.
     async fn close(&mut self, episode: u64) -> Result<()> {
         *self.world.names.lock() = Names::new(episode + 1);
         let (closed, closed_at) = (Instant::now(), now());
@@ -251,9 +251,9 @@ impl Run {
             }
             tokio::time::sleep(LOOK).await;
         }
-        self.lapse(episode, &BTreeSet::new()).await?;
+        self.expiry(episode, &BTreeSet::new()).await?;
         let ambiguous = self.claim_all(episode).await?;
-        self.lapse(episode, &ambiguous).await?;
+        self.expiry(episode, &ambiguous).await?;
         let index = self.marker(Instant::now() + CONVERGENCE).await?;
         self.told(index).await?;
         self.agree(episode, index).await?;
@@ -269,10 +269,10 @@ impl Run {
     }
 
     /// Waits until all leases of the episode have ended. A lease whose last extension is known is overdue at its own bound.
-    /// The others have [`LAPSE`]: a request whose client has given up may still be applied, and extend one. Time without
+    /// The others have [`EXPIRY`]: a request whose client has given up may still be applied, and extend one. Time without
     /// a commit does not count, up to [`CONVERGENCE`] of it: all disks are those of this machine, and may hang at once.
     /// A lease that an `ambiguous` claim of the operator may hold is revoked, like an infinite one: its ttl is longer.
-    async fn lapse(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
+    async fn expiry(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
         let (closed, mut last, mut served) = (now(), Duration::ZERO, Duration::ZERO);
         loop {
             let held = self.judge.still_held(&names::prefix(episode));
@@ -285,9 +285,9 @@ impl Run {
                 return Ok(());
             }
             let waited = now().saturating_sub(last.max(closed));
-            if served > LAPSE || waited > LAPSE + CONVERGENCE {
+            if served > EXPIRY || waited > EXPIRY + CONVERGENCE {
                 let how = format!("still held after {waited:?}, of which the cluster served {served:?}: {held:?}");
-                self.world.break_promise(Broken::of_cluster("lapse_happens", how));
+                self.world.break_promise(Broken::of_cluster("expiry_happens", how));
                 return Ok(());
             }
             for (name, _) in held {

@@ -29,7 +29,7 @@ const SEEN_BYTES: u16 = 64;
 
 /// How a node's packets fare. Clear by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// The share that is lost, from 0 to 1.
     pub loss: f64,
     /// Each packet is late by a time of its own between these.
@@ -38,7 +38,7 @@ pub struct Weather {
 
 #[derive(Default)]
 struct State {
-    weather: Option<Weather>,
+    weather: Option<NetworkFaults>,
     seed: u64,
     is_over: bool,
     seen: u64,
@@ -72,7 +72,7 @@ impl Station {
     }
 
     /// `seed` decides which packets are lost and how late each is.
-    pub fn set(&self, weather: Weather, seed: u64) {
+    pub fn set(&self, weather: NetworkFaults, seed: u64) {
         let mut state = self.state.lock();
         state.weather = Some(weather);
         state.seed = seed;
@@ -169,7 +169,7 @@ fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
             Err(error) => return Err(error),
         };
         number += 1;
-        let Weather { loss, delay: (least, most) } = weather.unwrap_or_default();
+        let NetworkFaults { loss, delay: (least, most) } = weather.unwrap_or_default();
         packet.set_verdict(if dice.random_bool(loss) { Verdict::Drop } else { Verdict::Accept });
         let late = if most > least { dice.random_range(least..most) } else { least };
         if late.is_zero() || packet.get_verdict() == Verdict::Drop || kept.len() >= MAX_KEPT {

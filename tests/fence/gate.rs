@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::fence::{Gate, HighWater, MAX_WAITING, Marks, Refused, Unkept};
+use tenure::fence::{Gate, HighWater, HighWaterStore, MAX_WAITING, Refused, Volatile};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -128,7 +128,7 @@ async fn waiting_places_are_bounded_and_given_back() {
 
 #[test]
 fn gate_in_memory_recalls_nothing() {
-    assert_eq!(Unkept.recall().expect("it cannot fail"), []);
+    assert_eq!(Volatile.recall().expect("it cannot fail"), []);
 }
 
 #[test]
@@ -156,7 +156,7 @@ struct Breaking {
     breaks_at: usize,
 }
 
-impl Marks for Breaking {
+impl HighWaterStore for Breaking {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(vec![("a".into(), HighWater::NONE), ("a".into(), HighWater::NONE.offer(token(5)).unwrap())])
     }
@@ -191,7 +191,7 @@ struct Slow {
     go_on: std::sync::mpsc::Receiver<()>,
 }
 
-impl Marks for Slow {
+impl HighWaterStore for Slow {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(Vec::new())
     }

@@ -9,7 +9,7 @@ use tenure::api::{
     UpdateMetadata,
 };
 use tenure::client::{
-    Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Patience, Remote,
+    Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Remote, RetryBudget,
 };
 use tenure::http::Settings;
 use tenure::types::{HolderId, LeaseName};
@@ -74,7 +74,7 @@ pub struct Faults {
     /// Nothing arrives any more: to the others the process is dead.
     pub is_cut_off: AtomicBool,
     /// Events are not heard.
-    pub is_deaf: AtomicBool,
+    pub stream_failed: AtomicBool,
     /// Wakes the streams to say that they miss events.
     pub compacted: Notify,
 }
@@ -100,31 +100,31 @@ impl Faulty {
 }
 
 impl Coordinator for Faulty {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, Lease> {
         self.through(Coordinator::acquire(&self.remote, name, claim, patience))
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
         self.through(Coordinator::renew(&self.remote, batch, patience))
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
         self.through(Coordinator::release(&self.remote, name, release, patience))
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, Lease> {
         self.through(Coordinator::hand_over(&self.remote, name, hand_over, patience))
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: RetryBudget) -> Answer<'_, Lease> {
         self.through(Coordinator::update_metadata(&self.remote, name, update, patience))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
         self.through(Coordinator::explain(&self.remote, name, holder, patience))
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<Lease>> {
         self.through(self.remote.held(prefix, patience))
     }
 
@@ -149,7 +149,7 @@ impl Events for FaultyEvents {
                         return Err(CallError::Refused(Box::new(problem)));
                     }
                     event = self.events.next() => {
-                        if !self.faults.is_deaf.load(Ordering::SeqCst) {
+                        if !self.faults.stream_failed.load(Ordering::SeqCst) {
                             return event;
                         }
                         event?;

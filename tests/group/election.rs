@@ -185,7 +185,7 @@ async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_
     let mut observer = Election::new(&manager, "leader", options()).expect("valid").observe();
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     leads(&mut observer, "a").await;
-    faults.is_deaf.store(true, Ordering::SeqCst);
+    faults.stream_failed.store(true, Ordering::SeqCst);
     first.resign().await.expect("it answers");
     let second = soon(cluster.candidate("b").campaign()).await.expect("elected");
     let unheard = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
@@ -194,7 +194,7 @@ async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_
     let view = soon(observer.next()).await.leader.expect("a leader");
     assert_eq!((view.holder.as_str(), view.token), ("b", second.token()));
     // And it hears again what comes after that.
-    faults.is_deaf.store(false, Ordering::SeqCst);
+    faults.stream_failed.store(false, Ordering::SeqCst);
     faults.compacted.notify_one();
     let _ = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
     second.resign().await.expect("it answers");
@@ -205,7 +205,7 @@ async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_
 async fn an_observer_that_hears_nothing_looks_by_itself() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
-    faults.is_deaf.store(true, Ordering::SeqCst);
+    faults.stream_failed.store(true, Ordering::SeqCst);
     let often = options().refresh(Duration::from_millis(50));
     let mut observer = Election::new(&manager, "leader", often).expect("valid").observe();
     assert_eq!(soon(observer.next()).await.leader, None);

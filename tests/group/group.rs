@@ -103,7 +103,7 @@ async fn a_group_that_missed_events_reads_its_list_again() {
     let group = Group::watch(&manager, "workers", NEVER).await.expect("it answers");
     let _a = join(&cluster.manager("a"), options("a")).await;
     until("the first is heard of", || ids(&group) == ["a"]).await;
-    faults.is_deaf.store(true, Ordering::SeqCst);
+    faults.stream_failed.store(true, Ordering::SeqCst);
     let _b = join(&cluster.manager("b"), options("b")).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(ids(&group), ["a"], "the control: nothing was heard");

@@ -96,7 +96,7 @@ async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dea
     let other = cluster.semaphore("b", 1);
     assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "it is renewed");
     faults.cut_off(true);
-    let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it lapses");
+    let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it expires");
     safety!(!first.is_held() && second.token() > first.token(), "{first:?}, and then {second:?}");
 }
 

@@ -62,7 +62,7 @@ async fn acquire_is_held_or_refused_at_once_with_who_and_until_when(world: &Worl
     assert_eq!(problem.holder.as_deref(), Some(one.manager.holder().as_str()));
     assert_eq!(problem.token, Some(token));
     assert!(problem.since.is_some() && problem.retry_after_ms.is_some_and(|ms| ms <= TTL.as_millis() as u64));
-    assert!(other.manager.acquire_or_none("job").await.expect("an answer").is_none());
+    assert!(other.manager.try_acquire("job").await.expect("an answer").is_none());
 }
 
 async fn acquire_again_is_the_same_grant(world: &World) {
@@ -229,7 +229,7 @@ async fn a_claim_with_a_shorter_ttl_does_not_begin_the_longer_one_anew(world: &W
     let (asked, left) = (Instant::now(), lease.remaining().expect("it is held"));
     let shown = world.remote().get(lease.name()).await.expect("an answer").expires_in_ms.expect("it is finite");
     let ends = Duration::from_millis(shown) + asked.elapsed();
-    assert!(left <= ends, "the holder believes in it for {left:?}, and it lapses in {ends:?} at most");
+    assert!(left <= ends, "the holder believes in it for {left:?}, and it expires in {ends:?} at most");
     tokio::time::sleep(long).await;
     assert_eq!((lease.is_held(), lease.check().await), (true, Ok(true)), "and it is renewed");
 }

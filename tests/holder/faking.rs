@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{Code, Release};
-use tenure::client::{CallError, Coordinator, HoldState, LeaseOptions, Loss, Patience, Wait, WithError};
+use tenure::client::{CallError, Coordinator, HoldState, LeaseOptions, Loss, RetryBudget, Wait, WithError};
 use tenure::testing::FakeCluster;
 
 use crate::acquiring::code;
@@ -40,7 +40,7 @@ async fn what_is_held_elsewhere_is_refused_until_it_is_free() {
     assert!(!lease.is_held());
     let refused = lease.acquire(Wait::No).await.expect_err("elsewhere");
     assert_eq!(code(&refused), Some(Code::Held));
-    assert!(manager.acquire_or_none("job").await.expect("an answer").is_none());
+    assert!(manager.try_acquire("job").await.expect("an answer").is_none());
     let waiting = tokio::spawn({
         let lease = lease.clone();
         async move { lease.acquire(Wait::UpTo(LONG)).await }
@@ -169,7 +169,7 @@ async fn hand_over_of_a_lease_that_is_gone_is_a_loss() {
     let lease = cluster.manager().lease("job").expect("a name");
     let token = lease.acquire(Wait::No).await.expect("it is free");
     let release = Release { holder: lease.holder().clone(), token };
-    let patience = Patience::within(Duration::from_secs(1));
+    let patience = RetryBudget::within(Duration::from_secs(1));
     Coordinator::release(&cluster, lease.name().clone(), release, patience).await.expect("behind the manager's back");
     assert!(lease.is_held(), "the manager does not know yet");
     assert_eq!(lease.hand_over(None).await, Ok(false));

@@ -27,14 +27,14 @@ async fn with_returns_what_the_work_returns_and_releases(world: &World) {
     let result = one.manager.with("job", |lease| async move { (lease.is_held(), lease.token()) }).await;
     let (held, token) = result.expect("it is free");
     assert!(held && token.is_some());
-    let next = other.manager.acquire_or_none("job").await.expect("an answer").expect("it was released");
+    let next = other.manager.try_acquire("job").await.expect("an answer").expect("it was released");
     assert!(Some(next.token()) > token);
     assert_eq!(next.release().await, Ok(true));
 }
 
 async fn with_is_refused_while_another_has_it(world: &World) {
     let (one, other) = (world.holder(), world.holder());
-    let guard = one.manager.acquire_or_none("job").await.expect("an answer").expect("it is free");
+    let guard = one.manager.try_acquire("job").await.expect("an answer").expect("it is free");
     let refused = other.manager.with("job", |_| async { panic!("not without the lease") }).await;
     let Err(WithError::NotAcquired(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(code(&error), Some(Code::Held));
@@ -65,14 +65,14 @@ async fn guards_of_one_process_exclude_each_other(world: &World) {
     tokens.sort();
     tokens.dedup();
     safety!(tokens.len() == 5, "two grants have the same token: {done:?}");
-    let guard = holder.manager.acquire_or_none("job").await.expect("an answer").expect("it is free");
-    assert!(holder.manager.acquire_or_none("job").await.expect("an answer").is_none());
+    let guard = holder.manager.try_acquire("job").await.expect("an answer").expect("it is free");
+    assert!(holder.manager.try_acquire("job").await.expect("an answer").is_none());
     drop(guard);
 }
 
 async fn a_guard_dropped_outside_a_runtime_gives_back(world: &World) {
     let (one, other) = (world.holder(), world.holder());
-    let guard = one.manager.acquire_or_none("job").await.expect("an answer").expect("it is free");
+    let guard = one.manager.try_acquire("job").await.expect("an answer").expect("it is free");
     std::thread::spawn(move || drop(guard)).join().expect("it needs no runtime");
     other.manager.lease("job").expect("a name").acquire(Wait::UpTo(Duration::from_secs(5))).await.expect("given back");
 }
@@ -88,7 +88,7 @@ async fn work_that_is_dropped_gives_back(world: &World) {
 
 async fn a_guard_that_was_lost_says_so(world: &World) {
     let holder = world.holder();
-    let guard = holder.manager.acquire_or_none("job").await.expect("an answer").expect("it is free");
+    let guard = holder.manager.try_acquire("job").await.expect("an answer").expect("it is free");
     assert!(guard.is_held());
     world.remote().revoke(guard.name(), "").await.expect("an answer");
     assert_eq!(guard.check().await, Ok(false));

@@ -9,7 +9,7 @@ use tenure::api::{
     UpdateMetadata,
 };
 use tenure::client::{
-    Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, Patience, Wait,
+    Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, RetryBudget, Wait,
 };
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
@@ -63,7 +63,7 @@ impl Link {
 }
 
 impl Coordinator for Link {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             self.claims.fetch_add(1, Ordering::SeqCst);
             let answer = if self.loses_hang_ups.load(Ordering::SeqCst) {
@@ -77,7 +77,7 @@ impl Coordinator for Link {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
             let answer = self.cluster.renew(batch, patience).await;
             self.carry_answer();
@@ -86,7 +86,7 @@ impl Coordinator for Link {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
             let lost = self.lost_releases.lock().expect("no panic").pop();
@@ -100,19 +100,24 @@ impl Coordinator for Link {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, api::Lease> {
         self.cluster.hand_over(name, hand_over, patience)
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        patience: RetryBudget,
+    ) -> Answer<'_, api::Lease> {
         self.cluster.update_metadata(name, update, patience)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
         self.cluster.explain(name, holder, patience)
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
         self.cluster.held(prefix, patience)
     }
 
@@ -185,7 +190,7 @@ async fn waiter_that_the_cluster_keeps_is_withdrawn() {
     let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
     held.acquire(Wait::No).await.expect("it is free");
     let waits = async || {
-        let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), Patience::within(TTL));
+        let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
         matches!(explanation.await.expect("an answer").standing, Some(Standing::Waits { .. }))
     };
     link.loses_hang_ups.store(true, Ordering::SeqCst);

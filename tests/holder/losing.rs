@@ -18,7 +18,7 @@ over_both_ways!(
     a_revoke_is_a_loss_with_its_reason,
     whoever_lost_it_by_its_own_clock_gets_a_new_token,
     a_release_by_another_handle_is_a_loss,
-    a_lapse_that_the_cluster_tells_is_a_loss,
+    an_expiry_that_the_cluster_reports_is_a_loss,
     check_finds_out_what_nobody_told,
     the_states_are_held_at_risk_lost,
     an_infinite_lease_lasts_and_can_be_revoked,
@@ -107,7 +107,7 @@ async fn a_release_by_another_handle_is_a_loss(world: &World) {
 }
 
 /// A holder whose clock is slow beyond any drift believes for too long, and is told at its next renewal.
-async fn a_lapse_that_the_cluster_tells_is_a_loss(world: &World) {
+async fn an_expiry_that_the_cluster_reports_is_a_loss(world: &World) {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(1));
     let holder = world.holder_with(ManagerOptions::new().clock(Arc::new(clock.clone())));
@@ -115,7 +115,7 @@ async fn a_lapse_that_the_cluster_tells_is_a_loss(world: &World) {
     let token = lease.acquire(Wait::No).await.expect("it is free");
     // Its clock stands still, and so it renews nothing.
     let other = world.holder();
-    other.manager.lease("job").expect("a name").acquire(Wait::UpTo(LONG)).await.expect("it lapses");
+    other.manager.lease("job").expect("a name").acquire(Wait::UpTo(LONG)).await.expect("it expires");
     assert!(lease.is_held(), "by its own clock");
     clock.advance(TTL / 2);
     until("the renewal tells", || !lease.is_held()).await;

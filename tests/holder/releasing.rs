@@ -133,7 +133,7 @@ async fn what_does_not_drain_is_not_released(world: &World) {
     assert_eq!(code(&refused), Some(Code::NotDrained));
     assert!(!lease.is_held());
     let next = other.manager.lease("job").expect("a name");
-    next.acquire(Wait::UpTo(LONG)).await.expect("it lapses");
+    next.acquire(Wait::UpTo(LONG)).await.expect("it expires");
     assert!(begun.elapsed() + Duration::from_millis(50) >= left, "not before its time: {:?}", begun.elapsed());
     drop(listening);
 }
@@ -176,7 +176,7 @@ async fn dropping_everything_gives_back_and_leaves_no_task(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease("job").expect("a name");
     lease.acquire(Wait::No).await.expect("it is free");
-    let guard = holder.manager.acquire_or_none("guarded").await.expect("an answer").expect("it is free");
+    let guard = holder.manager.try_acquire("guarded").await.expect("an answer").expect("it is free");
     let others = {
         let with = tasks();
         drop((holder, lease, guard));

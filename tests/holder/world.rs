@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
 use tenure::config::MemberConfig;
-use tenure::http::{NodeSlot, Settings};
+use tenure::http::{NodeRef, Settings};
 use tenure::node::{Local, Node};
 use tenure::testing::Switch;
 use tokio::net::TcpListener;
@@ -68,7 +68,7 @@ impl World {
             }
             let node = builder.peer_listener(peer).start().await.expect("it starts");
             addresses.push(address(&http));
-            tokio::spawn(tenure::http::serve(http, NodeSlot::from(&node), Settings::new(id), stop.clone()));
+            tokio::spawn(tenure::http::serve(http, NodeRef::from(&node), Settings::new(id), stop.clone()));
             nodes.push(node);
         }
         World { way, nodes, addresses, stop, _dir: dir }

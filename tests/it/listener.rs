@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::json;
 use tenure::api::{Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Problem};
-use tenure::http::{self, NodeSlot, Settings};
+use tenure::http::{self, NodeRef, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -47,7 +47,7 @@ impl Listener {
         let mut settings = Settings::new(7);
         change(&mut settings);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(http::serve(listener, NodeSlot::empty(), settings, stop.clone()));
+        let task = tokio::spawn(http::serve(listener, NodeRef::empty(), settings, stop.clone()));
         Listener { address, stop, task }
     }
 

@@ -6,7 +6,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tenure::http::{self, NodeSlot, Settings};
+use tenure::http::{self, NodeRef, Settings};
 use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,7 +52,7 @@ impl Trio {
         let nodes: Vec<Node> = started.into_iter().map(|node| node.expect("it starts")).collect();
         for (listener, node) in http.into_iter().zip(&nodes) {
             let settings = Settings::new(node.id());
-            tokio::spawn(http::serve(listener, NodeSlot::from(node), settings, stop.clone()));
+            tokio::spawn(http::serve(listener, NodeRef::from(node), settings, stop.clone()));
         }
         let client = Client::builder().redirect(Policy::none()).build().expect("plain options");
         let trio = Trio { nodes, addresses, client, _listeners: stop.drop_guard(), _data: data };

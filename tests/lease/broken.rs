@@ -110,8 +110,8 @@ fn a_renewal_that_revives_is_caught() {
             if let (Command::Renew { leases, .. }, Outcome::Renewed(answers)) = (command, outcome) {
                 for (renewal, answer) in leases.iter().zip(answers) {
                     let ended = machine.get(&renewal.name).map(|view| view.ended).unwrap_or_default();
-                    let lapsed = answer.as_ref().is_err_and(|lost| lost.cause == LostCause::Expired);
-                    let revived = ended.into_iter().find(|lease| lapsed && lease.token == renewal.token);
+                    let expired = answer.as_ref().is_err_and(|lost| lost.cause == LostCause::Expired);
+                    let revived = ended.into_iter().find(|lease| expired && lease.token == renewal.token);
                     revived.into_iter().for_each(|lease| *answer = Ok(lease));
                 }
             }
@@ -137,21 +137,21 @@ fn a_release_that_ignores_the_token_is_caught() {
 }
 
 #[test]
-fn an_early_lapse_is_caught() {
+fn an_early_expiry_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.ttl = scaled(acquire.ttl, 70));
         machine.apply(position, &batch)
     };
-    assert_eq!(caught_by(fault), Some("no_early_lapse"));
+    assert_eq!(caught_by(fault), Some("no_early_expiry"));
 }
 
 #[test]
-fn a_lapse_that_does_not_happen_is_caught() {
+fn an_expiry_that_does_not_happen_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.ttl = scaled(acquire.ttl, 130));
         machine.apply(position, &batch)
     };
-    assert_eq!(caught_by(fault), Some("lapse_happens"));
+    assert_eq!(caught_by(fault), Some("expiry_happens"));
 }
 
 #[test]

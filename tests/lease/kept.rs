@@ -30,8 +30,8 @@ macro_rules! kept {
 kept!(
     one_holder,
     tokens_rise,
-    no_early_lapse,
-    lapse_happens,
+    no_early_expiry,
+    expiry_happens,
     queue_order,
     current_token_only,
     reentrance_keeps_the_token,

@@ -97,7 +97,7 @@ impl Promises {
             self.follow(position, turn)?;
         }
         promise!("each_transition_once", rest.len() == 0, "{} transitions that no command explains", rest.len());
-        self.check_lapsed()?;
+        self.check_expired()?;
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl Promises {
             promise!("each_transition_once", held.is_some(), "{transition:?} ends what is not held");
             let held = held.expect("just checked");
             let is_in_time = *change != Change::Expired || held.until.is_some_and(|until| until < now);
-            promise!("no_early_lapse", is_in_time, "{transition:?}, acknowledged until {:?}", held.until);
+            promise!("no_early_expiry", is_in_time, "{transition:?}, acknowledged until {:?}", held.until);
             if matches!(change, Change::Expired | Change::Revoked { .. }) {
                 seen.not_before = seen.not_before.max(now + held.lock_delay_ms + u64::from(held.lock_delay_ms > 0));
             }
@@ -264,10 +264,10 @@ impl Promises {
     }
 
     /// Nothing outlives its time by more than the entry that let the time pass; and no name has too many holders.
-    fn check_lapsed(&self) -> Result<(), Broken> {
+    fn check_expired(&self) -> Result<(), Broken> {
         for (name, seen) in &self.names {
             let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until < self.now));
-            promise!("lapse_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
+            promise!("expiry_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
             let holders: BTreeSet<&HolderId> = seen.held.values().map(|held| &held.holder).collect();
             let is_exclusive = seen.held.len() <= seen.limit.max(1) && holders.len() == seen.held.len();
             promise!("one_holder", is_exclusive, "{name} has {holders:?}, limit {}", seen.limit);
@@ -301,7 +301,7 @@ impl Held {
     }
 }
 
-/// Lapses, and the grants to waiters that they and the passing of time make possible, come before all else.
+/// Expires, and the grants to waiters that they and the passing of time make possible, come before all else.
 fn is_of_time(transition: &Transition) -> bool {
     matches!(transition.change, Change::Expired | Change::Granted(GrantCause::Queue))
 }

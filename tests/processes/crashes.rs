@@ -169,23 +169,23 @@ async fn kill_9_of_all_three_loses_nothing() {
         client.done(0, &Call::renew(name, holder, *token)).await;
     }
     let outage = began.elapsed();
-    let mut lapses = JoinSet::new();
+    let mut expires = JoinSet::new();
     for (name, token, sent, acknowledged) in left {
-        lapses.spawn(lapse(client.clone(), name, token, sent, acknowledged + LEFT_TTL + outage + TICK));
+        expires.spawn(expiry(client.clone(), name, token, sent, acknowledged + LEFT_TTL + outage + TICK));
     }
-    let mut late = lapses.join_all().await;
+    let mut late = expires.join_all().await;
     println!("all three nodes down for {} ms, until every lease was read", outage.as_millis());
     figures::print("lease ended behind its ttl", &mut late);
 }
 
 /// A lease that nobody renews is held for its ttl since the renewal was sent, and gone soon after. Then it is granted
 /// with a higher token. Returns how late it was gone.
-async fn lapse(client: Client, name: String, old: u64, sent: Instant, at_latest: Instant) -> Duration {
+async fn expiry(client: Client, name: String, old: u64, sent: Instant, at_latest: Instant) -> Duration {
     let claim = Call::wait(&name, "b", 60_000, SOON);
     let lease = client.done(0, &claim).await;
     let granted = Instant::now();
     safety!(granted >= sent + LEFT_TTL, "{name} expired {:?} too early", sent + LEFT_TTL - granted);
-    assert!(granted < at_latest + Duration::from_millis(500), "{name} lapsed late by {:?}", granted - at_latest);
+    assert!(granted < at_latest + Duration::from_millis(500), "{name} expired late by {:?}", granted - at_latest);
     safety!(token(&lease) > old, "{name}: token {} after {old}", token(&lease));
     granted - sent - LEFT_TTL
 }

@@ -78,7 +78,7 @@ async fn a_killed_guardian_ends_the_command_and_the_lease_is_given_back() {
         let end = world.last(file);
         assert!(end < granted && end < killed + Duration::from_millis(200), "{file} ended {:?} after", end - killed);
     }
-    assert!(granted < killed + Duration::from_secs(1), "given back, not lapsed");
+    assert!(granted < killed + Duration::from_secs(1), "given back, not expired");
 }
 
 async fn a_stopped_guardian_is_replaced_by_the_run() {

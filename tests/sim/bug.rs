@@ -39,8 +39,8 @@ pub enum MachineBug {
     ReleaseIgnoresToken,
     /// A waiter is granted the lease when its wait is over.
     DeadWaiterGranted,
-    /// A renewal brings a lapsed lease back, if nobody has it.
-    LapsedRevived,
+    /// A renewal brings a expired lease back, if nobody has it.
+    ExpiredRevived,
     /// A holder that asks again is granted the lease again.
     SecondToken,
 }

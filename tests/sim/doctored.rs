@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::ledger::{Asked, Entry, Ledger};
 use super::promises::one_leader::Leaders;
-use super::promises::{self, lapse_happens, log_matching, watch_completeness};
+use super::promises::{self, expiry_happens, log_matching, watch_completeness};
 
 fn name() -> LeaseName {
     LeaseName::new("a").expect("valid")
@@ -41,7 +41,7 @@ fn release(by: &str, token: FencingToken) -> Command {
     Command::Release { name: name(), holder: holder(by), token }
 }
 
-/// One command an entry, 100 ms apart: a holds, b and c wait, a asks again, renews and releases, b has it, it lapses, and
+/// One command an entry, 100 ms apart: a holds, b and c wait, a asks again, renews and releases, b has it, it expires, and
 /// c has it.
 fn right() -> Ledger {
     let renewal = Renewal { name: name(), token: at(1), ttl: None };
@@ -131,7 +131,7 @@ fn every_promise_about_an_entry_finds_a_lie_about_it() {
         let end = entry(ledger, 6).transitions.iter_mut().find(|seen| seen.change == Change::Released);
         end.expect("it was released").change = Change::Expired;
     });
-    assert_eq!(early, ["only_the_current_token"], "a lapse before its time");
+    assert_eq!(early, ["only_the_current_token"], "an expiry before its time");
 
     let shorter = lie(|ledger| entry(ledger, 5).machine = entry(ledger, 3).machine.clone());
     assert_eq!(shorter, ["deadlines_stay"]);
@@ -200,6 +200,6 @@ fn logs_that_differ_where_they_are_committed_are_found() {
 fn a_lease_that_outlives_its_holder_is_found() {
     let (ledger, bound) = (right(), Duration::from_secs(4));
     let granted = ledger.entry(8).expect("c was granted it").at;
-    lapse_happens::check(&ledger, granted + bound, bound).expect("its time is not over");
-    lapse_happens::check(&ledger, granted + bound * 2, bound).expect_err("nobody ended it");
+    expiry_happens::check(&ledger, granted + bound, bound).expect("its time is not over");
+    expiry_happens::check(&ledger, granted + bound * 2, bound).expect_err("nobody ended it");
 }

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use tenure::api::{
     self, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, TtlMs, UpdateMetadata,
 };
-use tenure::client::{Answer, CallError, Coordinator, Events, Patience};
+use tenure::client::{Answer, CallError, Coordinator, Events, RetryBudget};
 use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
@@ -238,7 +238,7 @@ macro_rules! way {
 }
 
 impl Coordinator for Door {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: Patience) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, patience: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             let ttl_ms = match claim.ttl_ms {
                 Some(TtlMs::Millis(ttl_ms)) => Some(ttl_ms),
@@ -256,7 +256,7 @@ impl Coordinator for Door {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
             let begin =
                 |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
@@ -286,7 +286,7 @@ impl Coordinator for Door {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
             let operation = self.begin(&release.holder, &name, What::Release { token: release.token });
             if self.world.plan.planted.false_release {
@@ -300,7 +300,7 @@ impl Coordinator for Door {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             let operation = self.begin(&hand_over.holder, &name, What::HandOver { token: hand_over.token });
             let ask = way!(hand_over(name, hand_over, patience));
@@ -310,15 +310,20 @@ impl Coordinator for Door {
         })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        patience: RetryBudget,
+    ) -> Answer<'_, api::Lease> {
         Box::pin(self.through(Sending::once(patience.total), way!(update_metadata(name, update, patience))))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
         Box::pin(self.through(Sending::once(patience.total), way!(explain(name, holder, patience))))
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
         Box::pin(self.through(Sending::once(patience.total), way!(held(prefix, patience))))
     }
 

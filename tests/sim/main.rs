@@ -2,7 +2,7 @@
 //!
 //! Nodes, Raft, their time-keepers and the lease managers are the product's; the network and the disks are twins in memory.
 //! A run has four parts: nodes start on empty disks and form a cluster, with faults; faults and clients (safety);
-//! everything works again (liveness); all clients die at once (every lease lapses, and all replicas end up alike).
+//! everything works again (liveness); all clients die at once (every lease expires, and all replicas end up alike).
 //!
 //! | file | noun |
 //! |---|---|

@@ -41,7 +41,7 @@ impl Meddler {
                     });
                 }
             }
-            MachineBug::LapsedRevived => revive(machine, batch),
+            MachineBug::ExpiredRevived => revive(machine, batch),
             MachineBug::SecondToken => forget_claims(machine, batch),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
-use tenure::testing::{Cut, Flip, Weather};
+use tenure::testing::{Cut, Flip, NetworkFaults};
 use tenure::types::NodeId;
 use tokio::task::JoinSet;
 
@@ -101,11 +101,12 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
         }
         "bad_weather" => {
             let jitter = Duration::from_millis(dice.random_range(0..60));
-            let weather = Weather { loss: dice.random_range(0.0..0.3), repeat: dice.random_range(0.0..0.3), jitter };
+            let weather =
+                NetworkFaults { loss: dice.random_range(0.0..0.3), repeat: dice.random_range(0.0..0.3), jitter };
             world.count_fault(kind);
-            world.board.set_weather(weather);
+            world.board.set_faults(weather);
             tokio::time::sleep(long).await;
-            world.board.set_weather(Weather::default());
+            world.board.set_faults(NetworkFaults::default());
         }
         "slow_link" => {
             let two = chosen(&ids, 2, &mut dice);
@@ -151,7 +152,7 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
         "transfer" => {
             let Some((leader, node)) = leader.and_then(|leader| Some((leader, world.node(leader)?))) else { return };
             world.count_fault(kind);
-            let handed = tokio::time::timeout(long, world.inside(leader, node.hand_leadership_to(one))).await;
+            let handed = tokio::time::timeout(long, world.inside(leader, node.transfer_leadership_to(one))).await;
             world.note(|| format!("handed to {one}: {handed:?}"));
         }
         "snapshot" => {

@@ -53,7 +53,7 @@ fn disks_that_lie_about_syncs_are_caught() {
 
 #[test]
 fn a_leader_that_takes_its_time_from_a_clock_that_jumps_is_caught() {
-    is_caught(Planted { wall_clock: true, ..Planted::default() }, &["no_early_lapse"], 10);
+    is_caught(Planted { wall_clock: true, ..Planted::default() }, &["no_early_expiry"], 10);
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn a_waiter_that_is_granted_when_its_wait_is_over_is_caught() {
 }
 
 #[test]
-fn a_renewal_of_a_lapsed_lease_is_caught() {
-    is_caught(with(MachineBug::LapsedRevived), &["only_the_current_token"], 50);
+fn a_renewal_of_an_expired_lease_is_caught() {
+    is_caught(with(MachineBug::ExpiredRevived), &["only_the_current_token"], 50);
 }
 
 #[test]

@@ -84,9 +84,9 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     // The bound with a leader that lives: the ttl, and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
     tokio::time::sleep(bound).await;
-    let lapsed = promises::lapse_happens::check(&lock(&world.ledger), world.now(), bound);
-    if let Err(how) = lapsed {
-        world.break_promise("lapse_happens", how);
+    let expired = promises::expiry_happens::check(&lock(&world.ledger), world.now(), bound);
+    if let Err(how) = expired {
+        world.break_promise("expiry_happens", how);
     }
     converge(world).await;
     watching.shutdown().await;

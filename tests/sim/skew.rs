@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::clock::{Clock, Suspended};
-use tenure::testing::Pace;
+use tenure::testing::NodeTime;
 use tokio::time::Instant;
 
 /// True time since the simulation began, times a rate. The tasks of a node have timers of the same rate, which stand still
@@ -15,7 +15,7 @@ pub struct SkewedClock {
     ahead: Duration,
     rate: f64,
     /// The machine, and the rate of this clock while it is suspended.
-    machine: Option<(Pace, f64)>,
+    machine: Option<(NodeTime, f64)>,
 }
 
 impl SkewedClock {
@@ -25,7 +25,7 @@ impl SkewedClock {
     }
 
     /// The clock of a machine that is suspended as its pace says.
-    pub fn of_machine(self, pace: Pace, suspended_rate: f64) -> SkewedClock {
+    pub fn of_machine(self, pace: NodeTime, suspended_rate: f64) -> SkewedClock {
         SkewedClock { machine: Some((pace, suspended_rate)), ..self }
     }
 

@@ -11,7 +11,7 @@ use tenure::clock::Clock;
 use tenure::config::LeaseSettings;
 use tenure::lease::Limits;
 use tenure::node::{Consistency, NodeFailure, StartError};
-use tenure::testing::{Cluster, Cut, MemoryStorage, Observer, Pace, Setup, Switchboard, SyncMode, TestNode};
+use tenure::testing::{Cluster, Cut, MemoryStorage, NodeTime, Observer, Setup, Switchboard, SyncMode, TestNode};
 use tenure::token::FencingToken;
 use tenure::types::{LeaseName, NodeId};
 use tokio::sync::watch;
@@ -41,7 +41,7 @@ pub struct World {
     /// How often each node's power was cut.
     pub lives: watch::Sender<BTreeMap<NodeId, u64>>,
     /// How fast each node's tasks run, and whether they do.
-    paces: BTreeMap<NodeId, Pace>,
+    paces: BTreeMap<NodeId, NodeTime>,
     /// The machines of the clients.
     machines: Vec<Machine>,
     /// The steps of work under guards.
@@ -64,7 +64,7 @@ pub struct World {
 
 /// The machine that the processes of one client run on.
 struct Machine {
-    pace: Pace,
+    pace: NodeTime,
     /// How often it went on after a suspend.
     wakes: watch::Sender<u64>,
 }
@@ -83,8 +83,8 @@ impl World {
         let began = Instant::now();
         let ledger = Arc::new(Mutex::new(Ledger::new(began)));
         let (taps, rates, jump) = (ledger.clone(), plan.rates.clone(), plan.planted.wall_clock);
-        let paces: BTreeMap<_, _> = plan.rates.iter().map(|(id, rate)| (*id, Pace::new(began, *rate))).collect();
-        let machine = |rate: &f64| Machine { pace: Pace::new(began, *rate), wakes: watch::Sender::new(0) };
+        let paces: BTreeMap<_, _> = plan.rates.iter().map(|(id, rate)| (*id, NodeTime::new(began, *rate))).collect();
+        let machine = |rate: &f64| Machine { pace: NodeTime::new(began, *rate), wakes: watch::Sender::new(0) };
         let client_machines = plan.client_rates.iter().map(machine).collect();
         let (bug, machines, suspended) = (plan.planted.machine, paces.clone(), plan.suspended_rates.clone());
         let clock = move |id: NodeId| -> Arc<dyn Clock> {
@@ -317,7 +317,7 @@ impl World {
     }
 
     /// The pace of a client's processes.
-    pub fn client_pace(&self, number: u64) -> &Pace {
+    pub fn client_pace(&self, number: u64) -> &NodeTime {
         &self.machines[number as usize].pace
     }
 

@@ -34,7 +34,7 @@ pub enum Effect {
     Has(String, FencingToken),
     /// Refused because as many hold it as may.
     IsFull,
-    /// Released, handed over or lapsed.
+    /// Released, handed over or expired.
     End(String, FencingToken),
     /// A release that found nothing.
     HasNot(String, FencingToken),

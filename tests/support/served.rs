@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::http::{self, NodeSlot, Settings};
+use tenure::http::{self, NodeRef, Settings};
 use tenure::node::{Node, NodeBuilder};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -39,7 +39,7 @@ impl Served {
         let builder = Node::builder("test").id(1).member(1, address.to_string(), peer).data(data.path().join("1"));
         let node = change(builder).peer_listener(peer_listener).start().await.expect("it starts");
         let stop = CancellationToken::new();
-        tokio::spawn(http::serve(http_listener, NodeSlot::from(&node), settings, stop.clone()));
+        tokio::spawn(http::serve(http_listener, NodeRef::from(&node), settings, stop.clone()));
         let served = Served { node, address, _listener: stop.drop_guard(), data };
         let ready = async {
             while served.node.health().not_ready.is_some() {

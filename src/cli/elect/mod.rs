@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::output::Format;
 use super::run::arguments::{Holding, Plan};
 use super::run::codes;
-use super::run::passed::Passed;
+use super::run::forwarded::ForwardedSignals;
 use super::run::session::{self, End};
 use crate::client::{Lease, LeaseManager};
 use crate::election::{Election, ElectionOptions, Leadership};
@@ -79,7 +79,7 @@ struct Stand {
     manager: LeaseManager,
     election: Election,
     lease: Lease,
-    passed: Passed,
+    forwarded: ForwardedSignals,
 }
 
 impl Stand {
@@ -92,8 +92,8 @@ impl Stand {
         let election = Election::new(&manager, plan.name.as_str(), options).map_err(in_words)?;
         // The same lease as the election's: handles of one name are of one lease.
         let lease = manager.lease(plan.name.as_str()).map_err(in_words)?;
-        let passed = Passed::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
-        Ok(Stand { plan, manager, election, lease, passed })
+        let forwarded = ForwardedSignals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
+        Ok(Stand { plan, manager, election, lease, forwarded })
     }
 
     async fn observe(&mut self, words: Words) -> Result<u8, Failure> {
@@ -101,7 +101,7 @@ impl Stand {
         loop {
             tokio::select! {
                 view = observer.next() => words.view(&view)?,
-                _ = self.passed.asked_to_end() => return Ok(0),
+                _ = self.forwarded.asked_to_end() => return Ok(0),
             }
         }
     }
@@ -116,13 +116,13 @@ impl Stand {
                 tokio::select! {
                     elected = &mut campaign => break elected?,
                     view = observer.next() => words.view(&view)?,
-                    _ = self.passed.asked_to_end() => return Ok(codes::NOT_ACQUIRED),
+                    _ = self.forwarded.asked_to_end() => return Ok(codes::NOT_ACQUIRED),
                 }
             };
             words.elected(leadership.token())?;
             let end = match self.plan.command.is_empty() {
                 true => self.hold(&leadership).await?,
-                false => session::run_held(&self.plan, &self.lease, leadership.token(), &mut self.passed).await,
+                false => session::run_held(&self.plan, &self.lease, leadership.token(), &mut self.forwarded).await,
             };
             match end {
                 End::Lost => words.lost(leadership.token(), self.lease.state())?,
@@ -136,7 +136,7 @@ impl Stand {
 
     /// Leads until asked to end, or until that is lost.
     async fn hold(&mut self, leadership: &Leadership) -> Result<End, Failure> {
-        let asked = leadership.while_leading(self.passed.asked_to_end()).await;
+        let asked = leadership.while_leading(self.forwarded.asked_to_end()).await;
         if asked.is_err() {
             return Ok(End::Lost);
         }
@@ -144,7 +144,7 @@ impl Stand {
             Ok(true) => Ok(End::Itself(0)),
             Ok(false) => Ok(End::Lost),
             Err(error) => {
-                eprintln!("tenure: {}: not released, and lapses: {error}", self.plan.name);
+                eprintln!("tenure: {}: not released, and expires: {error}", self.plan.name);
                 Ok(End::Itself(0))
             }
         }

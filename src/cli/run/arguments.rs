@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::api::TtlMs;
-use crate::cli::{duration, note};
+use crate::cli::{duration, metadata};
 use crate::client::{
     DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait,
 };
@@ -47,9 +47,9 @@ pub struct Holding {
     #[arg(long, alias = "id")]
     holder: Option<HolderId>,
     /// A note for whoever looks at the lease; can be given several times
-    #[arg(long = "meta", alias = "metadata", value_parser = note::read, value_name = "KEY=VALUE")]
+    #[arg(long = "meta", alias = "metadata", value_parser = metadata::read, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
-    /// After a lapse or a revoke nobody gets the lease for this long
+    /// After an expiry or a revoke nobody gets the lease for this long
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     lock_delay: Option<Duration>,
     /// URLs of the nodes, with commas between them

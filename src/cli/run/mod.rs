@@ -19,11 +19,11 @@
 pub mod arguments;
 pub mod codes;
 mod descendants;
+pub mod forwarded;
 pub mod guard;
 mod guarded;
 pub mod launch;
 mod messages;
-pub mod passed;
 pub mod session;
 
 pub use arguments::Arguments;

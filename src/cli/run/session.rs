@@ -7,9 +7,9 @@ use rustix::process::{Pid, Signal};
 
 use super::arguments::Plan;
 use super::codes;
+use super::forwarded::{ForwardedSignals, is_of_the_terminal};
 use super::guarded::{Guarded, terminal_group};
 use super::messages::{Order, Report, Times};
-use super::passed::{Passed, is_of_the_terminal};
 use crate::api::Code;
 use crate::client::{CallError, ENDPOINTS_VARIABLE, HoldState, Lease, Wait};
 use crate::clock::{Clock, SystemClock};
@@ -24,8 +24,8 @@ const LEAST_RELEASE: Duration = Duration::from_millis(250);
 
 /// Returns the exit code.
 pub async fn run(plan: Plan, wait: Wait) -> u8 {
-    let mut passed = match Passed::listen() {
-        Ok(passed) => passed,
+    let mut forwarded = match ForwardedSignals::listen() {
+        Ok(forwarded) => forwarded,
         Err(error) => {
             eprintln!("tenure: cannot listen to signals: {error}");
             return codes::OURS;
@@ -33,7 +33,7 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
     };
     let manager = plan.manager();
     let code = match manager.lease_with(plan.name.as_str(), plan.lease_options()) {
-        Ok(lease) => hold(&plan, wait, &lease, &mut passed).await,
+        Ok(lease) => hold(&plan, wait, &lease, &mut forwarded).await,
         Err(error) => {
             eprintln!("tenure: {error}");
             codes::OURS
@@ -44,16 +44,16 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
     code
 }
 
-async fn hold(plan: &Plan, wait: Wait, lease: &Lease, passed: &mut Passed) -> u8 {
+async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedSignals) -> u8 {
     let acquired = tokio::select! {
         acquired = lease.acquire(wait) => acquired,
-        signal = passed.asked_to_end() => {
+        signal = forwarded.asked_to_end() => {
             eprintln!("tenure: {}: {signal:?} came before the lease was acquired", plan.name);
             return codes::NOT_ACQUIRED;
         }
     };
     match acquired {
-        Ok(token) => run_held(plan, lease, token, passed).await.code(),
+        Ok(token) => run_held(plan, lease, token, forwarded).await.code(),
         Err(error) => {
             eprintln!("tenure: {}: not acquired: {error}", plan.name);
             code_of(&error)
@@ -62,9 +62,9 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, passed: &mut Passed) -> u8
 }
 
 /// Runs the command under a lease that is held, and releases it.
-pub async fn run_held(plan: &Plan, lease: &Lease, token: FencingToken, passed: &mut Passed) -> End {
+pub async fn run_held(plan: &Plan, lease: &Lease, token: FencingToken, forwarded: &mut ForwardedSignals) -> End {
     let end = match Session::begin(plan, lease, token).await {
-        Ok(session) => session.watch(passed).await,
+        Ok(session) => session.watch(forwarded).await,
         Err(error) => {
             eprintln!("tenure: {}: the command cannot be started: {error}", plan.name);
             End::Itself(codes::OURS)
@@ -99,8 +99,8 @@ async fn release(plan: &Plan, lease: &Lease, end: End) {
     };
     match tokio::time::timeout(within, lease.release()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => eprintln!("tenure: {}: not released, and lapses: {error}", plan.name),
-        Err(_) => eprintln!("tenure: {}: not released within {within:?}, and lapses", plan.name),
+        Ok(Err(error)) => eprintln!("tenure: {}: not released, and expires: {error}", plan.name),
+        Err(_) => eprintln!("tenure: {}: not released within {within:?}, and expires", plan.name),
     }
 }
 
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
 
     /// Until nothing of the command runs any more. Does not return if that cannot be had: a
     /// lease whose work goes on is not given back.
-    async fn watch(mut self, passed: &mut Passed) -> End {
+    async fn watch(mut self, forwarded: &mut ForwardedSignals) -> End {
         let gone = self.lease.gone();
         let mut states = self.lease.states();
         let mut is_lost = false;
@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
                     is_lost = true;
                     self.lost().await
                 }
-                signal = passed.next() => self.pass(signal).await,
+                signal = forwarded.next() => self.pass(signal).await,
                 () = tokio::time::sleep(pause) => Ok(()),
             };
             if told.is_err() {
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
     async fn put_down(self, why: &str, end: End) -> End {
         eprintln!("tenure: {}: {why}; killing the command", self.plan.name);
         if !self.guarded.put_down().await {
-            eprintln!("tenure: {}: a process of the command cannot be killed; the lease lapses", self.plan.name);
+            eprintln!("tenure: {}: a process of the command cannot be killed; the lease expires", self.plan.name);
             std::process::exit(end.code().into());
         }
         end

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::Endpoints;
 use crate::api::Problem;
 use crate::client::CallError;
-use crate::client::retry::{Attempt, Patience, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, Repeat, RetryBudget, Settled, Trial, attempts, judge};
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub query: Vec<(&'static str, String)>,
     pub body: Option<Body>,
     pub repeat: Repeat,
-    pub patience: Patience,
+    pub budget: RetryBudget,
     /// What the request waits for a lease.
     pub wait: Option<WaitFor>,
 }
@@ -49,7 +49,7 @@ impl Call {
         let first = endpoints.preferred();
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
-        let settled = attempts(self.repeat, self.patience, wait, endpoints.len(), |trial| async move {
+        let settled = attempts(self.repeat, self.budget, wait, endpoints.len(), |trial| async move {
             let (place, url) = endpoints.at(first, trial.number);
             let ended = call.attempt(http, url, trial).await;
             match ended {

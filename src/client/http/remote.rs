@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::client::coordinator::{Answer, Coordinator, Events};
 use crate::client::retry::Repeat;
-use crate::client::{CallError, Patience};
+use crate::client::{CallError, RetryBudget};
 use crate::types::{HolderId, LeaseName, wait_ms};
 
 /// Time for one request, all attempts together, beside what it waits for a lease.
@@ -33,7 +33,7 @@ const LONGEST_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Remote {
     pub(super) http: reqwest::Client,
     pub(super) endpoints: Endpoints,
-    pub(super) patience: Patience,
+    pub(super) budget: RetryBudget,
 }
 
 /// Which leases to list.
@@ -66,12 +66,12 @@ impl Remote {
     /// A cluster that is asked with the program's own HTTP client: one with TLS and its certificates, for instance. It
     /// should send nothing again by itself and follow no redirects.
     pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
-        Remote { http, endpoints, patience: Patience::within(DEFAULT_TIMEOUT) }
+        Remote { http, endpoints, budget: RetryBudget::within(DEFAULT_TIMEOUT) }
     }
 
     /// Time for one request, all attempts together, beside what it waits for a lease. 5 s if nothing is said.
     pub fn with_timeout(self, timeout: Duration) -> Remote {
-        Remote { patience: Patience::within(timeout), ..self }
+        Remote { budget: RetryBudget::within(timeout), ..self }
     }
 
     /// Claims a lease. Sent again when the answer is lost: the same holder claims again without harm.
@@ -212,48 +212,48 @@ impl Remote {
     }
 
     fn call(&self, method: Method, path: String, repeat: Repeat) -> Call {
-        Call { method, path, query: Vec::new(), body: None, repeat, patience: self.patience, wait: None }
+        Call { method, path, query: Vec::new(), body: None, repeat, budget: self.budget, wait: None }
     }
 
     /// The same cluster, asked with another patience.
-    fn patient(&self, patience: Patience) -> Remote {
-        Remote { patience, ..self.clone() }
+    fn patient(&self, budget: RetryBudget) -> Remote {
+        Remote { budget, ..self.clone() }
     }
 }
 
 impl Coordinator for Remote {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: Patience) -> Answer<'_, Lease> {
-        let remote = self.patient(patience);
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.acquire(&name, &claim).await })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: Patience) -> Answer<'_, Renewed> {
-        let remote = self.patient(patience);
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.renew_batch(&batch).await })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: Patience) -> Answer<'_, Released> {
-        let remote = self.patient(patience);
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.release(&name, &release).await })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: Patience) -> Answer<'_, Lease> {
-        let remote = self.patient(patience);
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: Patience) -> Answer<'_, Lease> {
-        let remote = self.patient(patience);
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: Patience) -> Answer<'_, Explanation> {
-        let remote = self.patient(patience);
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        let remote = self.patient(budget);
         Box::pin(async move { remote.explain(&name, Some(&holder)).await })
     }
 
-    fn held(&self, prefix: String, patience: Patience) -> Answer<'_, Vec<Lease>> {
-        let remote = self.patient(patience);
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+        let remote = self.patient(budget);
         let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE), ..ListQuery::default() };
         Box::pin(async move {
             let mut leases = Vec::new();

@@ -90,16 +90,16 @@ impl Watch {
             let (place, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
-            let why = match tokio::time::timeout(self.remote.patience.total, sent).await {
+            let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
                     endpoints.prefer(place);
                     return Ok(Open { response, frames: Frames::default() });
                 }
                 Ok(Ok(response)) => refusal(response).await?,
                 Ok(Err(error)) => in_words(endpoint, &error),
-                Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.patience.total),
+                Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.budget.total),
             };
-            if began.elapsed() >= self.remote.patience.total {
+            if began.elapsed() >= self.remote.budget.total {
                 return Err(CallError::Unavailable(why));
             }
             if (attempt + 1) % endpoints.len() == 0 {

@@ -1,4 +1,4 @@
-//! What is stored of a machine, and a machine rebuilt from it.
+//! Timer is stored of a machine, and a machine rebuilt from it.
 //!
 //! A snapshot is a [`SnapshotHeader`] and then the [`StoredRecord`]s of each name, in the order of names. A name that
 //! keeps much takes several, none of them larger than [`PART_BYTES`]. Replicas with the same state make the same bytes.
@@ -13,9 +13,9 @@ mod stored;
 use std::sync::Arc;
 
 use super::Machine;
-use super::agenda::What;
-use super::machine::Fading;
+use super::machine::Tombstone;
 use super::record::Record;
+use super::timers::Timer;
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 pub use parts::PART_BYTES;
@@ -138,20 +138,20 @@ impl Machine {
     fn index(&mut self, name: &LeaseName, record: &Record) {
         for grant in record.holders.iter() {
             if let Some(at) = grant.deadline {
-                self.agenda.add(at, name, What::Lapse(grant.token.as_u64()));
+                self.timers.add(at, name, Timer::Expiry(grant.token.as_u64()));
             }
         }
         for (ticket, place) in record.queue.iter() {
-            self.agenda.add(place.due(), name, What::WaitEnds(ticket));
+            self.timers.add(place.due(), name, Timer::WaitEnds(ticket));
         }
         if let Some(at) = record.delay_until {
-            self.agenda.add(at, name, What::DelayEnds);
+            self.timers.add(at, name, Timer::DelayEnds);
         }
         // Put off by the last entry, since every entry sees to the ones before; or not confirmed yet.
-        self.agenda.set_turn(self.now, name, self.turn(record));
+        self.timers.set_turn(self.now, name, self.turn(record));
         for ended in record.ended.iter() {
-            let fading = Fading { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
-            self.fading.insert(ended.ended_at(), fading);
+            let tombstones = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
+            self.tombstones.insert(ended.ended_at(), tombstones);
         }
         self.counts.held += record.holders.len() as u64;
         self.counts.waiting += record.queue.len() as u64;

@@ -1,4 +1,4 @@
-//! What version 1 wrote: each name in one record.
+//! Timer version 1 wrote: each name in one record.
 
 use super::parts::Whole;
 use super::stored::{EndedV1, EndedV2, PlaceV1, PlaceV2, RecordV1};

@@ -8,9 +8,9 @@ use crate::types::{ClusterMs, LeaseName, Metadata};
 
 /// Most bytes of grants, waiters and transitions in one stored record.
 pub const PART_BYTES: usize = 256 << 10;
-/// What the numbers and lengths of a grant, a waiter or a transition take at most.
+/// Timer the numbers and lengths of a grant, a waiter or a transition take at most.
 const NUMBERS_BYTES: usize = 128;
-/// What the lengths of a key and a value of metadata take at most.
+/// Timer the lengths of a key and a value of metadata take at most.
 const ENTRY_BYTES: usize = 6;
 
 /// The records of one name, in their order.

@@ -16,7 +16,7 @@ use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 /// The version of [`SnapshotHeader`] that this code writes.
 pub(super) const HEADER_VERSION: u32 = 2;
 
-/// What a snapshot begins with.
+/// Timer a snapshot begins with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     pub version: u32,
@@ -30,7 +30,7 @@ pub struct SnapshotHeader {
     pub term_began: ClusterMs,
 }
 
-/// What a snapshot of version 1 begins with. It is read, and not written any more.
+/// Timer a snapshot of version 1 begins with. It is read, and not written any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeaderV1 {
     pub version: u32,

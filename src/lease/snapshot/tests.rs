@@ -59,7 +59,7 @@ fn assert_comes_back(machine: &Machine) {
     assert!(again.records().eq(machine.records()));
     assert_eq!((again.counts(), again.ended_bytes), (machine.counts(), machine.ended_bytes));
     let bytes =
-        |machine: &Machine| machine.records.get(&name()).map(|record| (record.engaged_bytes(), record.ended.bytes()));
+        |machine: &Machine| machine.records.get(&name()).map(|record| (record.in_use_bytes(), record.ended.bytes()));
     assert_eq!(bytes(&again), bytes(machine));
 }
 
@@ -68,9 +68,9 @@ fn a_view_of_100_000_leases_shares_them_and_stands_still() {
     let mut machine = machine_of(100_000);
     let view = machine.clone();
     assert!(view.records.ptr_eq(&machine.records), "taking a view copies no record");
-    assert!(view.fading.ptr_eq(&machine.fading), "nor an index");
-    let lapse_all = Batch { stamp: Stamp { now: 60_001, wall_ms: 0 }, commands: vec![acquire("new".to_string())] };
-    machine.apply(FencingToken { term: 1, index: 2 }, &lapse_all);
+    assert!(view.tombstones.ptr_eq(&machine.tombstones), "nor an index");
+    let expire_all = Batch { stamp: Stamp { now: 60_001, wall_ms: 0 }, commands: vec![acquire("new".to_string())] };
+    machine.apply(FencingToken { term: 1, index: 2 }, &expire_all);
     assert_eq!((machine.counts().held, machine.now()), (1, 60_001));
     assert_eq!((view.counts().held, view.now()), (100_000, 0));
     assert_eq!(view.records().count(), 100_000);
@@ -85,7 +85,7 @@ fn assert_bytes_are_sums(machine: &Machine) {
         let held: u64 = record.holders.iter().map(|grant| bytes(&grant.holder, &grant.metadata)).sum();
         let waiting: u64 = record.queue.iter().map(|(_, place)| bytes(&place.ask.holder, &place.ask.metadata)).sum();
         let ended: u64 = record.ended.iter().map(|ended| bytes(&ended.grant.holder, &ended.grant.metadata)).sum();
-        assert_eq!((record.engaged_bytes(), record.ended.bytes()), (held + waiting, ended), "{name}");
+        assert_eq!((record.in_use_bytes(), record.ended.bytes()), (held + waiting, ended), "{name}");
         all_ended += ended;
     }
     assert_eq!(machine.ended_bytes, all_ended);
@@ -138,7 +138,7 @@ fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
         number += 1;
         assert!(number < 30_000, "never refused");
     }
-    let engaged = machine.records[&name()].engaged_bytes();
+    let engaged = machine.records[&name()].in_use_bytes();
     assert_eq!(engaged, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
     assert!(number - 10_000 > 10_000, "10,000 holders with the largest metadata fit");
     assert!(engaged <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "ended grants make room");
@@ -167,11 +167,11 @@ fn ended_grant_stays_until_its_name_keeps_64_mib() {
     let rest = (left % full - 512 - 13) as usize;
     assert!(matches!(apply(&mut machine, claim(99_999, rest, None)), Outcome::Held { .. }));
     let token = machine.applied().expect("applied");
-    assert_eq!((machine.records[&name()].engaged_bytes(), machine.counts().ended), (left, 1), "at the bound");
+    assert_eq!((machine.records[&name()].in_use_bytes(), machine.counts().ended), (left, 1), "at the bound");
     let Command::Acquire(Acquire { holder, metadata, .. }) = claim(99_999, rest + 1, None) else { unreachable!() };
     let update = Command::UpdateMetadata { name: name(), holder, token, version: 0, metadata };
     assert!(!matches!(apply(&mut machine, update), Outcome::Refused(_)));
-    assert_eq!((machine.records[&name()].engaged_bytes(), machine.counts().ended), (left + 1, 0), "one byte more");
+    assert_eq!((machine.records[&name()].in_use_bytes(), machine.counts().ended), (left + 1, 0), "one byte more");
 }
 
 #[test]

@@ -9,17 +9,17 @@ use tokio::net::TcpListener;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
-use crate::node::contact::Contact;
-use crate::node::lead::LeadClock;
+use crate::node::contact::LeaderContact;
+use crate::node::leader_term::LeaderClock;
 use crate::node::lifecycle::promise;
-use crate::node::lifecycle::shutdown::Life;
+use crate::node::lifecycle::shutdown::Lifecycle;
 use crate::node::lifecycle::tasks::Observers;
-use crate::node::membership::join::{self, Acquaintances};
-use crate::node::meters::Transitions;
+use crate::node::membership::join::{self, MemberRegistry};
+use crate::node::metrics::Transitions;
 use crate::node::request::propose::Proposer;
 use crate::node::request::route::Forwarding;
-use crate::node::request::wait::Waiting;
-use crate::node::watch::History;
+use crate::node::request::wait::WaitRegistry;
+use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, Timeouts};
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, RaftService, Replica, Safeguards, blocking};
@@ -79,9 +79,9 @@ impl Node {
         let Opened { storage, is_new, incarnation } = opened.expect("opening does not panic")?;
         let promise = config.raft.leadership_lease();
         let identity = Identity { cluster: config.cluster.clone(), node: config.id, incarnation, promise };
-        let known = Arc::new(Acquaintances::default());
+        let known = Arc::new(MemberRegistry::default());
         let transport = TcpTransport::new(identity.clone(), known.clone());
-        let life = Life::begin(storage.clone(), transport.clone());
+        let life = Lifecycle::begin(storage.clone(), transport.clone());
         let ended = life.ended.clone();
         let started = async {
             warn_of_slow_disk(&config).await;
@@ -106,7 +106,7 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     storage: S,
     transport: T,
     service: Arc<RaftService<S, Forwarding<S, T>>>,
-    known: Arc<Acquaintances>,
+    known: Arc<MemberRegistry>,
     is_new: bool,
     incarnation: u64,
     /// The files beside the store.
@@ -114,7 +114,7 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     safeguards: Safeguards,
     /// Somebody of a test who is told what this node applies.
     tap: Option<Arc<dyn Observer>>,
-    life: Life<S>,
+    life: Lifecycle<S>,
 }
 
 #[cfg(feature = "testing")]
@@ -123,12 +123,12 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         storage: S,
         transport: T,
         service: Arc<RaftService<S, Forwarding<S, T>>>,
-        known: Arc<Acquaintances>,
+        known: Arc<MemberRegistry>,
         files: Arc<dyn Files>,
         is_new: bool,
         incarnation: u64,
     ) -> Parts<S, T> {
-        let life = Life::begin(storage.clone(), transport.clone());
+        let life = Lifecycle::begin(storage.clone(), transport.clone());
         let safeguards = Safeguards::default();
         Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life }
     }
@@ -162,8 +162,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         {
             return Err(refusal.into());
         }
-        let (waiting, left) = Waiting::new();
-        let history = Arc::new(History::new(life.stop.clone()));
+        let (waiting, left) = WaitRegistry::new();
+        let history = Arc::new(EventLog::new(life.stop.clone()));
         let (woken, told, transitions) = (waiting.clone(), history.clone(), Transitions::new());
         let observer = Arc::new(Observers { waiting: woken, history: told, transitions, tap });
         let replica = Replica::new(observer);
@@ -190,19 +190,19 @@ impl<S: Storage, T: Transport> Node<S, T> {
             raft: raft.clone(),
             storage,
             transport,
-            clock: LeadClock::new(clock.clone()),
+            clock: LeaderClock::new(clock.clone()),
             proposer: proposer.clone(),
             waiting,
             local_waits: Arc::default(),
             history,
-            contact: Contact::new(clock),
+            contact: LeaderContact::new(clock),
             draining: AtomicBool::new(false),
             stop: life.stop,
             tasks: life.tasks,
             ended: life.ended,
             failure: tokio::sync::watch::Sender::new(None),
         });
-        known.met(config.id, incarnation);
+        known.observe(config.id, incarnation);
         inner.begin(&config, jobs, left, known.clone());
         service.open(raft.raft().clone(), Forwarding(inner.clone()));
         raft.run();
@@ -224,7 +224,7 @@ async fn renew_promise<S: Storage>(files: Arc<dyn Files>, promise: Duration) -> 
 
 fn timeouts(raft: &RaftTimings) -> Timeouts {
     let lease = raft.leadership_lease();
-    Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, hand_on: lease * 2 }
+    Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, transfer_leadership: lease * 2 }
 }
 
 async fn warn_of_slow_disk(config: &NodeConfig) {

@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_millis(50);
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a node needs to be ended.
-pub(in crate::node) struct Life<S: Storage> {
+pub(in crate::node) struct Lifecycle<S: Storage> {
     /// Ends the node when it is dropped.
     pub owner: DropGuard,
     pub stop: CancellationToken,
@@ -38,12 +38,12 @@ pub(in crate::node) struct Life<S: Storage> {
     pub ended: CancellationToken,
 }
 
-impl<S: Storage> Life<S> {
+impl<S: Storage> Lifecycle<S> {
     /// From now on `storage` and `transport` are closed when the life's owner is dropped.
-    pub fn begin<T: Transport>(storage: S, transport: T) -> Life<S> {
+    pub fn begin<T: Transport>(storage: S, transport: T) -> Lifecycle<S> {
         let (stop, tasks, ended) = (CancellationToken::new(), TaskTracker::new(), CancellationToken::new());
         let raft = Arc::new(OnceLock::new());
-        let life = Life {
+        let life = Lifecycle {
             owner: stop.clone().drop_guard(),
             stop: stop.clone(),
             tasks: tasks.clone(),
@@ -95,7 +95,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 time::sleep(LEAVE_PAUSE).await;
             }
         };
-        if tokio::time::timeout(self.timeouts.hand_on, ended).await.is_err() {
+        if tokio::time::timeout(self.timeouts.transfer_leadership, ended).await.is_err() {
             tracing::warn!("not every waiting request left its queue: its place is dropped when its patience ends");
         }
     }
@@ -140,7 +140,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.end_local_waits().await;
         inner.stay_for_releases().await;
         if inner.clock.lead().is_some() {
-            match inner.raft.hand_on(inner.timeouts.hand_on).await {
+            match inner.raft.transfer_leadership(inner.timeouts.transfer_leadership).await {
                 Ok(to) => tracing::info!(to, "leadership handed on"),
                 Err(error) => tracing::warn!(%error, "leadership not handed on: the others elect when its lease ends"),
             }

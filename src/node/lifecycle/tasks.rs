@@ -11,16 +11,16 @@ use crate::lease::Batch;
 use crate::lease::{Command, Effects, Machine, WaiterId};
 use crate::node::Inner;
 use crate::node::lifecycle::assemble::NodeConfig;
-use crate::node::membership::join::Acquaintances;
-use crate::node::meters::Transitions;
+use crate::node::membership::join::MemberRegistry;
+use crate::node::metrics::Transitions;
 use crate::node::request::propose::{self, waiter_weight};
-use crate::node::request::wait::Waiting;
+use crate::node::request::wait::WaitRegistry;
 use crate::node::timekeeper::Timekeeper;
-use crate::node::watch::History;
+use crate::node::watch::EventLog;
 use crate::peer::Transport;
 use crate::raft::Observer;
 use crate::storage::Storage;
-use crate::time::{self, kept};
+use crate::time::{self, inherit_time};
 #[cfg(feature = "testing")]
 use crate::token::FencingToken;
 
@@ -35,11 +35,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         config: &NodeConfig,
         jobs: propose::Jobs,
         left: mpsc::UnboundedReceiver<WaiterId>,
-        known: Arc<Acquaintances>,
+        known: Arc<MemberRegistry>,
     ) {
         let stop = self.stop.clone();
         let run = propose::run(jobs, self.raft.clone(), self.clock.clone(), config.lease.limits, stop.clone());
-        self.tasks.spawn(kept(run));
+        self.tasks.spawn(inherit_time(run));
         let timekeeper = Timekeeper {
             node: self.id,
             raft: self.raft.clone(),
@@ -49,7 +49,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             limits: config.lease.limits,
             tick: Duration::from_millis(config.lease.tick_ms),
         };
-        self.tasks.spawn(kept(timekeeper.run(stop)));
+        self.tasks.spawn(inherit_time(timekeeper.run(stop)));
         self.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
         self.spawn(self.clone().leave_queues(left));
         self.spawn(self.clone().notice_failure());
@@ -60,7 +60,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Runs until the node stops.
     pub(in crate::node) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        self.tasks.spawn(kept(async move {
+        self.tasks.spawn(inherit_time(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
@@ -98,8 +98,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
 /// Those who are told of every applied entry.
 pub(in crate::node) struct Observers {
-    pub waiting: Arc<Waiting>,
-    pub history: Arc<History>,
+    pub waiting: Arc<WaitRegistry>,
+    pub history: Arc<EventLog>,
     pub transitions: Transitions,
     pub tap: Option<Arc<dyn Observer>>,
 }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::config::MemberConfig;
 use crate::node::{Inner, NodeFailure};
-use crate::peer::{CallError, Incarnations, Lane, Refusal, Transport};
+use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};
 use crate::storage::Storage;
 use crate::types::NodeId;
@@ -30,30 +30,30 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most nodes whose first disk is remembered in memory: far more than a cluster has. Whoever can speak the protocol can make
 /// up a new one with every connection.
-const MAX_MET: usize = 1024;
+const MAX_OBSERVED: usize = 1024;
 
 /// What this node knows of its peers' disks.
 #[derive(Default)]
-pub(crate) struct Acquaintances {
+pub(crate) struct MemberRegistry {
     replica: OnceLock<Replica>,
     /// The first that each node came with, as far as this node has seen since it started or has in its log.
-    met: Mutex<BTreeMap<NodeId, u64>>,
+    observed: Mutex<BTreeMap<NodeId, u64>>,
     /// Somebody was met.
     news: Notify,
 }
 
-impl Acquaintances {
+impl MemberRegistry {
     /// From now on callers are let in: `logged` and the replica say with which disks.
     pub fn look_into(&self, replica: Replica, logged: Vec<Joined>) {
         for Joined { node, incarnation } in logged {
-            self.met.lock().entry(node).or_insert(incarnation);
+            self.observed.lock().entry(node).or_insert(incarnation);
         }
         let first = self.replica.set(replica);
         assert!(first.is_ok(), "a node has one replica");
     }
 
     /// Writes down, as the leader of `term`, whom this node met.
-    pub(in crate::node) async fn write_down<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
+    pub(in crate::node) async fn record<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
         for new in self.unwritten(raft.replica()) {
             // Lost with the lead, it is written by the next leader.
             let _ = raft.propose(term, Proposal::joined(new)).await;
@@ -62,28 +62,28 @@ impl Acquaintances {
 
     /// Who was met and is not in the log.
     fn unwritten(&self, replica: &Replica) -> Vec<Joined> {
-        let met = self.met.lock();
+        let observed = self.observed.lock();
         replica.read(|state| {
-            let new = met.iter().filter(|(node, _)| !state.joined.contains_key(node));
+            let new = observed.iter().filter(|(node, _)| !state.joined.contains_key(node));
             new.map(|(&node, &incarnation)| Joined { node, incarnation }).collect()
         })
     }
 }
 
-impl Incarnations for Acquaintances {
+impl Incarnations for MemberRegistry {
     fn are_read(&self) -> bool {
         self.replica.get().is_some()
     }
 
     fn joined(&self, node: NodeId) -> Option<u64> {
         let joined = self.replica.get()?.read(|state| state.joined.get(&node).copied());
-        joined.or_else(|| self.met.lock().get(&node).copied())
+        joined.or_else(|| self.observed.lock().get(&node).copied())
     }
 
-    fn met(&self, node: NodeId, incarnation: u64) {
-        let mut met = self.met.lock();
-        let has_room = met.len() < MAX_MET;
-        if let Entry::Vacant(first) = met.entry(node)
+    fn observe(&self, node: NodeId, incarnation: u64) {
+        let mut observed = self.observed.lock();
+        let has_room = observed.len() < MAX_OBSERVED;
+        if let Entry::Vacant(first) = observed.entry(node)
             && has_room
         {
             first.insert(incarnation);
@@ -97,7 +97,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// whether they will have it, and fails if one says that its disk is not the one it joined with.
     pub(in crate::node) async fn join(
         self: Arc<Self>,
-        known: Arc<Acquaintances>,
+        known: Arc<MemberRegistry>,
         incarnation: u64,
         peers: Vec<MemberConfig>,
     ) {
@@ -113,7 +113,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
             let lead = *leads.borrow_and_update();
             if let Some(lead) = lead {
-                known.write_down(&self.raft, lead.term).await;
+                known.record(&self.raft, lead.term).await;
             }
             if lead.is_none()
                 && !joined.contains_key(&self.id)
@@ -146,7 +146,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
     for peer in peers.iter().filter(|peer| peer.id != own) {
         let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), ASK_TIMEOUT).await;
-        if let Err(CallError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
+        if let Err(PeerError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
             && node == own
         {
             return Some(reason);
@@ -161,14 +161,14 @@ mod tests {
 
     #[test]
     fn disks_of_1024_nodes_are_remembered() {
-        let known = Acquaintances::default();
+        let known = MemberRegistry::default();
         for node in 1..=1_025 {
-            known.met(node, node * 10);
+            known.observe(node, node * 10);
         }
         // The first disk of a node stays, also where there is no room for another node.
-        known.met(1, 11);
-        let met = known.met.lock();
-        assert_eq!((met.len(), met.last_key_value()), (1_024, Some((&1_024, &10_240))));
-        assert_eq!(met[&1], 10);
+        known.observe(1, 11);
+        let observed = known.observed.lock();
+        assert_eq!((observed.len(), observed.last_key_value()), (1_024, Some((&1_024, &10_240))));
+        assert_eq!(observed[&1], 10);
     }
 }

@@ -5,14 +5,14 @@ use futures_util::future::join_all;
 use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
 use crate::node::Inner;
 use crate::node::request::Answer;
-use crate::node::request::propose::{Answered, MAX_COMMAND_BYTES, NoOutcome, renewal_weight};
+use crate::node::request::propose::{Answered, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::{HolderId, Metadata};
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Proposes the renewals in parts, so that no log entry grows beyond what the store takes at once.
-    pub(in crate::node) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, NoOutcome> {
+    pub(in crate::node) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, ProposeError> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
             self.propose(command)
@@ -37,7 +37,7 @@ fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
 }
 
 /// One outcome for the whole batch. It is "certainly not done" only if that is true of every part.
-fn merge(parts: Vec<Result<Answered, NoOutcome>>) -> Result<Answer, NoOutcome> {
+fn merge(parts: Vec<Result<Answered, ProposeError>>) -> Result<Answer, ProposeError> {
     let mut renewed = Vec::new();
     let mut applied = 0;
     let mut failure = None;
@@ -48,15 +48,15 @@ fn merge(parts: Vec<Result<Answered, NoOutcome>>) -> Result<Answer, NoOutcome> {
                 renewed.extend(part);
             }
             Ok(Answered { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
-            Err(unknown @ NoOutcome::Unknown(_)) => failure = Some(unknown),
+            Err(unknown @ ProposeError::Unknown(_)) => failure = Some(unknown),
             Err(certain) => failure = failure.or(Some(certain)),
         }
     }
     match failure {
         None => Ok(Answer::Outcome(Outcome::Renewed(without_metadata(renewed)))),
-        Some(certain) if applied > 0 && !matches!(certain, NoOutcome::Unknown(_)) => {
+        Some(certain) if applied > 0 && !matches!(certain, ProposeError::Unknown(_)) => {
             let why = "a part of the batch was renewed, and another part was not".to_owned();
-            Err(NoOutcome::Unknown(why))
+            Err(ProposeError::Unknown(why))
         }
         Some(failure) => Err(failure),
     }
@@ -76,27 +76,27 @@ mod tests {
     use crate::node::RequestError;
     use crate::storage::Position;
 
-    fn applied() -> Result<Answered, NoOutcome> {
+    fn applied() -> Result<Answered, ProposeError> {
         Ok(Answered { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
     }
 
     #[test]
     fn a_batch_is_not_done_only_if_no_part_may_be_done() {
-        let busy = || Err(NoOutcome::Refused(RequestError::Busy));
-        let unknown = || Err(NoOutcome::Unknown("why".to_owned()));
+        let busy = || Err(ProposeError::Refused(RequestError::Busy));
+        let unknown = || Err(ProposeError::Unknown("why".to_owned()));
         assert!(merge(vec![applied(), applied()]).is_ok());
-        assert_eq!(merge(vec![busy(), Err(NoOutcome::NotLeader)]), Err(NoOutcome::Refused(RequestError::Busy)));
+        assert_eq!(merge(vec![busy(), Err(ProposeError::NotLeader)]), Err(ProposeError::Refused(RequestError::Busy)));
         for parts in [
             vec![applied(), busy()],
             vec![busy(), applied()],
-            vec![Err(NoOutcome::NotLeader), applied()],
+            vec![Err(ProposeError::NotLeader), applied()],
             vec![unknown(), busy()],
             vec![busy(), unknown()],
-            vec![Err(NoOutcome::NotLeader), unknown()],
+            vec![Err(ProposeError::NotLeader), unknown()],
             vec![busy(), unknown(), applied()],
         ] {
             let merged = merge(parts.clone());
-            assert!(matches!(merged, Err(NoOutcome::Unknown(_))), "{parts:?}: {merged:?}");
+            assert!(matches!(merged, Err(ProposeError::Unknown(_))), "{parts:?}: {merged:?}");
         }
     }
 }
@@ -174,7 +174,7 @@ mod cluster_tests {
         while renewals(&node) == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(matches!(answer, Err(NoOutcome::Unknown(_))), "a part of it was applied: {answer:?}");
+        assert!(matches!(answer, Err(ProposeError::Unknown(_))), "a part of it was applied: {answer:?}");
         cluster.shutdown().await;
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::Inner;
-use crate::node::lead::Lead;
-use crate::node::request::propose::{Answered, NoOutcome};
+use crate::node::leader_term::LeaderTerm;
+use crate::node::request::propose::{Answered, ProposeError};
 use crate::node::request::read::look_up;
-use crate::node::request::wait::{Seat, Wake};
+use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Consistency, Query, Request, Response, Served};
 use crate::peer::Transport;
 use crate::raft::State;
@@ -19,8 +19,8 @@ const WAIT_SLACK: Duration = Duration::from_secs(5);
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Carries a request out if this node leads. `NotLeader` means: certainly not done.
-    pub(in crate::node) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, NoOutcome> {
-        let lead = self.clock.lead().ok_or(NoOutcome::NotLeader)?;
+    pub(in crate::node) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, ProposeError> {
+        let lead = self.clock.lead().ok_or(ProposeError::NotLeader)?;
         let answer = match request {
             Request::Acquire(acquire) => self.acquire(&lead, acquire).await?,
             Request::Change(Command::Renew { holder, leases }) => self.renew(holder, leases).await?,
@@ -31,13 +31,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         Ok(Response { answer, served: self.served() })
     }
 
-    pub(in crate::node) async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
+    pub(in crate::node) async fn propose(&self, command: Command) -> Result<Answered, ProposeError> {
         let proposed = tokio::time::timeout(self.timeouts.request, self.proposer.propose(command)).await;
         proposed
-            .unwrap_or_else(|_| Err(NoOutcome::Unknown(format!("not committed within {:?}", self.timeouts.request))))
+            .unwrap_or_else(|_| Err(ProposeError::Unknown(format!("not committed within {:?}", self.timeouts.request))))
     }
 
-    async fn acquire(self: &Arc<Self>, lead: &Lead, acquire: Acquire) -> Result<Answer, NoOutcome> {
+    async fn acquire(self: &Arc<Self>, lead: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
         if let Some(refused) = self.refuse_from_memory(lead, &acquire) {
             return Ok(Answer::Outcome(refused));
         }
@@ -45,14 +45,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             return Ok(Answer::Outcome(self.propose(Command::Acquire(acquire)).await?.outcome));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
-        let mut seat = self.waiting.sit(id);
+        let mut handle = self.waiting.register(id);
         match self.propose(Command::Acquire(acquire)).await {
             Ok(Answered { outcome: Outcome::Queued { .. }, .. }) => {
-                self.wait(lead, seat, Duration::from_millis(wait_ms)).await
+                self.wait(lead, handle, Duration::from_millis(wait_ms)).await
             }
             answered => {
                 // It is not in the queue now, or an earlier attempt of it keeps its place at the next leader.
-                seat.keep_place();
+                handle.keep_place();
                 Ok(Answer::Outcome(answered?.outcome))
             }
         }
@@ -60,7 +60,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// Most tries for a held lease are refused: that changes nothing, so it needs no entry when this node's memory is
     /// certain to be current.
-    fn refuse_from_memory(&self, lead: &Lead, acquire: &Acquire) -> Option<Outcome> {
+    fn refuse_from_memory(&self, lead: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
         let now = self.clock.now(lead);
         let refuse = |state: &State| state.machine.held_by_other(acquire, now);
         // Looked at first: most names are free, and then nothing else has to be asked.
@@ -71,37 +71,47 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.raft.replica().read(refuse).map(Outcome::Refused)
     }
 
-    async fn wait(self: &Arc<Self>, lead: &Lead, mut seat: Seat, wait: Duration) -> Result<Answer, NoOutcome> {
+    async fn wait(
+        self: &Arc<Self>,
+        lead: &LeaderTerm,
+        mut handle: WaitHandle,
+        wait: Duration,
+    ) -> Result<Answer, ProposeError> {
         tokio::select! {
             biased;
-            wake = seat.woken() => match wake {
+            wake = handle.woken() => match wake {
                 Some(Wake::Granted(lease)) => Ok(Answer::Outcome(Outcome::Held { lease: *lease, fresh: true })),
                 Some(Wake::Ended(lost)) => Ok(Answer::Outcome(Outcome::Refused(Refusal::Lost(lost)))),
                 Some(Wake::Dropped(DropCause::WaitTimeout)) => Ok(Answer::WaitTimeout),
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
-                None => Err(NoOutcome::StillWaits),
+                None => Err(ProposeError::StillWaits),
             },
             // The place in the queue is replicated: the request goes on at the next leader, and keeps it.
             () = self.clock.ended(lead.term) => {
-                seat.keep_place();
-                Err(NoOutcome::StillWaits)
+                handle.keep_place();
+                Err(ProposeError::StillWaits)
             }
             () = tokio::time::sleep(wait + WAIT_SLACK) => {
-                Err(NoOutcome::Unknown("the wait is over, and its end is not committed".into()))
+                Err(ProposeError::Unknown("the wait is over, and its end is not committed".into()))
             }
         }
     }
 
-    async fn read_as_leader(&self, lead: &Lead, query: Query, consistency: Consistency) -> Result<Response, NoOutcome> {
+    async fn read_as_leader(
+        &self,
+        lead: &LeaderTerm,
+        query: Query,
+        consistency: Consistency,
+    ) -> Result<Response, ProposeError> {
         let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
         if !from_memory {
             let readable = tokio::select! {
                 readable = self.raft.await_readable(self.timeouts.request) => readable,
-                () = self.clock.ended(lead.term) => return Err(NoOutcome::NotLeader),
+                () = self.clock.ended(lead.term) => return Err(ProposeError::NotLeader),
             };
             readable.map_err(|error| match error {
-                crate::raft::ProposeError::NotLeader => NoOutcome::NotLeader,
-                crate::raft::ProposeError::Unknown(reason) => NoOutcome::Unknown(reason),
+                crate::raft::WriteError::NotLeader => ProposeError::NotLeader,
+                crate::raft::WriteError::Unknown(reason) => ProposeError::Unknown(reason),
             })?;
         }
         Ok(self.read_memory(query, None))

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
-use crate::node::lead::LeadClock;
+use crate::node::leader_term::LeaderClock;
 use crate::node::request::RequestError;
-use crate::node::request::queue::{Class, Full, Queue, Waiting};
-use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, ProposeError, RaftHandle};
+use crate::node::request::queue::{Class, Full, Queue, QueuedCommand};
+use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
 use crate::types::Metadata;
 
@@ -25,7 +25,7 @@ pub(in crate::node) const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES / 2;
 
 /// Why a command has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::node) enum NoOutcome {
+pub(in crate::node) enum ProposeError {
     /// Certainly not done: this node does not lead (any more, or yet).
     NotLeader,
     /// It has a place in the queue, which stays, and this node does not lead any more: it may be granted yet.
@@ -38,7 +38,7 @@ pub(in crate::node) enum NoOutcome {
 
 struct Job {
     command: Command,
-    answer: oneshot::Sender<Result<Answered, NoOutcome>>,
+    answer: oneshot::Sender<Result<Answered, ProposeError>>,
 }
 
 /// An outcome and the entry it came with.
@@ -81,14 +81,14 @@ impl Proposer {
     }
 
     /// Proposes and waits until the command is applied here.
-    pub async fn propose(&self, command: Command) -> Result<Answered, NoOutcome> {
+    pub async fn propose(&self, command: Command) -> Result<Answered, ProposeError> {
         let weight = weight(&command);
         if weight > MAX_COMMAND_BYTES {
-            return Err(NoOutcome::Refused(RequestError::TooLarge));
+            return Err(ProposeError::Refused(RequestError::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
-        self.hand_in(weight, Job { command, answer }).map_err(NoOutcome::Refused)?;
-        answered.await.unwrap_or_else(|_| Err(NoOutcome::Unknown("the node stopped".into())))
+        self.hand_in(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
+        answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
     }
 
     fn hand_in(&self, weight: usize, job: Job) -> Result<(), RequestError> {
@@ -125,18 +125,18 @@ impl Jobs {
     fn refuse_late(&self) {
         let late = self.queue(|queue| queue.take_late(Instant::now()));
         self.0.refused.late.increment(late.len() as u64);
-        answer_all(late, &NoOutcome::Refused(RequestError::Busy));
+        answer_all(late, &ProposeError::Refused(RequestError::Busy));
     }
 
     /// The jobs of the next entry; `None` if nothing waits.
-    fn next_entry(&self) -> Option<Vec<Waiting<Job>>> {
+    fn next_entry(&self) -> Option<Vec<QueuedCommand<Job>>> {
         // A claim whose caller has gone is not made: nobody would know of it.
         let entry = self.queue(|queue| queue.take_entry(|job| !job.answer.is_closed()));
         (!entry.is_empty()).then_some(entry)
     }
 
     /// The entry that was sent then has ended, and these jobs have to go into another one.
-    fn entry_done(&self, sent: Instant, postponed: Vec<Waiting<Job>>) {
+    fn entry_done(&self, sent: Instant, postponed: Vec<QueuedCommand<Job>>) {
         self.queue(|queue| {
             queue.entry_done(sent, Instant::now());
             queue.push_again(postponed);
@@ -149,7 +149,7 @@ impl Drop for Jobs {
         let left = self.0.queue.lock().take();
         answer_all(
             left.map_or(Vec::new(), |mut queue| queue.take_all()),
-            &NoOutcome::Refused(RequestError::ShuttingDown),
+            &ProposeError::Refused(RequestError::ShuttingDown),
         );
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Jobs {
 pub(in crate::node) async fn run<S: Storage>(
     jobs: Jobs,
     raft: Arc<RaftHandle<S>>,
-    clock: LeadClock,
+    clock: LeaderClock,
     limits: Limits,
     stop: CancellationToken,
 ) {
@@ -169,7 +169,7 @@ pub(in crate::node) async fn run<S: Storage>(
         let leads_here = leads.borrow_and_update().is_some();
         if !leads_here {
             // What is on its way may stay there for as long as there is no majority: nothing waits behind it.
-            answer_all(jobs.queue(Queue::take_all), &NoOutcome::NotLeader);
+            answer_all(jobs.queue(Queue::take_all), &ProposeError::NotLeader);
         }
         let room = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
@@ -187,7 +187,7 @@ pub(in crate::node) async fn run<S: Storage>(
             && let Some(mut batch) = jobs.next_entry()
         {
             let Some(lead) = clock.lead() else {
-                answer_all(batch.into_iter().map(|waiting| waiting.job), &NoOutcome::NotLeader);
+                answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
                 continue;
             };
             if raft.replica().read(|state| state.machine.limits()) != limits {
@@ -201,10 +201,10 @@ pub(in crate::node) async fn run<S: Storage>(
 }
 
 /// A job without a caller.
-fn set_limits(limits: Limits) -> Waiting<Job> {
+fn set_limits(limits: Limits) -> QueuedCommand<Job> {
     let command = Command::SetLimits(limits);
     let (class, weight) = (Class::of(&command), weight(&command));
-    Waiting { class, since: Instant::now(), weight, job: Job { command, answer: oneshot::channel().0 } }
+    QueuedCommand { class, since: Instant::now(), weight, job: Job { command, answer: oneshot::channel().0 } }
 }
 
 /// Proposes one entry and answers its jobs. Returns those that have to go into another entry.
@@ -212,29 +212,35 @@ async fn propose<S: Storage>(
     raft: Arc<RaftHandle<S>>,
     term: u64,
     stamp: crate::lease::Stamp,
-    jobs: Vec<Waiting<Job>>,
-) -> Vec<Waiting<Job>> {
-    let part = |Waiting { class, since, weight, job }: Waiting<Job>| (job.command, (class, since, weight, job.answer));
+    jobs: Vec<QueuedCommand<Job>>,
+) -> Vec<QueuedCommand<Job>> {
+    let part = |QueuedCommand { class, since, weight, job }: QueuedCommand<Job>| {
+        (job.command, (class, since, weight, job.answer))
+    };
     let (commands, rest): (Vec<Command>, Vec<_>) = jobs.into_iter().map(part).unzip();
     let batch = Batch { stamp, commands };
     let proposal = Proposal::leases(&batch);
     // No replica could apply it: weights are too low if this is ever needed.
     let fits = proposal.0.len() <= MAX_ENTRY_BYTES;
     let proposed = if fits { Some(raft.propose(term, proposal).await) } else { None };
-    let join =
-        |(command, (class, since, weight, answer))| Waiting { class, since, weight, job: Job { command, answer } };
+    let join = |(command, (class, since, weight, answer))| QueuedCommand {
+        class,
+        since,
+        weight,
+        job: Job { command, answer },
+    };
     let jobs = batch.commands.into_iter().zip(rest).map(join);
     let no_outcome = match proposed {
         Some(Ok((position, Applied(outcomes)))) => return answer_each(jobs.collect(), position, outcomes),
-        Some(Err(ProposeError::NotLeader)) => NoOutcome::NotLeader,
-        Some(Err(ProposeError::Unknown(reason))) => NoOutcome::Unknown(reason),
-        None => NoOutcome::Refused(RequestError::TooLarge),
+        Some(Err(WriteError::NotLeader)) => ProposeError::NotLeader,
+        Some(Err(WriteError::Unknown(reason))) => ProposeError::Unknown(reason),
+        None => ProposeError::Refused(RequestError::TooLarge),
     };
     answer_all(jobs.map(|waiting| waiting.job), &no_outcome);
     Vec::new()
 }
 
-fn answer_each(jobs: Vec<Waiting<Job>>, position: Position, outcomes: Vec<Outcome>) -> Vec<Waiting<Job>> {
+fn answer_each(jobs: Vec<QueuedCommand<Job>>, position: Position, outcomes: Vec<Outcome>) -> Vec<QueuedCommand<Job>> {
     assert_eq!(jobs.len(), outcomes.len(), "one outcome a command");
     let mut again = Vec::new();
     for (waiting, outcome) in jobs.into_iter().zip(outcomes) {
@@ -248,7 +254,7 @@ fn answer_each(jobs: Vec<Waiting<Job>>, position: Position, outcomes: Vec<Outcom
     again
 }
 
-fn answer_all(jobs: impl IntoIterator<Item = Job>, how: &NoOutcome) {
+fn answer_all(jobs: impl IntoIterator<Item = Job>, how: &ProposeError) {
     for job in jobs {
         let _ = job.answer.send(Err(how.clone()));
     }
@@ -360,7 +366,7 @@ mod tests {
         assert_eq!(proposer.propose(revoke(65_536)).now_or_never(), None);
         assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "it waits for an entry");
         let refused = proposer.propose(revoke(65_537)).now_or_never();
-        assert_eq!(refused, Some(Err(NoOutcome::Refused(RequestError::TooLarge))));
+        assert_eq!(refused, Some(Err(ProposeError::Refused(RequestError::TooLarge))));
         assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
     }
 }

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::lease::{Command, Outcome};
 use crate::node::Inner;
-use crate::node::request::propose::NoOutcome;
+use crate::node::request::propose::ProposeError;
 use crate::node::request::queue::Class;
 use crate::node::request::{Answer, Consistency, Request, RequestError, Response};
-use crate::peer::{CallError, Lane, Transport};
+use crate::peer::{Lane, PeerError, Transport};
 use crate::raft::{Call, Forwarded, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
 use crate::types::NodeId;
@@ -36,7 +36,7 @@ pub enum Forward {
 
 /// What the leader says to a request that was passed on.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Passed {
+pub(crate) enum ForwardReply {
     Done(Box<Result<Response, RequestError>>),
     /// Certainly not done: look for the leader again.
     NotLeader,
@@ -66,14 +66,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let had_leader = self.raft.leadership().leader.is_some();
             let refusal = match self.attempt(request.clone_for(arrived), forward).await {
                 Ok(response) => return without_doubt(response, doubt),
-                Err(NoOutcome::NotLeader) => None,
-                Err(NoOutcome::StillWaits) => {
+                Err(ProposeError::NotLeader) => None,
+                Err(ProposeError::StillWaits) => {
                     // Nobody tells what becomes of the place before the next leader is asked.
                     doubt.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
                     None
                 }
-                Err(NoOutcome::Refused(error)) => Some(error),
-                Err(NoOutcome::Unknown(reason)) => {
+                Err(ProposeError::Refused(error)) => Some(error),
+                Err(ProposeError::Unknown(reason)) => {
                     let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request + request.wait();
                     let error = (!again).then(|| RequestError::Unknown(reason.clone()));
                     doubt = Some(reason).filter(|_| request.is_change());
@@ -103,21 +103,21 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self: &Arc<Self>,
         request: Request,
         forward: Forward,
-    ) -> Result<Response, NoOutcome> {
+    ) -> Result<Response, ProposeError> {
         match self.raft.leadership().leader {
             Some(leader) if leader == self.id => self.lead(request).await,
             Some(leader) => {
-                let info = self.raft.member(leader).ok_or(NoOutcome::NotLeader)?;
+                let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
                 match forward {
                     Forward::Once => self.pass_on(leader, &info, &request).await,
-                    Forward::Never => Err(NoOutcome::Refused(RequestError::NotLeader { leader, http: info.http })),
+                    Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
                 }
             }
-            None => Err(NoOutcome::NotLeader),
+            None => Err(ProposeError::NotLeader),
         }
     }
 
-    async fn pass_on(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, NoOutcome> {
+    async fn pass_on(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
         let call = codec::encode(&Call::Forward(codec::encode(request).into())).into();
         let timeout = self.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
@@ -128,23 +128,23 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 while leadership.now().leader.is_none_or(|now| now == leader) {
                     leadership.changed().await;
                 }
-            } => return Err(NoOutcome::Unknown(format!("node {leader} stopped being the leader"))),
+            } => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
             // This node may be cut off: what waits at the leader is asked for again when it is back.
             () = self.leader_is_silent(), if !request.wait().is_zero() => {
-                return Err(NoOutcome::Unknown(format!("node {leader} is not heard from")));
+                return Err(ProposeError::Unknown(format!("node {leader} is not heard from")));
             }
         };
-        let reply = called.map_err(|error| no_outcome(error, request))?;
+        let reply = called.map_err(|error| propose_error(error, request))?;
         let unreadable =
-            |what: String| NoOutcome::Unknown(format!("node {leader} answered what cannot be read: {what}"));
+            |what: String| ProposeError::Unknown(format!("node {leader} answered what cannot be read: {what}"));
         match codec::decode(&reply, MAX_RESPONSE_BYTES) {
             Ok(Reply::Forward(passed)) => match codec::decode(&passed, MAX_RESPONSE_BYTES) {
-                Ok(Passed::Done(done)) => done.map_err(NoOutcome::from),
-                Ok(Passed::NotLeader) => Err(NoOutcome::NotLeader),
-                Ok(Passed::StillWaits) => Err(NoOutcome::StillWaits),
+                Ok(ForwardReply::Done(done)) => done.map_err(ProposeError::from),
+                Ok(ForwardReply::NotLeader) => Err(ProposeError::NotLeader),
+                Ok(ForwardReply::StillWaits) => Err(ProposeError::StillWaits),
                 Err(error) => Err(unreadable(error.to_string())),
             },
-            Ok(Reply::NotNow(_) | Reply::Failed(_)) => Err(NoOutcome::NotLeader),
+            Ok(Reply::NotNow(_) | Reply::Failed(_)) => Err(ProposeError::NotLeader),
             Ok(other) => Err(unreadable(format!("{other:?}"))),
             Err(error) => Err(unreadable(error.to_string())),
         }
@@ -172,11 +172,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self: &Arc<Self>,
         from: NodeId,
         request: Request,
-    ) -> Result<Response, NoOutcome> {
+    ) -> Result<Response, ProposeError> {
         let waits = !request.wait().is_zero();
         tokio::select! {
             done = self.lead(request) => done,
-            () = self.node_is_silent(from), if waits => Err(NoOutcome::StillWaits),
+            () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         }
     }
 
@@ -195,14 +195,14 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
         let passed = match codec::decode::<Request>(&request, MAX_REQUEST_BYTES) {
             Err(error) => {
                 let reason = format!("the leader cannot read it: {error}");
-                Passed::Done(Box::new(Err(RequestError::Unreadable(reason))))
+                ForwardReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
             }
             Ok(request) => match self.0.lead_for(from, request).await {
-                Ok(response) => Passed::Done(Box::new(Ok(response))),
-                Err(NoOutcome::NotLeader) => Passed::NotLeader,
-                Err(NoOutcome::StillWaits) => Passed::StillWaits,
-                Err(NoOutcome::Refused(error)) => Passed::Done(Box::new(Err(error))),
-                Err(NoOutcome::Unknown(reason)) => Passed::Done(Box::new(Err(RequestError::Unknown(reason)))),
+                Ok(response) => ForwardReply::Done(Box::new(Ok(response))),
+                Err(ProposeError::NotLeader) => ForwardReply::NotLeader,
+                Err(ProposeError::StillWaits) => ForwardReply::StillWaits,
+                Err(ProposeError::Refused(error)) => ForwardReply::Done(Box::new(Err(error))),
+                Err(ProposeError::Unknown(reason)) => ForwardReply::Done(Box::new(Err(RequestError::Unknown(reason)))),
             },
         };
         codec::encode(&passed).into()
@@ -214,15 +214,15 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
 }
 
 /// What a call without an answer means for its request.
-fn no_outcome(error: CallError, request: &Request) -> NoOutcome {
+fn propose_error(error: PeerError, request: &Request) -> ProposeError {
     match error {
-        CallError::TooLarge { .. } => NoOutcome::Refused(RequestError::TooLarge),
+        PeerError::TooLarge { .. } => ProposeError::Refused(RequestError::TooLarge),
         // A read changes nothing, and its answer would be as large at the next try.
-        CallError::NoAnswer { .. } if !request.is_change() => {
-            NoOutcome::Refused(RequestError::AnswerTooLarge(error.to_string()))
+        PeerError::NoAnswer { .. } if !request.is_change() => {
+            ProposeError::Refused(RequestError::AnswerTooLarge(error.to_string()))
         }
-        error if error.certainly_not_done() => NoOutcome::NotLeader,
-        error => NoOutcome::Unknown(error.to_string()),
+        error if error.certainly_not_done() => ProposeError::NotLeader,
+        error => ProposeError::Unknown(error.to_string()),
     }
 }
 
@@ -237,13 +237,13 @@ fn without_doubt(response: Response, doubt: Option<String>) -> Result<Response, 
     }
 }
 
-impl From<RequestError> for NoOutcome {
-    fn from(error: RequestError) -> NoOutcome {
+impl From<RequestError> for ProposeError {
+    fn from(error: RequestError) -> ProposeError {
         match error {
-            RequestError::Unknown(reason) => NoOutcome::Unknown(reason),
+            RequestError::Unknown(reason) => ProposeError::Unknown(reason),
             // The leader is going: the next one takes it.
-            RequestError::ShuttingDown | RequestError::NoLeader => NoOutcome::NotLeader,
-            error => NoOutcome::Refused(error),
+            RequestError::ShuttingDown | RequestError::NoLeader => ProposeError::NotLeader,
+            error => ProposeError::Refused(error),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(in crate::node) enum Wake {
 }
 
 /// Everybody who waits here.
-pub(in crate::node) struct Waiting {
+pub(in crate::node) struct WaitRegistry {
     waiting: Mutex<Waiters>,
     /// Waiters whose requests have all gone away before they were answered.
     gone: mpsc::UnboundedSender<WaiterId>,
@@ -31,30 +31,30 @@ struct Waiters {
 }
 
 /// One request's wait. Dropped before it was woken, it gives the place up, unless another request holds it too.
-pub(in crate::node) struct Seat {
-    waiting: Arc<Waiting>,
+pub(in crate::node) struct WaitHandle {
+    waiting: Arc<WaitRegistry>,
     id: WaiterId,
-    seat: u64,
+    handle: u64,
     wake: oneshot::Receiver<Wake>,
     /// The acquire is proposed, or in the queue: without this seat no request waits for it.
     may_be_in_queue: bool,
 }
 
-impl Waiting {
+impl WaitRegistry {
     /// The receiver tells which waiters are to leave the queue.
-    pub fn new() -> (Arc<Waiting>, mpsc::UnboundedReceiver<WaiterId>) {
+    pub fn new() -> (Arc<WaitRegistry>, mpsc::UnboundedReceiver<WaiterId>) {
         let (gone, left) = mpsc::unbounded_channel();
-        (Arc::new(Waiting { waiting: Mutex::default(), gone }), left)
+        (Arc::new(WaitRegistry { waiting: Mutex::default(), gone }), left)
     }
 
     /// Takes a seat. Before the acquire is proposed: a grant that comes at once must find it.
-    pub fn sit(self: &Arc<Self>, id: WaiterId) -> Seat {
+    pub fn register(self: &Arc<Self>, id: WaiterId) -> WaitHandle {
         let (sender, wake) = oneshot::channel();
         let mut waiting = self.waiting.lock();
-        let seat = waiting.next_seat;
+        let handle = waiting.next_seat;
         waiting.next_seat += 1;
-        waiting.by_id.entry(id.clone()).or_default().push((seat, sender));
-        Seat { waiting: self.clone(), id, seat, wake, may_be_in_queue: true }
+        waiting.by_id.entry(id.clone()).or_default().push((handle, sender));
+        WaitHandle { waiting: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
     /// Whether a request waits here with this place.
@@ -93,13 +93,13 @@ impl Waiting {
 }
 
 fn wake(seats: Vec<(u64, oneshot::Sender<Wake>)>, how: &Wake) {
-    for (_, seat) in seats {
+    for (_, handle) in seats {
         // Its request may have just gone.
-        let _ = seat.send(how.clone());
+        let _ = handle.send(how.clone());
     }
 }
 
-impl Seat {
+impl WaitHandle {
     /// The place stays, whatever becomes of this seat: the request goes on elsewhere.
     pub fn keep_place(&mut self) {
         self.may_be_in_queue = false;
@@ -113,11 +113,11 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WaitHandle {
     fn drop(&mut self) {
         let mut waiting = self.waiting.waiting.lock();
         let Some(seats) = waiting.by_id.get_mut(&self.id) else { return };
-        seats.retain(|(seat, _)| *seat != self.seat);
+        seats.retain(|(handle, _)| *handle != self.handle);
         if !seats.is_empty() {
             return;
         }
@@ -157,7 +157,7 @@ mod tests {
 
     struct Leader {
         machine: Machine,
-        waiting: Arc<Waiting>,
+        waiting: Arc<WaitRegistry>,
         token: FencingToken,
     }
 
@@ -186,7 +186,7 @@ mod tests {
 
     /// The median time of a release that grants the lease to a waiter, behind so many ended grants.
     fn hand_off(ended: u64) -> Duration {
-        let (waiting, _left) = Waiting::new();
+        let (waiting, _left) = WaitRegistry::new();
         let mut leader = Leader { machine: Machine::new(), waiting, token: FencingToken { term: 1, index: 1 } };
         for number in 0..ended {
             leader.apply(claim(number, None));
@@ -195,10 +195,10 @@ mod tests {
         leader.apply(claim(ended, None));
         let mut times = Vec::new();
         for number in ended..ended + HAND_OFFS as u64 {
-            let mut seat = leader.waiting.sit(WaiterId { name: name(), holder: holder(number + 1) });
+            let mut handle = leader.waiting.register(WaiterId { name: name(), holder: holder(number + 1) });
             leader.apply(claim(number + 1, Some(60_000)));
             times.push(leader.release(number));
-            let Some(Wake::Granted(lease)) = seat.wake.try_recv().ok() else { panic!("the waiter was not told") };
+            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not told") };
             assert_eq!((lease.holder, lease.token), (holder(number + 1), leader.token));
         }
         assert!(leader.machine.counts().ended >= ended.min(10_000), "they are still remembered");

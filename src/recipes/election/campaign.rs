@@ -116,7 +116,7 @@ impl Election {
     /// Nobody could be asked.
     pub async fn current(&self) -> Result<LeaderView, CallError> {
         let Candidate { manager, lease, .. } = &*self.candidate;
-        view::look(&*manager.coordinator(), lease.name(), lease.holder(), manager.patience()).await
+        view::look(&*manager.coordinator(), lease.name(), lease.holder(), manager.budget()).await
     }
 
     /// Sees who leads, as it changes. Needs no candidacy.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::campaign::Candidate;
 use super::view::{self, LeaderView};
-use crate::client::{Coordinator, Lookout, Patience};
+use crate::client::{Coordinator, RefreshTrigger, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
@@ -22,10 +22,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Between the answer and what is done with it the leader can change; whoever sends it work adds the token.
 pub struct Observer {
     coordinator: Arc<dyn Coordinator>,
-    patience: Patience,
+    budget: RetryBudget,
     name: LeaseName,
     holder: HolderId,
-    lookout: Lookout,
+    lookout: RefreshTrigger,
     last: Option<LeaderView>,
     highest: Option<FencingToken>,
     as_of: Option<Instant>,
@@ -37,9 +37,9 @@ impl Observer {
         let coordinator = manager.coordinator();
         let prefix = lease.name().to_string();
         Observer {
-            lookout: Lookout::new(coordinator.clone(), prefix, candidate.options.refresh),
+            lookout: RefreshTrigger::new(coordinator.clone(), prefix, candidate.options.refresh),
             coordinator,
-            patience: manager.patience(),
+            budget: manager.budget(),
             name: lease.name().clone(),
             holder: lease.holder().clone(),
             last: None,
@@ -55,9 +55,9 @@ impl Observer {
     /// future loses nothing.
     pub async fn next(&mut self) -> LeaderView {
         loop {
-            self.lookout.time_to_look(|event| event.name == self.name.as_str()).await;
+            self.lookout.changed(|event| event.name == self.name.as_str()).await;
             let begun = Instant::now();
-            match view::look(&*self.coordinator, &self.name, &self.holder, self.patience).await {
+            match view::look(&*self.coordinator, &self.name, &self.holder, self.budget).await {
                 Ok(view) => {
                     self.lookout.looked();
                     self.as_of = Some(begun);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::{Lease, LeaseState, Timestamp};
-use crate::client::{CallError, Coordinator, Patience};
+use crate::client::{CallError, Coordinator, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName, Metadata, OWN_KEYS};
 
@@ -46,9 +46,9 @@ pub(super) async fn look(
     coordinator: &dyn Coordinator,
     name: &LeaseName,
     holder: &HolderId,
-    patience: Patience,
+    budget: RetryBudget,
 ) -> Result<LeaderView, CallError> {
-    let explained = coordinator.explain(name.clone(), holder.clone(), patience).await?;
+    let explained = coordinator.explain(name.clone(), holder.clone(), budget).await?;
     let held = explained.held.into_iter().find(|lease| lease.state == LeaseState::Active);
     Ok(LeaderView { leader: held.map(Leader::from) })
 }

@@ -116,11 +116,11 @@ impl MemberOptions {
     }
 
     /// What is written beside the membership's lease.
-    pub(super) fn notes(&self, is_ready: bool) -> Result<Metadata, InvalidValue> {
+    pub(super) fn own_metadata(&self, is_ready: bool) -> Result<Metadata, InvalidValue> {
         self.metadata.with_own([(WEIGHT_KEY, self.weight.to_string()), (READY_KEY, is_ready.to_string())])
     }
 
     pub(super) fn lease_options(&self, is_ready: bool) -> Result<LeaseOptions, InvalidValue> {
-        Ok(self.lease.clone().metadata(self.notes(is_ready)?))
+        Ok(self.lease.clone().metadata(self.own_metadata(is_ready)?))
     }
 }

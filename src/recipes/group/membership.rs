@@ -72,8 +72,8 @@ impl Membership {
     ///
     /// [`Lost`](GroupError::Lost): not a member any more. Otherwise it may not have been said: say it again.
     pub async fn set_ready(&self, is_ready: bool) -> Result<(), GroupError> {
-        let notes = self.options.notes(is_ready)?;
-        if !self.is_member() || !self.lease.update_metadata(notes).await? {
+        let own_metadata = self.options.own_metadata(is_ready)?;
+        if !self.is_member() || !self.lease.update_metadata(own_metadata).await? {
             return Err(GroupError::Lost(self.guard.as_ref().map_or(Loss::Released, LeaseGuard::loss)));
         }
         self.is_ready.store(is_ready, Ordering::Relaxed);

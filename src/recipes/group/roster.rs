@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{Member, Placement};
-use crate::client::{CallError, Coordinator, HoldState, Lease, Patience};
+use crate::client::{CallError, Coordinator, HoldState, Lease, RetryBudget};
 use crate::clock::Clock;
 use crate::types::HolderId;
 
 pub(super) struct Roster {
     coordinator: Arc<dyn Coordinator>,
-    patience: Patience,
+    budget: RetryBudget,
     clock: Arc<dyn Clock>,
     /// The group's name and a colon: how members' leases begin.
     pub prefix: String,
@@ -62,7 +62,7 @@ impl GroupSnapshot {
 impl Roster {
     pub fn new(
         coordinator: Arc<dyn Coordinator>,
-        patience: Patience,
+        budget: RetryBudget,
         clock: Arc<dyn Clock>,
         prefix: String,
         me: Option<(&str, &Lease)>,
@@ -75,7 +75,7 @@ impl Roster {
         });
         let members: Arc<[Member]> = Arc::new([]);
         let list = watch::Sender::new(List { members: members.clone(), as_of: None });
-        Roster { coordinator, patience, clock, prefix, me, list, changes: watch::Sender::new(members) }
+        Roster { coordinator, budget, clock, prefix, me, list, changes: watch::Sender::new(members) }
     }
 
     pub fn coordinator(&self) -> Arc<dyn Coordinator> {
@@ -85,7 +85,7 @@ impl Roster {
     /// Reads the members and takes them over, unless a read that was begun later has come before.
     pub async fn look(&self) -> Result<(), CallError> {
         let begun = self.clock.elapsed();
-        let leases = self.coordinator.held(self.prefix.clone(), self.patience).await?;
+        let leases = self.coordinator.held(self.prefix.clone(), self.budget).await?;
         let mut members: Vec<Member> = leases.into_iter().filter_map(|lease| Member::of(lease, &self.prefix)).collect();
         members.sort_by(|one, other| one.id.cmp(&other.id));
         self.list.send_if_modified(|list| {

@@ -103,7 +103,7 @@ where
         }
         drop(held);
         if let Err(error) = guard.release().await {
-            tracing::warn!(shard = %name, %error, "a shard was not released, and lapses");
+            tracing::warn!(shard = %name, %error, "a shard was not released, and expires");
         }
     }
 }

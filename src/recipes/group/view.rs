@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::roster::Roster;
 use super::{Changes, GroupError, GroupSnapshot, Placement};
-use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, Lookout};
+use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, RefreshTrigger};
 use crate::types::{InvalidValue, LeaseName};
 
 /// Pause after a look that failed.
@@ -52,7 +52,7 @@ impl Group {
         refresh: Duration,
     ) -> Result<Group, InvalidValue> {
         let prefix = format!("{}:", LeaseName::new(name)?);
-        let roster = Roster::new(manager.coordinator(), manager.patience(), manager.clock(), prefix, me);
+        let roster = Roster::new(manager.coordinator(), manager.budget(), manager.clock(), prefix, me);
         let roster = Arc::new(roster);
         let stop = CancellationToken::new();
         let task = tokio::spawn(keep_up(roster.clone(), refresh, stop.clone()));
@@ -128,10 +128,10 @@ impl fmt::Debug for Group {
 }
 
 async fn keep_up(roster: Arc<Roster>, refresh: Duration, stop: CancellationToken) {
-    let mut lookout = Lookout::new(roster.coordinator(), roster.prefix.clone(), refresh);
+    let mut lookout = RefreshTrigger::new(roster.coordinator(), roster.prefix.clone(), refresh);
     let keep = async {
         loop {
-            lookout.time_to_look(|_| true).await;
+            lookout.changed(|_| true).await;
             match roster.look().await {
                 Ok(()) => lookout.looked(),
                 Err(error) => {

@@ -18,7 +18,7 @@ use super::Shared;
 use super::directory::Directory;
 use super::entries;
 use super::layout::{COMMITTED, FLOOR, SNAPSHOT, VOTE, chunk_key};
-use super::meters::Meters;
+use super::metrics::CommitMetrics;
 use super::reclaim::Sweep;
 use super::state::Op;
 use super::trees::Trees;
@@ -51,7 +51,7 @@ pub(super) struct Committer {
     pub(super) sweeps: VecDeque<Sweep>,
     /// Chunks written of each unfinished snapshot.
     unfinished: HashMap<u64, u64>,
-    meters: Meters,
+    metrics: CommitMetrics,
 }
 
 /// What is being committed.
@@ -104,7 +104,7 @@ impl Committer {
             synced_lsn,
             sweeps: VecDeque::new(),
             unfinished: HashMap::new(),
-            meters: Meters::new(),
+            metrics: CommitMetrics::new(),
         }
     }
 
@@ -261,7 +261,7 @@ impl Committer {
         let start = Instant::now();
         self.flush()?;
         self.sync()?;
-        self.meters.committed(self.group.entries, self.group.bytes, start.elapsed());
+        self.metrics.committed(self.group.entries, self.group.bytes, start.elapsed());
 
         let replaced = self.publish();
         self.sweeps.append(&mut self.group.sweeps.drain(..).collect());

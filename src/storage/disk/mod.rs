@@ -4,7 +4,7 @@ mod commit;
 pub(crate) mod directory;
 pub(crate) mod entries;
 pub(super) mod layout;
-mod meters;
+mod metrics;
 mod reading;
 mod reclaim;
 mod recovery;
@@ -35,7 +35,7 @@ use super::record::{self, ChunkV1, Kind};
 use super::{
     Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
-use crate::rng::chance;
+use crate::rng::rng;
 
 /// A node's store in a directory, safe against power cuts.
 ///
@@ -229,7 +229,7 @@ fn recover(
     identity: &Identity,
     is_initialised: bool,
 ) -> Result<(u64, Found), StorageError> {
-    let mut incarnation = chance().random();
+    let mut incarnation = rng().random();
     match recovery::read_identity(directory, trees)? {
         Some((found, stored)) => {
             directory.check_identity(found, identity)?;

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::request::route::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Passed};
+use crate::node::request::route::{ForwardReply, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES};
 use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};
@@ -187,19 +187,19 @@ fn requests() -> Vec<Vec<u8>> {
 
 /// What the leader says to a request that was passed on.
 fn outcome(bytes: &[u8]) -> bool {
-    encoded::<Passed>(bytes, MAX_RESPONSE_BYTES).is_some()
+    encoded::<ForwardReply>(bytes, MAX_RESPONSE_BYTES).is_some()
 }
 
 fn outcomes() -> Vec<Vec<u8>> {
     let served = Served { node: 1, term: 3, applied: 9, now: 700, stale_ms: None };
-    let done = |answer| Passed::Done(Box::new(Ok(Response { answer, served })));
+    let done = |answer| ForwardReply::Done(Box::new(Ok(Response { answer, served })));
     let outcomes = [
         done(Answer::Outcome(Outcome::Released(true))),
         done(Answer::WaitTimeout),
         done(Answer::Lease(Vec::new())),
-        Passed::Done(Box::new(Err(RequestError::Unknown("the connection broke".to_owned())))),
-        Passed::NotLeader,
-        Passed::StillWaits,
+        ForwardReply::Done(Box::new(Err(RequestError::Unknown("the connection broke".to_owned())))),
+        ForwardReply::NotLeader,
+        ForwardReply::StillWaits,
     ];
     outcomes.iter().map(codec::encode).collect()
 }

@@ -14,7 +14,7 @@ use super::{Input, input, texts};
 use crate::api::TtlMs;
 use crate::api::{EventId, Timestamp};
 #[cfg(feature = "cli")]
-use crate::cli::{duration, note};
+use crate::cli::{duration, metadata};
 use crate::client::Endpoints;
 use crate::config::{self, Config};
 use crate::http::reads;
@@ -135,7 +135,7 @@ fn cli_duration(bytes: &[u8]) -> bool {
 #[cfg(feature = "cli")]
 fn cli_note(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Ok((key, value)) = note::read(text) else { return false };
+    let Ok((key, value)) = metadata::read(text) else { return false };
     assert_eq!(format!("{key}={value}"), text);
     assert!(!key.contains('='), "{key}");
     true

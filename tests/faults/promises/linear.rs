@@ -1,5 +1,5 @@
 //! The history of a lease, as its clients saw it, is one that a single lease could have had. The search knows the requests
-//! and their answers; the log's word is taken only for what no client is told: lapses, and grants whose answers were lost.
+//! and their answers; the log's word is taken only for what no client is told: expires, and grants whose answers were lost.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lapse_in_the_log_explains_the_next_grant_and_nothing_else_does() {
+    fn an_expiry_in_the_log_explains_the_next_grant_and_nothing_else_does() {
         let asked = [acquired("a", (0, 10), 5), acquired("b", (1500, 1510), 9)];
         let log = [granted(5, "a", 5), expired(1400, "a", 5, 8), granted(1505, "b", 9)];
         assert_eq!(check(&evidence(&asked, &log)), Decided::Possible);

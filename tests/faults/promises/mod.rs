@@ -5,11 +5,11 @@
 
 #[cfg(test)]
 pub mod evidence;
+pub mod expiry_happens;
 mod grants_survive;
-pub mod lapse_happens;
 mod linear;
 mod lock_delay;
-mod no_early_lapse;
+mod no_early_expiry;
 mod one_holder;
 mod queue_order;
 mod reads_are_current;
@@ -19,7 +19,7 @@ mod waiters_are_served;
 
 use std::time::Duration;
 
-use lapse_happens::Expiries;
+use expiry_happens::Expiries;
 pub use linear::Decided;
 use tenure::api::{Event, EventKind};
 use waiters_are_served::Turns;
@@ -115,7 +115,7 @@ const PROMISES: [(&str, Check); 8] = [
     ("one_holder", one_holder::check),
     ("tokens_rise", tokens_rise::check),
     ("grants_survive", grants_survive::check),
-    ("no_early_lapse", no_early_lapse::check),
+    ("no_early_expiry", no_early_expiry::check),
     ("lock_delay", lock_delay::check),
     ("reads_are_current", reads_are_current::check),
     ("unknown_is_said", unknown_is_said::check),
@@ -145,9 +145,9 @@ pub struct Timed {
 
 /// Judges how long expiries and waiters took. Leases that are still held are judged as of `now`.
 pub fn check_bounds(name: &str, evidence: &Evidence, progress: &Progress, now: Duration) -> (Vec<Broken>, Timed) {
-    let expiries = lapse_happens::check(evidence, progress, now);
+    let expiries = expiry_happens::check(evidence, progress, now);
     let turns = waiters_are_served::check(evidence, progress);
-    let late = [("lapse_happens", &expiries.late), ("waiters_are_served", &turns.late)];
+    let late = [("expiry_happens", &expiries.late), ("waiters_are_served", &turns.late)];
     let broken = late.into_iter().filter_map(|(promise, how)| Some(Broken::of_lease(promise, name, how.as_deref()?)));
     (broken.collect(), Timed { delays: lock_delay::judged(evidence), expiries, turns })
 }

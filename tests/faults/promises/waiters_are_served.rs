@@ -13,7 +13,7 @@ use tenure::api::{EventKind, GrantCause};
 
 use super::super::log::Seen;
 use super::super::progress::Progress;
-use super::lapse_happens::{COMMIT, TICK};
+use super::expiry_happens::{COMMIT, TICK};
 use super::{DRIFT, Evidence};
 
 /// How long a waiter has to reach a new leader.

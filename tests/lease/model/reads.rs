@@ -57,14 +57,14 @@ impl Model {
     }
 
     pub fn next_due(&self) -> Option<ClusterMs> {
-        let lapses = self.leases.iter().filter_map(|held| held.lease.deadline);
+        let expires = self.leases.iter().filter_map(|held| held.lease.deadline);
         let waits = self.waiters.iter().map(|waiting| waiting.shown.until.min(waiting.patience_until));
         let turns = self.put_off().into_iter().map(|name| match self.waits_for_confirmation(&name) {
             true => self.window_end() + 1,
             false => self.now,
         });
         // A timer fires in the first millisecond after the last one that it covers.
-        let timers = lapses.chain(waits).chain(self.delays.values().copied()).map(|last| last + 1);
+        let timers = expires.chain(waits).chain(self.delays.values().copied()).map(|last| last + 1);
         timers.chain(turns).min()
     }
 

@@ -1,4 +1,4 @@
-//! The times in which holders of one lease believe to hold it do not meet, and end before the lease lapses. Work under a
+//! The times in which holders of one lease believe to hold it do not meet, and end before the lease expires. Work under a
 //! guard stops before that, too. All times are true times.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The history of each lease, as its clients saw it, is one that a single lease could have had. The search knows the
-//! requests and their answers; the log's word is taken only for what no client is told: lapses, and grants whose answers
+//! requests and their answers; the log's word is taken only for what no client is told: expires, and grants whose answers
 //! were lost.
 
 use std::time::Duration;

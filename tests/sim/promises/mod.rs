@@ -2,13 +2,13 @@
 
 pub mod committed_stays;
 pub mod deadlines_stay;
+pub mod expiry_happens;
 pub mod fenced_register;
 pub mod grants_survive;
 pub mod holder_stops_first;
-pub mod lapse_happens;
 pub mod linear;
 pub mod log_matching;
-pub mod no_early_lapse;
+pub mod no_early_expiry;
 pub mod nobody_panics;
 pub mod one_holder;
 pub mod one_leader;
@@ -46,7 +46,7 @@ const OF_ENTRY: [(&str, OfEntry); 7] = [
 /// Checked when a run is over and all is known that clients were told.
 const OF_RUN: [(&str, OfRun); 7] = [
     ("grants_survive", grants_survive::check),
-    ("no_early_lapse", no_early_lapse::check),
+    ("no_early_expiry", no_early_expiry::check),
     ("holder_stops_first", holder_stops_first::check),
     ("reads_are_current", reads_are_current::check),
     ("unknown_is_said", unknown_is_said::check),

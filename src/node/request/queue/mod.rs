@@ -67,7 +67,7 @@ pub(in crate::node) struct Queue<J> {
 }
 
 /// A command that waits, or has waited.
-pub(in crate::node) struct Waiting<J> {
+pub(in crate::node) struct QueuedCommand<J> {
     pub class: Class,
     pub since: Instant,
     pub weight: usize,
@@ -102,12 +102,12 @@ impl<J> Queue<J> {
             return Err(Full::TooMany);
         }
         line.bytes += weight;
-        line.waiting.push_back(Waiting { class, since: now, weight, job });
+        line.waiting.push_back(QueuedCommand { class, since: now, weight, job });
         Ok(())
     }
 
     /// Takes commands back, in front of those that came later, whatever the bounds.
-    pub fn push_again(&mut self, again: Vec<Waiting<J>>) {
+    pub fn push_again(&mut self, again: Vec<QueuedCommand<J>>) {
         for waiting in again.into_iter().rev() {
             let line = self.line(waiting.class);
             line.bytes += waiting.weight;
@@ -117,7 +117,7 @@ impl<J> Queue<J> {
 
     /// The commands of the next entry: the urgent ones first. Leaves out those of the ordinary line that `is_wanted`
     /// says nobody waits for any more. Empty if there are none.
-    pub fn take_entry(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<Waiting<J>> {
+    pub fn take_entry(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<QueuedCommand<J>> {
         let mut entry = Vec::new();
         let mut bytes = 0;
         while let Some(next) = self.urgent.take_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
@@ -197,7 +197,7 @@ impl<J> Queue<J> {
 
 /// First come, first served.
 struct Line<J> {
-    waiting: VecDeque<Waiting<J>>,
+    waiting: VecDeque<QueuedCommand<J>>,
     bytes: usize,
 }
 
@@ -208,7 +208,7 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Line<J> {
-    fn pop(&mut self) -> Option<Waiting<J>> {
+    fn pop(&mut self) -> Option<QueuedCommand<J>> {
         let first = self.waiting.pop_front()?;
         self.bytes -= first.weight;
         Some(first)
@@ -219,7 +219,7 @@ impl<J> Line<J> {
     }
 
     /// The next one, if an entry that has `count` commands of so many `bytes` takes it. An empty one takes any.
-    fn take_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<Waiting<J>> {
+    fn take_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<QueuedCommand<J>> {
         let first = self.waiting.front()?;
         let fits = count < MAX_COMMANDS && (count == 0 || *bytes + first.weight <= entry_bytes);
         fits.then(|| self.pop()).flatten().inspect(|taken| *bytes += taken.weight)

@@ -36,7 +36,7 @@ fn an_entry_takes_what_fits_and_the_rest_keeps_its_place() {
         queue.push(Class::Ordinary, WEIGHT, job, now).expect("there is room");
     }
     assert_eq!(entry(&mut queue).len(), ENTRY);
-    let again = |job| Waiting { class: Class::Ordinary, since: now, weight: WEIGHT, job };
+    let again = |job| QueuedCommand { class: Class::Ordinary, since: now, weight: WEIGHT, job };
     queue.push_again([7, 8].map(again).into());
     assert_eq!(entry(&mut queue), [7, 8, ENTRY, ENTRY + 1, ENTRY + 2]);
     queue.push(Class::Urgent, ENTRY_BYTES * 2, 1, now).expect("there is room");

@@ -8,7 +8,7 @@ use super::HighWater;
 ///
 /// A gate has one, asks it from one thread at a time, and stops for good after its first error: whether a mark is kept
 /// that could not be written is unknown then.
-pub trait Marks: Send + 'static {
+pub trait HighWaterStore: Send + 'static {
     /// Every mark that is kept. Called once, when a gate is made. Names may repeat; the highest mark counts.
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>>;
 
@@ -19,9 +19,9 @@ pub trait Marks: Send + 'static {
 
 /// Keeps nothing: for a resource that is as short-lived as this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unkept;
+pub struct Volatile;
 
-impl Marks for Unkept {
+impl HighWaterStore for Volatile {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(Vec::new())
     }

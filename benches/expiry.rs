@@ -18,7 +18,7 @@ pub async fn run(cluster: &Cluster, times: usize) -> Value {
     let mut waiter = Connection::open(&leader).await.expect("the leader takes connections");
     let mut lags = Vec::new();
     for time in 0..times {
-        let path = format!("/v1/leases/lapse-{time}/acquire");
+        let path = format!("/v1/leases/expiry-{time}/acquire");
         let body = json!({"holder": "gone", "ttl_ms": TTL.as_millis() as u64}).to_string();
         let asked = Instant::now();
         assert_eq!(holder.post(&path, &body).await.expect("answered").status, 200);
@@ -26,7 +26,7 @@ pub async fn run(cluster: &Cluster, times: usize) -> Value {
         assert_eq!(waiter.post(&path, &body).await.expect("answered").status, 200);
         lags.push(asked.elapsed().saturating_sub(TTL));
     }
-    let mut result = json!({"workload": "lapse-lag", "operations": times, "ttl_ms": TTL.as_millis() as u64});
+    let mut result = json!({"workload": "expiry-lag", "operations": times, "ttl_ms": TTL.as_millis() as u64});
     result.as_object_mut().expect("an object").extend(spread(lags));
     result
 }

@@ -27,7 +27,7 @@ pub struct Expiries {
     pub judged: u64,
     /// Not judged, because an extension has an unknown outcome.
     pub ambiguous: u64,
-    /// Grants of an infinite ttl: they have no bound. `no_early_lapse` judges that they do not expire.
+    /// Grants of an infinite ttl: they have no bound. `no_early_expiry` judges that they do not expire.
     pub infinite: u64,
     /// The longest time behind the ttl, without the time since the last extension in which nothing was committed.
     pub longest: Duration,

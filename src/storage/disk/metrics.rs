@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram};
 
-pub(super) struct Meters {
+pub(super) struct CommitMetrics {
     groups: Counter,
     written: Counter,
     group_entries: Histogram,
@@ -20,9 +20,9 @@ pub(super) struct Meters {
     sync_seconds: Histogram,
 }
 
-impl Meters {
-    pub fn new() -> Meters {
-        Meters {
+impl CommitMetrics {
+    pub fn new() -> CommitMetrics {
+        CommitMetrics {
             groups: metrics::counter!("tenure_storage_groups_total"),
             written: metrics::counter!("tenure_storage_written_bytes_total"),
             group_entries: metrics::histogram!("tenure_storage_group_entries"),

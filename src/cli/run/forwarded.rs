@@ -13,22 +13,22 @@ const PASSED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 const OF_THE_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 
 /// The signals of this process, from when it is made.
-pub struct Passed(Vec<(Signal, Stream)>);
+pub struct ForwardedSignals(Vec<(Signal, Stream)>);
 
-impl Passed {
+impl ForwardedSignals {
     /// What this process was started to ignore (HUP below `nohup`) is left ignored, here and by the command.
-    pub fn listen() -> io::Result<Passed> {
+    pub fn listen() -> io::Result<ForwardedSignals> {
         let ignored = ignored();
-        let listened = PASSED.into_iter().filter(|passed| ignored & bit(*passed) == 0);
-        let stream = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
-        Ok(Passed(listened.map(stream).collect::<io::Result<_>>()?))
+        let listened = PASSED.into_iter().filter(|forwarded| ignored & bit(*forwarded) == 0);
+        let stream = |forwarded: Signal| Ok((forwarded, signal(SignalKind::from_raw(forwarded.as_raw()))?));
+        Ok(ForwardedSignals(listened.map(stream).collect::<io::Result<_>>()?))
     }
 
     /// Waits for the next one. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
-            let came = self.0.iter_mut().find_map(|(passed, stream)| match stream.poll_recv(context) {
-                Poll::Ready(Some(())) => Some(*passed),
+            let came = self.0.iter_mut().find_map(|(forwarded, stream)| match stream.poll_recv(context) {
+                Poll::Ready(Some(())) => Some(*forwarded),
                 _ => None,
             });
             came.map_or(Poll::Pending, Poll::Ready)

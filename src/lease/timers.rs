@@ -1,4 +1,4 @@
-//! What is due when: the one index that time is driven by. Derived from the records, never stored.
+//! Timer is due when: the one index that time is driven by. Derived from the records, never stored.
 
 use imbl::OrdSet;
 
@@ -8,16 +8,16 @@ use crate::types::{ClusterMs, LeaseName};
 /// Something that happens at a cluster time. Its order is the order in which things due together happen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due {
-    /// The first stamp at which it happens: see [`What::first_stamp`].
+    /// The first stamp at which it happens: see [`Timer::first_stamp`].
     at: ClusterMs,
     pub name: LeaseName,
-    pub what: What,
+    pub what: Timer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
-    /// The grant with this token lapses.
-    Lapse(u64),
+pub(super) enum Timer {
+    /// The grant with this token expires.
+    Expiry(u64),
     /// The waiter with this ticket is out of time or patience.
     WaitEnds(u64),
     /// The lock delay is over.
@@ -26,36 +26,36 @@ pub(super) enum What {
     Turn,
 }
 
-impl What {
+impl Timer {
     /// The first stamp at which a timer set for `at` fires.
     ///
     /// A stamp is rounded down: an entry stamped `at` can be up to 1 ms younger than `at` plus the moment at which the
     /// timer was set. Firing one stamp later keeps every duration at least as long as was acknowledged.
     fn first_stamp(self, at: ClusterMs) -> ClusterMs {
         match self {
-            What::Lapse(_) | What::WaitEnds(_) | What::DelayEnds => at.saturating_add(1),
-            What::Turn => at,
+            Timer::Expiry(_) | Timer::WaitEnds(_) | Timer::DelayEnds => at.saturating_add(1),
+            Timer::Turn => at,
         }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Agenda {
+pub(super) struct TimerQueue {
     timers: OrdSet<Due>,
     /// Names with a free place whose first waiter is not confirmed. All have the same deadline: the machine knows it.
     unconfirmed: OrdSet<LeaseName>,
 }
 
-impl Agenda {
+impl TimerQueue {
     pub fn first(&self) -> Option<ClusterMs> {
         self.timers.get_min().map(|due| due.at)
     }
 
-    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, what: What) {
+    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
         self.timers.insert(Due { at: what.first_stamp(at), name: name.clone(), what });
     }
 
-    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, what: What) {
+    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
         self.timers.remove(&Due { at: what.first_stamp(at), name: name.clone(), what });
     }
 
@@ -69,8 +69,8 @@ impl Agenda {
     /// Notes when the free place of a name goes to a waiter.
     pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
         match turn {
-            Some(Turn::Next) => self.add(now, name, What::Turn),
-            _ => self.remove(now, name, What::Turn),
+            Some(Turn::Next) => self.add(now, name, Timer::Turn),
+            _ => self.remove(now, name, Timer::Turn),
         }
         match turn {
             Some(Turn::Unconfirmed) => self.unconfirmed.insert(name.clone()),

@@ -17,8 +17,8 @@ pub const MAX_RESOURCE_BYTES: usize = 512;
 pub const MAX_WAITING: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Rooms {
-    rooms: HashMap<Arc<str>, Room>,
+pub(super) struct ResourceTable {
+    resources: HashMap<Arc<str>, Room>,
     waiting: usize,
     /// Why the marks cannot be kept any more.
     failure: Option<Arc<str>>,
@@ -43,22 +43,22 @@ pub(super) enum Step {
     Wait { older: FencingToken },
 }
 
-impl Rooms {
-    pub fn new(marks: impl IntoIterator<Item = (String, HighWater)>) -> Rooms {
-        let mut rooms = Rooms::default();
-        for (resource, mark) in marks {
-            let room = rooms.rooms.entry(resource.into()).or_default();
+impl ResourceTable {
+    pub fn new(store: impl IntoIterator<Item = (String, HighWater)>) -> ResourceTable {
+        let mut resources = ResourceTable::default();
+        for (resource, mark) in store {
+            let room = resources.resources.entry(resource.into()).or_default();
             room.mark = room.mark.max(mark);
         }
-        rooms
+        resources
     }
 
     /// Lets the token in, if that is possible now.
     pub fn step(&mut self, resource: &str, token: FencingToken) -> Result<Step, Refused> {
         self.check(resource)?;
-        let Some((name, _)) = self.rooms.get_key_value(resource) else { return Ok(Step::Raise) };
+        let Some((name, _)) = self.resources.get_key_value(resource) else { return Ok(Step::Raise) };
         let name = Arc::clone(name);
-        let room = self.rooms.get_mut(resource).expect("found a moment ago");
+        let room = self.resources.get_mut(resource).expect("found a moment ago");
         let offered = room.mark.offer(token)?;
         if offered > room.mark {
             return Ok(Step::Raise);
@@ -74,8 +74,8 @@ impl Rooms {
     /// The mark that has to be kept before the token can enter; `None` if it is kept already.
     pub fn mark_to_keep(&self, resource: &str, token: FencingToken) -> Result<Option<HighWater>, Refused> {
         self.check(resource)?;
-        let Some(room) = self.rooms.get(resource) else {
-            if self.rooms.len() >= MAX_RESOURCES {
+        let Some(room) = self.resources.get(resource) else {
+            if self.resources.len() >= MAX_RESOURCES {
                 return Err(Refused::TooManyResources);
             }
             return Ok(Some(HighWater::NONE.offer(token)?));
@@ -86,18 +86,18 @@ impl Rooms {
 
     /// The mark is kept. From here on older tokens are refused, though some may still be inside.
     pub fn raise(&mut self, resource: &str, mark: HighWater) {
-        match self.rooms.get_mut(resource) {
+        match self.resources.get_mut(resource) {
             Some(room) => {
                 assert!(mark >= room.mark, "the mark of {resource:?} fell from {:?} to {mark:?}", room.mark);
                 room.mark = mark;
             }
-            None => drop(self.rooms.insert(resource.into(), Room { mark, ..Room::default() })),
+            None => drop(self.resources.insert(resource.into(), Room { mark, ..Room::default() })),
         }
     }
 
     /// One of those inside leaves. True: the room is empty.
     pub fn leave(&mut self, resource: &str) -> bool {
-        let room = self.rooms.get_mut(resource).expect("rooms are never removed");
+        let room = self.resources.get_mut(resource).expect("rooms are never removed");
         room.inside = room.inside.checked_sub(1).expect("whoever leaves was inside");
         room.inside == 0
     }
@@ -119,7 +119,7 @@ impl Rooms {
     }
 
     pub fn mark(&self, resource: &str) -> HighWater {
-        self.rooms.get(resource).map_or(HighWater::NONE, |room| room.mark)
+        self.resources.get(resource).map_or(HighWater::NONE, |room| room.mark)
     }
 
     fn check(&self, resource: &str) -> Result<(), Refused> {
@@ -141,47 +141,47 @@ mod tests {
         FencingToken { term: 1, index }
     }
 
-    fn raised(rooms: &mut Rooms, resource: &str, index: u64) -> Result<Step, Refused> {
-        if let Some(mark) = rooms.mark_to_keep(resource, token(index))? {
-            rooms.raise(resource, mark);
+    fn raised(resources: &mut ResourceTable, resource: &str, index: u64) -> Result<Step, Refused> {
+        if let Some(mark) = resources.mark_to_keep(resource, token(index))? {
+            resources.raise(resource, mark);
         }
-        rooms.step(resource, token(index))
+        resources.step(resource, token(index))
     }
 
     #[test]
     fn one_holders_requests_are_inside_together_and_a_newer_one_waits_for_them() {
-        let mut rooms = Rooms::default();
-        assert_eq!(rooms.step("a", token(1)).unwrap(), Step::Raise);
-        assert_eq!(raised(&mut rooms, "a", 1).unwrap(), Step::Inside("a".into()));
-        assert_eq!(rooms.step("a", token(1)).unwrap(), Step::Inside("a".into()));
-        assert_eq!(raised(&mut rooms, "a", 2).unwrap(), Step::Wait { older: token(1) });
+        let mut resources = ResourceTable::default();
+        assert_eq!(resources.step("a", token(1)).unwrap(), Step::Raise);
+        assert_eq!(raised(&mut resources, "a", 1).unwrap(), Step::Inside("a".into()));
+        assert_eq!(resources.step("a", token(1)).unwrap(), Step::Inside("a".into()));
+        assert_eq!(raised(&mut resources, "a", 2).unwrap(), Step::Wait { older: token(1) });
         // The newer one is not inside yet, and the older ones get nobody in any more.
-        assert!(matches!(rooms.step("a", token(1)), Err(Refused::Stale(stale)) if stale.highest == token(2)));
-        assert!(!rooms.leave("a"));
-        assert!(rooms.leave("a"));
-        assert_eq!(rooms.step("a", token(2)).unwrap(), Step::Inside("a".into()));
+        assert!(matches!(resources.step("a", token(1)), Err(Refused::Stale(stale)) if stale.highest == token(2)));
+        assert!(!resources.leave("a"));
+        assert!(resources.leave("a"));
+        assert_eq!(resources.step("a", token(2)).unwrap(), Step::Inside("a".into()));
     }
 
     #[test]
     fn resources_are_apart_and_bounded() {
-        let marks = (0..MAX_RESOURCES as u64 - 1).map(|n| (n.to_string(), HighWater::NONE));
-        let mut rooms = Rooms::new(marks);
-        assert_eq!(raised(&mut rooms, "a", 5).unwrap(), Step::Inside("a".into()));
-        assert_eq!(raised(&mut rooms, "0", 1).unwrap(), Step::Inside("0".into()));
-        assert!(matches!(raised(&mut rooms, "one more", 9), Err(Refused::TooManyResources)));
+        let store = (0..MAX_RESOURCES as u64 - 1).map(|n| (n.to_string(), HighWater::NONE));
+        let mut resources = ResourceTable::new(store);
+        assert_eq!(raised(&mut resources, "a", 5).unwrap(), Step::Inside("a".into()));
+        assert_eq!(raised(&mut resources, "0", 1).unwrap(), Step::Inside("0".into()));
+        assert!(matches!(raised(&mut resources, "one more", 9), Err(Refused::TooManyResources)));
         let longest = "x".repeat(MAX_RESOURCE_BYTES);
-        assert_eq!(raised(&mut Rooms::default(), &longest, 9).unwrap(), Step::Inside(longest.as_str().into()));
+        assert_eq!(raised(&mut ResourceTable::default(), &longest, 9).unwrap(), Step::Inside(longest.as_str().into()));
         for name in ["", &"x".repeat(MAX_RESOURCE_BYTES + 1)] {
-            assert!(matches!(rooms.step(name, token(9)), Err(Refused::ResourceName { .. })));
+            assert!(matches!(resources.step(name, token(9)), Err(Refused::ResourceName { .. })));
         }
     }
 
     #[test]
     fn waiting_is_bounded() {
-        let mut rooms = Rooms::default();
-        (0..MAX_WAITING).for_each(|_| rooms.begin_waiting().unwrap());
-        assert!(matches!(rooms.begin_waiting(), Err(Refused::Crowded)));
-        rooms.end_waiting();
-        rooms.begin_waiting().unwrap();
+        let mut resources = ResourceTable::default();
+        (0..MAX_WAITING).for_each(|_| resources.begin_waiting().unwrap());
+        assert!(matches!(resources.begin_waiting(), Err(Refused::Crowded)));
+        resources.end_waiting();
+        resources.begin_waiting().unwrap();
     }
 }

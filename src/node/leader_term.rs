@@ -11,7 +11,7 @@ use crate::types::ClusterMs;
 
 /// One term of leadership, once all that earlier leaders committed is applied here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lead {
+pub(super) struct LeaderTerm {
     pub term: u64,
     /// Cluster time of the state when this lead began ...
     base: ClusterMs,
@@ -21,21 +21,21 @@ pub(super) struct Lead {
 
 /// Cluster time as this node extends it while it leads.
 #[derive(Clone)]
-pub(super) struct LeadClock {
+pub(super) struct LeaderClock {
     clock: Arc<dyn Clock>,
-    lead: Arc<watch::Sender<Option<Lead>>>,
+    lead: Arc<watch::Sender<Option<LeaderTerm>>>,
 }
 
-impl LeadClock {
-    pub fn new(clock: Arc<dyn Clock>) -> LeadClock {
-        LeadClock { clock, lead: Arc::new(watch::Sender::new(None)) }
+impl LeaderClock {
+    pub fn new(clock: Arc<dyn Clock>) -> LeaderClock {
+        LeaderClock { clock, lead: Arc::new(watch::Sender::new(None)) }
     }
 
     /// Takes over in `term`: time goes on from the state's last value. What passed since it was committed is unknown
     /// here, and leases live longer by it, never shorter. So it is for a leader that lost its majority and has it again:
     /// an entry that was stamped later by its earlier clock is no harm, because the state's time never falls.
-    pub fn begin(&self, term: u64, state_now: ClusterMs) -> Lead {
-        let lead = Lead { term, base: state_now, since: self.clock.elapsed() };
+    pub fn begin(&self, term: u64, state_now: ClusterMs) -> LeaderTerm {
+        let lead = LeaderTerm { term, base: state_now, since: self.clock.elapsed() };
         self.lead.send_replace(Some(lead));
         lead
     }
@@ -44,11 +44,11 @@ impl LeadClock {
         self.lead.send_if_modified(|lead| lead.take().is_some());
     }
 
-    pub fn lead(&self) -> Option<Lead> {
+    pub fn lead(&self) -> Option<LeaderTerm> {
         *self.lead.borrow()
     }
 
-    pub fn changes(&self) -> watch::Receiver<Option<Lead>> {
+    pub fn changes(&self) -> watch::Receiver<Option<LeaderTerm>> {
         self.lead.subscribe()
     }
 
@@ -59,16 +59,16 @@ impl LeadClock {
         let _ = leads.wait_for(|lead| lead.is_none_or(|lead| lead.term != term)).await;
     }
 
-    pub fn now(&self, lead: &Lead) -> ClusterMs {
+    pub fn now(&self, lead: &LeaderTerm) -> ClusterMs {
         lead.base + self.clock.elapsed().saturating_sub(lead.since).as_millis() as u64
     }
 
-    pub fn stamp(&self, lead: &Lead) -> Stamp {
+    pub fn stamp(&self, lead: &LeaderTerm) -> Stamp {
         Stamp { now: self.now(lead), wall_ms: self.clock.wall_ms() }
     }
 
     /// How long until cluster time reaches `at`.
-    pub fn until(&self, lead: &Lead, at: ClusterMs) -> Duration {
+    pub fn until(&self, lead: &LeaderTerm, at: ClusterMs) -> Duration {
         let reached = lead.since + Duration::from_millis(at.saturating_sub(lead.base));
         reached.saturating_sub(self.clock.elapsed())
     }
@@ -87,7 +87,7 @@ mod tests {
     /// How long a lease lasts that is granted this long after the leader's time began.
     fn lifetime(granted: Duration) -> Duration {
         let manual = ManualClock::new();
-        let clock = LeadClock::new(Arc::new(manual.clone()));
+        let clock = LeaderClock::new(Arc::new(manual.clone()));
         let mut machine = Machine::new();
         let mut apply = |index, stamp: Stamp, command| {
             machine.apply(FencingToken { term: 1, index }, &Batch { stamp, commands: vec![command] });

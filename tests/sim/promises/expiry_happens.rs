@@ -13,7 +13,7 @@ pub fn check(ledger: &Ledger, now: Duration, bound: Duration) -> Result<(), Stri
     let of_clients = leases().filter(|name| LEASES.iter().any(|(known, _)| *known == name.as_str()));
     for name in of_clients {
         let held = ledger.held_at(ledger.last_index(), &name);
-        // A waiter that died on its way into the queue is granted what lapses within its patience, and lapses too.
+        // A waiter that died on its way into the queue is granted what expires within its patience, and expires too.
         let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
         let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < now).collect();
         if !late.is_empty() {

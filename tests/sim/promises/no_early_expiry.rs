@@ -16,14 +16,14 @@ pub fn check(run: &Evidence) -> Result<(), String> {
     }
     // The leader counts a ttl by its own clock. The fastest clock of the run gives the shortest true time.
     let (_, fastest) = run.plan.extreme_rates();
-    let lapses = run.ledger.transitions().filter(|(_, transition)| transition.change == Change::Expired);
-    for (entry, lapse) in lapses {
-        for operation in run.history.operations.iter().filter(|operation| operation.name == lapse.name) {
+    let expires = run.ledger.transitions().filter(|(_, transition)| transition.change == Change::Expired);
+    for (entry, expiry) in expires {
+        for operation in run.history.operations.iter().filter(|operation| operation.name == expiry.name) {
             let Ended::Held(token, Some(ttl_ms)) = operation.ended else { continue };
             let due = operation.invoked + Duration::from_millis(ttl_ms).div_f64(fastest) - ROUNDING;
             let told = operation.returned.is_some_and(|returned| returned <= entry.at);
-            if token == lapse.token && told && entry.at < due {
-                return Err(format!("{:?} lapsed at {:?}, and it was told {operation:?}", lapse, entry.at));
+            if token == expiry.token && told && entry.at < due {
+                return Err(format!("{:?} expired at {:?}, and it was told {operation:?}", expiry, entry.at));
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | `tenure_raft_leader` | 1 while this node leads |
 //! | `tenure_raft_applied_index` | log index of the last entry applied here |
 //! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; on a leader, since it sent what a majority last acknowledged |
-//! | `tenure_cluster_time_seconds` | cluster time here: what leases lapse by |
+//! | `tenure_cluster_time_seconds` | cluster time here: what leases expire by |
 //! | `tenure_commands_waiting` by `class` | commands of the leader that wait for an entry of the log: `urgent`, `ordinary` |
 
 use std::sync::Arc;

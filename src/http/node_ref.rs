@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::refusal::Refused;
+use super::refusal::HttpProblem;
 use crate::api::Code;
 use crate::node::{Node, WeakNode};
 
@@ -11,12 +11,12 @@ use crate::node::{Node, WeakNode};
 ///
 /// It does not keep the node alive, and neither do requests under way. Once the last handle of the node is dropped, requests are refused as shutting down.
 #[derive(Clone, Default)]
-pub struct NodeSlot(Arc<OnceLock<WeakNode>>);
+pub struct NodeRef(Arc<OnceLock<WeakNode>>);
 
-impl NodeSlot {
+impl NodeRef {
     /// The slot of a node that is still to start.
-    pub fn empty() -> NodeSlot {
-        NodeSlot::default()
+    pub fn empty() -> NodeRef {
+        NodeRef::default()
     }
 
     /// Fills the slot. A slot is filled once: a second node is ignored.
@@ -30,16 +30,16 @@ impl NodeSlot {
     }
 
     /// The node, or why there is none.
-    pub(super) fn require(&self) -> Result<Node, Refused> {
-        let started = self.0.get().ok_or_else(|| Refused::new(Code::NotReady, "the node is starting"))?;
-        started.as_guest().ok_or_else(|| Refused::new(Code::ShuttingDown, "the node was dropped by its program"))
+    pub(super) fn require(&self) -> Result<Node, HttpProblem> {
+        let started = self.0.get().ok_or_else(|| HttpProblem::new(Code::NotReady, "the node is starting"))?;
+        started.as_guest().ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))
     }
 }
 
-impl From<&Node> for NodeSlot {
-    fn from(node: &Node) -> NodeSlot {
-        let slot = NodeSlot::empty();
-        slot.fill(node);
-        slot
+impl From<&Node> for NodeRef {
+    fn from(node: &Node) -> NodeRef {
+        let node_ref = NodeRef::empty();
+        node_ref.fill(node);
+        node_ref
     }
 }

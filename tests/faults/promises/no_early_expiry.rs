@@ -1,7 +1,7 @@
 //! No lease ends by time before the ttl that was acknowledged. An infinite lease never ends by time.
 //!
-//! A watcher hears of a lapse after it was committed, and the ttl of a request counts from later than when it was sent. So
-//! a lapse that is heard of sooner than the ttl after that was early for certain.
+//! A watcher hears of an expiry after it was committed, and the ttl of a request counts from later than when it was sent. So
+//! an expiry that is heard of sooner than the ttl after that was early for certain.
 
 use tenure::api::EventKind;
 
@@ -10,15 +10,15 @@ use super::{DRIFT, Evidence};
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
     told_as_asked(evidence)?;
-    for lapse in evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired) {
-        if evidence.is_infinite(&lapse.event.holder) {
-            return Err(format!("{:?}, and its holder asked for an infinite ttl", lapse.event));
+    for expiry in evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired) {
+        if evidence.is_infinite(&expiry.event.holder) {
+            return Err(format!("{:?}, and its holder asked for an infinite ttl", expiry.event));
         }
-        for operation in evidence.operations.iter().filter(|operation| operation.by.as_str() == lapse.event.holder) {
+        for operation in evidence.operations.iter().filter(|operation| operation.by.as_str() == expiry.event.holder) {
             let Ended::Held(token, Some(ttl_ms)) = operation.ended else { continue };
             let due = operation.invoked.as_secs_f64() + ttl_ms as f64 / 1000.0 * (1.0 - DRIFT);
-            if token == lapse.event.token && lapse.at.as_secs_f64() < due {
-                return Err(format!("{:?} at {:?}, and it was told {operation:?}", lapse.event, lapse.at));
+            if token == expiry.event.token && expiry.at.as_secs_f64() < due {
+                return Err(format!("{:?} at {:?}, and it was told {operation:?}", expiry.event, expiry.at));
             }
         }
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lapse_before_the_acknowledged_ttl_is_caught() {
+    fn an_expiry_before_the_acknowledged_ttl_is_caught() {
         let renewed = did("a", What::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1000)));
         let asked = [acquired("a", (0, 10), 5), renewed];
         check(&evidence(&asked, &[granted(5, "a", 5), expired(1600, "a", 5, 9)])).expect("a second after the renewal");

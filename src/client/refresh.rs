@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{CallError, Coordinator, Events};
 use crate::api::{Code, Event};
 
-pub(crate) struct Lookout {
+pub(crate) struct RefreshTrigger {
     coordinator: Arc<dyn Coordinator>,
     prefix: String,
     events: Box<dyn Events>,
@@ -21,24 +21,24 @@ pub(crate) struct Lookout {
     refresh: Duration,
     next: Instant,
     /// The stream failed: it is asked again when it is time to look anyhow, so that one that fails at once does not spin.
-    is_deaf: bool,
+    stream_failed: bool,
 }
 
-impl Lookout {
+impl RefreshTrigger {
     /// Time to look at once, at each transition of a name with this prefix, and after each `refresh`.
-    pub fn new(coordinator: Arc<dyn Coordinator>, prefix: String, refresh: Duration) -> Lookout {
+    pub fn new(coordinator: Arc<dyn Coordinator>, prefix: String, refresh: Duration) -> RefreshTrigger {
         let events = coordinator.watch(prefix.clone(), None);
-        Lookout { coordinator, prefix, events, refresh, next: Instant::now(), is_deaf: false }
+        RefreshTrigger { coordinator, prefix, events, refresh, next: Instant::now(), stream_failed: false }
     }
 
     /// Waits until it is time to look, because of an event that matters or because it was long enough. Dropping the
     /// future loses nothing.
-    pub async fn time_to_look(&mut self, matters: impl Fn(&Event) -> bool) {
+    pub async fn changed(&mut self, matters: impl Fn(&Event) -> bool) {
         loop {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(self.next) => break,
-                event = self.events.next(), if !self.is_deaf => {
+                event = self.events.next(), if !self.stream_failed => {
                     if self.hear(event, &matters) {
                         break;
                     }
@@ -46,7 +46,7 @@ impl Lookout {
             }
         }
         // One look is enough for all that has come by now.
-        while !self.is_deaf {
+        while !self.stream_failed {
             let Some(event) = self.events.next().now_or_never() else { break };
             self.hear(event, &matters);
         }
@@ -59,7 +59,7 @@ impl Lookout {
         match event {
             Ok(event) => matters(&event),
             Err(error) => {
-                self.is_deaf = true;
+                self.stream_failed = true;
                 let misses_events = is_compacted(&error);
                 if misses_events {
                     self.events = self.coordinator.watch(self.prefix.clone(), None);
@@ -72,13 +72,13 @@ impl Lookout {
     /// What was looked for has been seen; it need not be looked for again before the refresh, or an event.
     pub fn looked(&mut self) {
         self.next = Instant::now() + self.refresh;
-        self.is_deaf = false;
+        self.stream_failed = false;
     }
 
     /// The look failed: the next one is due after a pause, whatever happens.
     pub fn failed(&mut self, pause: Duration) {
         self.next = Instant::now() + pause.min(self.refresh);
-        self.is_deaf = true;
+        self.stream_failed = true;
     }
 }
 

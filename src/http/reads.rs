@@ -183,6 +183,6 @@ mod tests {
     fn states_are_a_list_of_known_words() {
         assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
         assert_eq!(read_states("").expect("none means all"), []);
-        assert!(format!("{:?}", read_states("active,expired").expect_err("no such state")).contains("expired"));
+        assert!(format!("{:?}", read_states("active,unknown").expect_err("no such state")).contains("unknown"));
     }
 }

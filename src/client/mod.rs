@@ -25,6 +25,7 @@ mod error;
 mod grant;
 mod guard;
 mod hold;
+#[cfg(feature = "client-http")]
 pub(crate) mod http;
 mod keeper;
 mod lease;
@@ -45,6 +46,7 @@ mod work;
 pub use coordinator::{Answer, Coordinator, Events};
 pub use error::CallError;
 pub use guard::LeaseGuard;
+#[cfg(feature = "client-http")]
 pub use http::{
     DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, ListQuery, MAX_ENDPOINTS, Remote, Watch,
 };

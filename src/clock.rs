@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_clock_moves_forward() {
+    fn system_clock_moves_forward() {
         let before = SystemClock.elapsed();
         std::thread::yield_now();
         assert!(SystemClock.elapsed() >= before);
@@ -130,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn two_clocks_read_at_once_tell_the_suspended_time() {
+    fn suspended_time_is_the_difference_of_two_clocks() {
         assert_eq!(measured(&[100, 100], &[800]), (700, 700));
     }
 
     #[test]
-    fn a_preempted_reading_is_taken_again() {
+    fn preempted_reading_is_repeated() {
         assert_eq!(measured(&[100, 1_100, 1_100], &[800, 1_800]), (700, 700), "before the second clock was read");
         assert_eq!(measured(&[100, 1_100, 1_100], &[1_800, 1_800]), (700, 700), "after it was read");
     }
 
     #[test]
-    fn a_thread_that_is_always_preempted_learns_a_range() {
+    fn constant_preemption_yields_a_range() {
         assert_eq!(measured(&[0, 10, 18, 24, 34], &[705, 714, 720, 730]), (696, 702));
     }
 }

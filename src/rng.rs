@@ -94,7 +94,7 @@ mod seedable {
         }
 
         #[test]
-        fn the_same_seed_draws_the_same_and_without_one_nothing_repeats() {
+        fn seeded_draws_repeat_and_unseeded_draws_do_not() {
             let seeded = seed(7);
             let first = drawn();
             drop(seeded);

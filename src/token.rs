@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_integer_form_keeps_the_order_and_fits_a_signed_bigint() {
+    fn integer_form_keeps_the_order_and_fits_a_signed_bigint() {
         let rising = [(0, 1), (0, 2), (1, 1), (1, MAX_INDEX), (2, 0), (MAX_TERM, 7), (MAX_TERM + 1, 8), (u64::MAX, 9)];
         let values: Vec<u64> = rising.iter().map(|&(term, index)| FencingToken { term, index }.as_u64()).collect();
         assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{values:?}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decimal_form_reads_back_and_nothing_else_is_read() {
+    fn decimal_form_round_trips_and_rejects_other_text() {
         let token = FencingToken { term: 7, index: 42 };
         assert_eq!(token.to_string().parse(), Ok(token));
         assert_eq!(token.padded().parse(), Ok(token));

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_and_a_holder_have_200_bytes() {
+    fn name_and_holder_are_limited_to_200_bytes() {
         let too_long = |what| Some(InvalidValue::TooLong { what, bytes: 201, max: 200 });
         assert_eq!(LeaseName::new("n".repeat(200)).expect("it is at the bound").as_str().len(), 200);
         assert_eq!(LeaseName::new("n".repeat(201)).err(), too_long("lease name"));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_has_32_entries_and_4096_bytes() {
+    fn metadata_is_limited_to_32_entries_and_4096_bytes() {
         let metadata = |entries: usize, bytes: usize| {
             let value = |number: usize| if number == 0 { "v".repeat(bytes - 2 * entries) } else { String::new() };
             Metadata::new((0..entries).map(|number| (format!("{number:02}"), value(number))).collect())
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_has_100_ms_to_24_hours() {
+    fn ttl_is_limited_to_100_ms_to_24_hours() {
         for ms in [100, 86_400_000] {
             assert_eq!(Ttl::millis(ms), Ok(Ttl::Finite(ms)));
         }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_read_back() {
+    fn event_id_round_trips() {
         for (text, id) in [("17", EventId { index: 17, part: None }), ("17.0", EventId { index: 17, part: Some(0) })] {
             assert_eq!(text.parse(), Ok(id));
             assert_eq!(id.to_string(), text);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_fraction_is_zero_is_an_integer() {
+    fn number_with_a_zero_fraction_is_an_integer() {
         for (json, number) in [("1262", 1262), ("1262.0", 1262), ("1e3", 1000), ("0", 0), ("-0", 0), ("-0.0", 0)] {
             assert_eq!(read(json).expect(json), number);
         }

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_has_the_five_members_of_the_rfc_and_only_those_of_its_code() {
+    fn problem_has_the_rfc_members_and_those_of_its_code() {
         let problem = Problem { retry_after_ms: Some(250), ..Problem::new(Code::LockDelay, "free in 250 ms") };
         let json = serde_json::to_value(&problem).expect("plain");
         let expected = serde_json::json!({
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_from_the_future_is_read_as_other() {
+    fn unknown_code_is_read_as_other() {
         assert_eq!(serde_json::from_str::<Code>("\"quota\"").expect("it is read"), Code::Other);
         assert_eq!(serde_json::to_string(&Code::OutcomeUnknown).expect("plain"), "\"outcome_unknown\"");
     }

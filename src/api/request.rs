@@ -150,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acquire_needs_only_a_holder() {
+    fn acquire_needs_only_a_holder() {
         let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("enough");
         assert_eq!(acquire, Acquire::new(HolderId::new("h").expect("valid")));
         assert_eq!(serde_json::to_string(&acquire).expect("plain"), r#"{"holder":"h"}"#);
     }
 
     #[test]
-    fn version_is_an_integer_also_with_a_zero_fraction() {
+    fn version_accepts_a_zero_fraction() {
         let update = r#"{"holder":"h","token":"281474976710661","version":2.0}"#;
         assert_eq!(serde_json::from_str::<UpdateMetadata>(update).expect("an integer").version, 2);
         let error = serde_json::from_str::<UpdateMetadata>(&update.replace("2.0", "2.5")).expect_err("no integer");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misspelt_or_out_of_bounds_is_refused_and_named() {
+    fn invalid_field_is_refused_and_named() {
         for (body, named) in [
             (r#"{"holder":"h","ttl":5}"#, "unknown field `ttl`"),
             (r#"{"holder":""}"#, "holder"),

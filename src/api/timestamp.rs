@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_utc_with_milliseconds_and_read_back() {
+    fn timestamp_round_trips_as_utc_with_milliseconds() {
         for (ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_001, "2000-02-29T00:00:00.001Z"),

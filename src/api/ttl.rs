@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn milliseconds_or_the_word() {
+    fn ttl_is_milliseconds_or_infinite() {
         assert_eq!(serde_json::from_str::<TtlMs>("1500").expect("a number"), TtlMs::Millis(1500));
         assert_eq!(serde_json::from_str::<TtlMs>("1500.0").expect("the same number"), TtlMs::Millis(1500));
         assert_eq!(serde_json::from_str::<TtlMs>("\"infinite\"").expect("the word"), TtlMs::Infinite);

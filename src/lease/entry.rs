@@ -9,7 +9,7 @@ use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
 use super::machine::{EndedAt, Machine, Tombstone};
-use super::queue::{Ask, Place};
+use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::timers::Timer;
 use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
@@ -41,14 +41,14 @@ impl<'m> Entry<'m> {
     /// that no place goes to a waiter that is gone.
     pub fn expire_due(&mut self) {
         let mut touched = Vec::new();
-        while let Some(due) = self.machine.timers.pop(self.now) {
-            match due.what {
-                Timer::Expiry(token) => self.end(&due.name, token, Change::Expired),
-                Timer::WaitEnds(ticket) => self.drop_late_waiter(&due.name, ticket),
-                Timer::DelayEnds => self.set_delay(&due.name, None),
+        while let Some(fired) = self.machine.timers.pop(self.now) {
+            match fired.timer {
+                Timer::Expiry(token) => self.end(&fired.name, token, Change::Expired),
+                Timer::WaitEnds(ticket) => self.drop_late_waiter(&fired.name, ticket),
+                Timer::DelayEnds => self.set_delay(&fired.name, None),
                 Timer::Turn => {}
             }
-            touched.push(due.name);
+            touched.push(fired.name);
         }
         if self.machine.window_is_over() {
             touched.extend(self.machine.timers.take_unconfirmed());
@@ -110,7 +110,7 @@ impl<'m> Entry<'m> {
     }
 
     /// The record to grant or queue in; its limit is the asker's when nobody holds or waits.
-    fn engage(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
+    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
         let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
         let record = Arc::make_mut(record);
         if !record.is_in_use() {
@@ -119,26 +119,26 @@ impl<'m> Entry<'m> {
         record
     }
 
-    pub fn grant(&mut self, name: &LeaseName, limit: u32, ask: Ask, cause: GrantCause) -> Lease {
+    pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> Lease {
         let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
-        let deadline = ask.ttl.deadline(now);
+        let deadline = request.ttl.deadline(now);
         let grant = Grant {
-            holder: ask.holder,
+            holder: request.holder,
             token: position,
-            ttl: ask.ttl,
+            ttl: request.ttl,
             deadline,
             granted_at: now,
             granted_wall_ms: wall_ms,
             renewed_at: now,
             renewed_wall_ms: wall_ms,
             renewals: 0,
-            lock_delay_ms: ask.lock_delay_ms,
-            metadata: ask.metadata,
+            lock_delay_ms: request.lock_delay_ms,
+            metadata: request.metadata,
             metadata_version: 0,
         };
-        let record = self.engage(name, limit);
+        let record = self.get_or_create(name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
-        assert!(record.has_free_place() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
+        assert!(record.has_free_slot() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
         record.last_grant = position.as_u64();
         record.holders.insert(grant.clone());
         let lease = record.lease(name, &grant);
@@ -146,13 +146,13 @@ impl<'m> Entry<'m> {
             self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
         }
         self.machine.counts.held += 1;
-        self.tell(name, &grant, Change::Granted(cause));
+        self.record_transition(name, &grant, Change::Granted(cause));
         lease
     }
 
     /// Gives more time, or what else a holder may change of its own grant: the one with this token, or the one that
     /// it has; `None` if it has none. One look-up of the name, because renewals are most of what there is to do.
-    pub fn prolong(
+    pub fn renew_grant(
         &mut self,
         name: &LeaseName,
         holder: &HolderId,
@@ -214,7 +214,7 @@ impl<'m> Entry<'m> {
         if calls_for_delay && grant.lock_delay_ms > 0 {
             self.set_delay(name, delay_until);
         }
-        self.tell(name, &grant, change);
+        self.record_transition(name, &grant, change);
     }
 
     fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
@@ -230,41 +230,41 @@ impl<'m> Entry<'m> {
         }
     }
 
-    pub fn join(&mut self, name: &LeaseName, limit: u32, place: Place) -> u32 {
-        let due = place.due();
-        let queue = &mut self.engage(name, limit).queue;
+    pub fn enqueue(&mut self, name: &LeaseName, limit: u32, waiter: QueueEntry) -> u32 {
+        let deadline = waiter.deadline();
+        let queue = &mut self.get_or_create(name, limit).queue;
         let ahead = queue.len() as u32;
-        let ticket = queue.push(place);
-        self.machine.timers.add(due, name, Timer::WaitEnds(ticket));
+        let ticket = queue.push(waiter);
+        self.machine.timers.add(deadline, name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting += 1;
         ahead
     }
 
     /// Changes what a waiter asked for or how long it waits; its place stays.
-    pub fn adjust(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut Place)) {
+    pub fn update_waiter(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut QueueEntry)) {
         let record = existing(&mut self.machine.records, name);
-        let before = record.queue.get(ticket).expect("the caller has seen this waiter").due();
-        let after = record.queue.update(ticket, change).expect("it has just been there").due();
+        let before = record.queue.get(ticket).expect("the caller has seen this waiter").deadline();
+        let after = record.queue.update(ticket, change).expect("it has just been there").deadline();
         self.machine.timers.remove(before, name, Timer::WaitEnds(ticket));
         self.machine.timers.add(after, name, Timer::WaitEnds(ticket));
     }
 
     /// Takes a waiter out of its queue, to be granted or to be dropped.
-    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> Place {
-        let place = self.record_mut(name).queue.remove(ticket).expect("the caller has seen this waiter");
-        self.machine.timers.remove(place.due(), name, Timer::WaitEnds(ticket));
+    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> QueueEntry {
+        let waiter = self.record_mut(name).queue.remove(ticket).expect("the caller has seen this waiter");
+        self.machine.timers.remove(waiter.deadline(), name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting -= 1;
-        place
+        waiter
     }
 
     pub fn drop_waiter(&mut self, name: &LeaseName, ticket: u64, cause: DropCause) {
-        let holder = self.take_waiter(name, ticket).ask.holder;
+        let holder = self.take_waiter(name, ticket).request.holder;
         self.effects.dropped.push(DroppedWaiter { waiter: WaiterId { name: name.clone(), holder }, cause });
     }
 
     fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
-        let place = self.record(name).and_then(|record| record.queue.get(ticket));
-        let until = place.expect("the timers lists only waiters").until;
+        let waiter = self.record(name).and_then(|record| record.queue.get(ticket));
+        let until = waiter.expect("a timer of a wait refers to a waiter").until;
         let cause = if until < self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
         self.drop_waiter(name, ticket, cause);
     }
@@ -273,7 +273,7 @@ impl<'m> Entry<'m> {
     /// next entry, and a record that nothing needs is removed.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
         self.forget_excess(name);
-        self.grant_turn(name);
+        self.grant_free_slots(name);
         let Some(record) = self.record(name) else { return };
         let turn = self.machine.turn(record);
         self.machine.timers.set_turn(self.now, name, turn);
@@ -294,7 +294,7 @@ impl<'m> Entry<'m> {
     }
 
     /// Notes a change in the name's history and for the watch.
-    fn tell(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
+    fn record_transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
         let event = Event {
             index: self.position.index,
             part: self.next_part(),

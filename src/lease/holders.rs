@@ -30,7 +30,7 @@ pub(super) struct Grant {
 impl Grant {
     /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT), held or ended.
     pub fn bytes(&self) -> u64 {
-        kept::bytes(&self.holder, &self.metadata)
+        kept::retained_bytes(&self.holder, &self.metadata)
     }
 
     /// Moves the deadline to `now + ttl` unless that is earlier. Requests can arrive late or twice, so a request must
@@ -67,7 +67,7 @@ impl Holders {
         match self {
             Holders::Empty => 0,
             Holders::One(_) => 1,
-            Holders::Many(crowd) => crowd.by_token.len(),
+            Holders::Many(set) => set.by_token.len(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Holders {
         match self {
             Holders::Empty => 0,
             Holders::One(grant) => grant.bytes(),
-            Holders::Many(crowd) => crowd.bytes,
+            Holders::Many(set) => set.bytes,
         }
     }
 
@@ -88,7 +88,7 @@ impl Holders {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.token.as_u64() == token),
-            Holders::Many(crowd) => crowd.by_token.get(&token).map(Arc::as_ref),
+            Holders::Many(set) => set.by_token.get(&token).map(Arc::as_ref),
         }
     }
 
@@ -96,7 +96,7 @@ impl Holders {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.holder == *holder),
-            Holders::Many(crowd) => self.with_token(*crowd.by_holder.get(holder)?),
+            Holders::Many(set) => self.with_token(*set.by_holder.get(holder)?),
         }
     }
 
@@ -105,7 +105,7 @@ impl Holders {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant),
-            Holders::Many(crowd) => self.with_token(crowd.by_deadline.get_min()?.1),
+            Holders::Many(set) => self.with_token(set.by_deadline.get_min()?.1),
         }
     }
 
@@ -114,7 +114,7 @@ impl Holders {
         let (one, many) = match self {
             Holders::Empty => (None, None),
             Holders::One(grant) => (Some(grant).filter(|grant| grant.token.as_u64() >= from), None),
-            Holders::Many(crowd) => (None, Some(crowd.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
+            Holders::Many(set) => (None, Some(set.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -126,14 +126,14 @@ impl Holders {
     pub fn insert(&mut self, grant: Grant) {
         match self {
             Holders::Empty => *self = Holders::One(grant),
-            Holders::Many(crowd) => crowd.insert(grant),
+            Holders::Many(set) => set.insert(grant),
             Holders::One(_) => {
-                let mut crowd = HolderSet::default();
+                let mut set = HolderSet::default();
                 if let Holders::One(first) = std::mem::take(self) {
-                    crowd.insert(first);
+                    set.insert(first);
                 }
-                crowd.insert(grant);
-                *self = Holders::Many(Box::new(crowd));
+                set.insert(grant);
+                *self = Holders::Many(Box::new(set));
             }
         }
     }
@@ -143,10 +143,10 @@ impl Holders {
         match self {
             Holders::Empty => {}
             Holders::One(grant) => change(grant),
-            Holders::Many(crowd) => {
-                if let Some(mut grant) = crowd.remove(token) {
+            Holders::Many(set) => {
+                if let Some(mut grant) = set.remove(token) {
                     change(&mut grant);
-                    crowd.insert(grant);
+                    set.insert(grant);
                 }
             }
         }
@@ -155,9 +155,9 @@ impl Holders {
     pub fn remove(&mut self, token: u64) -> Option<Grant> {
         self.with_token(token)?;
         match self {
-            Holders::Many(crowd) if crowd.by_token.len() > 1 => crowd.remove(token),
-            Holders::Many(crowd) => {
-                let last = crowd.remove(token);
+            Holders::Many(set) if set.by_token.len() > 1 => set.remove(token),
+            Holders::Many(set) => {
+                let last = set.remove(token);
                 *self = Holders::Empty;
                 last
             }

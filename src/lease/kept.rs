@@ -17,6 +17,6 @@ pub const MAX_ENDED_BYTES_KEPT: u64 = 512 << 20;
 const FIXED_BYTES: u64 = 512;
 
 /// Timer a grant, a waiter or an ended grant counts.
-pub(super) fn bytes(holder: &HolderId, metadata: &Metadata) -> u64 {
+pub(super) fn retained_bytes(holder: &HolderId, metadata: &Metadata) -> u64 {
     FIXED_BYTES + (holder.as_str().len() + metadata.bytes()) as u64
 }

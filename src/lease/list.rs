@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_looks_at_10_000_names_and_leases() {
+    fn one_list_call_scans_10_000_names_and_leases() {
         let machine = machine_of(LIST_SCAN / 2 + 3, &Metadata::default());
         let none = ListFilter { states: vec![ListState::Expired], ..ListFilter::default() };
         let (leases, cursor) = machine.list(&none, None, 100);

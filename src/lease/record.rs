@@ -3,7 +3,7 @@
 use super::ended::{Ended, EndedGrants};
 use super::history::History;
 use super::holders::{Grant, Holders};
-use super::queue::Queue;
+use super::queue::WaitQueue;
 use super::{Lease, LeaseState, Lost, LostCause};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
@@ -17,7 +17,7 @@ pub(super) struct Record {
     /// The last millisecond of the lock delay.
     pub delay_until: Option<ClusterMs>,
     pub holders: Holders,
-    pub queue: Queue,
+    pub queue: WaitQueue,
     pub ended: EndedGrants,
     pub history: History,
     /// Whether this record is counted against `Limits::max_leases`. Derived.
@@ -31,7 +31,7 @@ impl Record {
             last_grant: 0,
             delay_until: None,
             holders: Holders::Empty,
-            queue: Queue::default(),
+            queue: WaitQueue::default(),
             ended: EndedGrants::default(),
             history: History::Empty,
             counted_live: false,
@@ -53,13 +53,13 @@ impl Record {
         self.holders.bytes() + self.queue.bytes()
     }
 
-    pub fn has_free_place(&self) -> bool {
+    pub fn has_free_slot(&self) -> bool {
         self.holders.len() < self.limit as usize
     }
 
     /// A waiter could be granted, but for the rule of one grant an entry.
     pub fn has_turn(&self) -> bool {
-        self.has_free_place() && self.delay_until.is_none() && !self.queue.is_empty()
+        self.has_free_slot() && self.delay_until.is_none() && !self.queue.is_empty()
     }
 
     /// The grant that this holder has with this token.

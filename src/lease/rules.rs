@@ -15,7 +15,7 @@
 //!   entry's own time, even if the place had been due before the wait was.
 
 use super::entry::Entry;
-use super::queue::{Ask, Place};
+use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
@@ -56,24 +56,24 @@ impl Entry<'_> {
         // The edge refuses 0; a log that has it all the same must not stop every replica.
         let limit = acquire.limit.max(1);
         let record = self.record(name);
-        if let Some(engaged) = record.filter(|record| record.is_in_use() && record.limit != limit) {
-            return Outcome::Refused(Refusal::LimitDiffers { limit: engaged.limit });
+        if let Some(in_use) = record.filter(|record| record.is_in_use() && record.limit != limit) {
+            return Outcome::Refused(Refusal::LimitDiffers { limit: in_use.limit });
         }
         if record.is_some_and(|record| record.holders.of(holder).is_some()) {
-            let lease = self.prolong(name, holder, None, |grant, now| grant.extend(*ttl, now));
+            let lease = self.renew_grant(name, holder, None, |grant, now| grant.extend(*ttl, now));
             return Outcome::Held { lease: lease.expect("it holds the lease"), fresh: false };
         }
         let max_leases = self.machine.limits.max_leases;
         if !record.is_some_and(Record::is_live) && self.machine.live >= max_leases {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
-        let outcome = match (record.and_then(|record| self.obstacle(record)), acquire.wait_ms) {
-            (None, _) if !has_room(record, 0, kept::bytes(holder, &acquire.metadata)) => LEASE_FULL,
+        let outcome = match (record.and_then(|record| self.grant_refusal(record)), acquire.wait_ms) {
+            (None, _) if !has_room(record, 0, kept::retained_bytes(holder, &acquire.metadata)) => LEASE_FULL,
             (None, _) => {
-                let lease = self.grant(name, limit, ask_of(acquire), GrantCause::Asked);
+                let lease = self.grant(name, limit, wait_request(acquire), GrantCause::Asked);
                 Outcome::Held { lease, fresh: true }
             }
-            (Some(_), Some(wait_ms)) => self.wait(acquire, limit, wait_ms),
+            (Some(_), Some(wait_ms)) => self.enqueue_claim(acquire, limit, wait_ms),
             // Somebody who waits and asks without a wait is refused like anybody, and keeps its place.
             (Some(refusal), None) => Outcome::Refused(refusal),
         };
@@ -85,8 +85,8 @@ impl Entry<'_> {
     }
 
     /// Timer keeps this name from being granted to a newcomer.
-    fn obstacle(&self, record: &Record) -> Option<Refusal> {
-        if !record.has_free_place() {
+    fn grant_refusal(&self, record: &Record) -> Option<Refusal> {
+        if !record.has_free_slot() {
             return record.held_refusal(self.now);
         }
         if let Some(until) = record.delay_until {
@@ -100,25 +100,25 @@ impl Entry<'_> {
     }
 
     /// Joins the queue; who is in it already keeps the place and waits with what it asked for last.
-    fn wait(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
+    fn enqueue_claim(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
         let name = &acquire.name;
         let record = self.record(name);
         let queue = record.map(|record| &record.queue);
         let (length, ticket) = queue.map_or((0, None), |queue| (queue.len(), queue.ticket_of(&acquire.holder)));
         let until = self.now.saturating_add(wait_ms);
         let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
-        let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |place| place.ask.bytes());
-        let has_room = has_room(record, before, kept::bytes(&acquire.holder, &acquire.metadata));
+        let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |waiter| waiter.request.bytes());
+        let has_room = has_room(record, before, kept::retained_bytes(&acquire.holder, &acquire.metadata));
         if let Some(ticket) = ticket {
             if !has_room {
                 return LEASE_FULL;
             }
             let place = queue.map_or(0, |queue| queue.ahead_of(ticket));
-            self.adjust(name, ticket, |waiting| {
-                waiting.ask = ask_of(acquire);
-                waiting.until = until;
-                waiting.patience_until = patience_until;
-                waiting.confirmed_term = confirmed_term;
+            self.update_waiter(name, ticket, |waiter| {
+                waiter.request = wait_request(acquire);
+                waiter.until = until;
+                waiter.patience_until = patience_until;
+                waiter.confirmed_term = confirmed_term;
             });
             return Outcome::Queued { place };
         }
@@ -130,8 +130,9 @@ impl Entry<'_> {
             return LEASE_FULL;
         }
         let (since, since_wall_ms) = (self.now, self.wall_ms);
-        let place = Place { ask: ask_of(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
-        Outcome::Queued { place: self.join(name, limit, place) }
+        let waiter =
+            QueueEntry { request: wait_request(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
+        Outcome::Queued { place: self.enqueue(name, limit, waiter) }
     }
 
     fn patience_until(&self) -> ClusterMs {
@@ -141,7 +142,7 @@ impl Entry<'_> {
     fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
         let Renewal { name, token, ttl } = renewal;
         let renewed =
-            self.prolong(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
+            self.renew_grant(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
         renewed.ok_or_else(|| self.machine.lost(name, holder, *token))
     }
 
@@ -165,7 +166,7 @@ impl Entry<'_> {
         if grant.metadata_version != version {
             return Outcome::Refused(Refusal::MetadataChanged { version: grant.metadata_version });
         }
-        if !has_room(Some(record), grant.bytes(), kept::bytes(holder, metadata)) {
+        if !has_room(Some(record), grant.bytes(), kept::retained_bytes(holder, metadata)) {
             return LEASE_FULL;
         }
         let lease = self.replace_metadata(name, token, metadata.clone());
@@ -207,18 +208,18 @@ impl Entry<'_> {
         }
         let record = self.record(name).expect("it has a holder");
         let waiter = match to {
-            Some(heir) => record.queue.ticket_of(heir),
+            Some(named) => record.queue.ticket_of(named),
             // A waiter that is not confirmed may be dead.
-            None => record.queue.iter().find(|(_, place)| self.machine.is_confirmed(place)).map(|(ticket, _)| ticket),
+            None => record.queue.iter().find(|(_, waiter)| self.machine.is_confirmed(waiter)).map(|(ticket, _)| ticket),
         };
         let Some(ticket) = waiter else { return Outcome::Refused(Refusal::NoSuchWaiter) };
         if self.is_granted_here(record) {
             return Outcome::Refused(Refusal::GrantedInThisEntry);
         }
         let limit = record.limit;
-        let heir = self.take_waiter(name, ticket).ask;
-        self.end(name, token.as_u64(), Change::HandedOver { to: heir.holder.clone() });
-        let mut lease = self.grant(name, limit, heir, GrantCause::HandOver);
+        let recipient = self.take_waiter(name, ticket).request;
+        self.end(name, token.as_u64(), Change::HandedOver { to: recipient.holder.clone() });
+        let mut lease = self.grant(name, limit, recipient, GrantCause::HandOver);
         self.promote_waiter(name);
         lease.waiters = self.record(name).map_or(0, |record| record.queue.len() as u32);
         Outcome::HandedOver(lease)
@@ -227,9 +228,9 @@ impl Entry<'_> {
     fn keep_waiting(&mut self, waiter: &WaiterId) -> bool {
         let Some(ticket) = self.ticket_of(waiter) else { return false };
         let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
-        self.adjust(&waiter.name, ticket, |place| {
-            place.patience_until = patience_until;
-            place.confirmed_term = confirmed_term;
+        self.update_waiter(&waiter.name, ticket, |waiter| {
+            waiter.patience_until = patience_until;
+            waiter.confirmed_term = confirmed_term;
         });
         if self.machine.timers.is_unconfirmed(&waiter.name) {
             self.promote_waiter(&waiter.name);
@@ -257,12 +258,12 @@ impl Entry<'_> {
 
 /// Whether a name may keep a holder or waiter that counts `after` bytes, in place of one that counts `before`.
 fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
-    let engaged = record.map_or(0, Record::in_use_bytes);
-    after <= before || engaged - before + after <= MAX_NAME_BYTES_KEPT
+    let in_use = record.map_or(0, Record::in_use_bytes);
+    after <= before || in_use - before + after <= MAX_NAME_BYTES_KEPT
 }
 
-fn ask_of(acquire: &Acquire) -> Ask {
-    Ask {
+fn wait_request(acquire: &Acquire) -> WaitRequest {
+    WaitRequest {
         holder: acquire.holder.clone(),
         ttl: acquire.ttl,
         lock_delay_ms: acquire.lock_delay_ms,

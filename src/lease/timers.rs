@@ -7,11 +7,11 @@ use crate::types::{ClusterMs, LeaseName};
 
 /// Something that happens at a cluster time. Its order is the order in which things due together happen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Due {
+pub(super) struct ScheduledTimer {
     /// The first stamp at which it happens: see [`Timer::first_stamp`].
     at: ClusterMs,
     pub name: LeaseName,
-    pub what: Timer,
+    pub timer: Timer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,27 +41,27 @@ impl Timer {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimerQueue {
-    timers: OrdSet<Due>,
+    timers: OrdSet<ScheduledTimer>,
     /// Names with a free place whose first waiter is not confirmed. All have the same deadline: the machine knows it.
     unconfirmed: OrdSet<LeaseName>,
 }
 
 impl TimerQueue {
     pub fn first(&self) -> Option<ClusterMs> {
-        self.timers.get_min().map(|due| due.at)
+        self.timers.get_min().map(|timer| timer.at)
     }
 
-    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
-        self.timers.insert(Due { at: what.first_stamp(at), name: name.clone(), what });
+    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
+        self.timers.insert(ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
     }
 
-    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
-        self.timers.remove(&Due { at: what.first_stamp(at), name: name.clone(), what });
+    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
+        self.timers.remove(&ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
     }
 
     /// Takes the first thing that is due at `now`.
-    pub fn pop(&mut self, now: ClusterMs) -> Option<Due> {
-        let first = self.timers.get_min().filter(|due| due.at <= now)?.clone();
+    pub fn pop(&mut self, now: ClusterMs) -> Option<ScheduledTimer> {
+        let first = self.timers.get_min().filter(|timer| timer.at <= now)?.clone();
         self.timers.remove(&first);
         Some(first)
     }

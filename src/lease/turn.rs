@@ -8,7 +8,7 @@
 
 use super::entry::Entry;
 use super::machine::Machine;
-use super::queue::Place;
+use super::queue::QueueEntry;
 use super::record::Record;
 use super::{DropCause, GrantCause};
 use crate::types::{ClusterMs, LeaseName};
@@ -37,8 +37,8 @@ impl Machine {
         self.window_end() < self.now
     }
 
-    pub(super) fn is_confirmed(&self, place: &Place) -> bool {
-        self.applied.is_some_and(|applied| applied.term == place.confirmed_term)
+    pub(super) fn is_confirmed(&self, waiter: &QueueEntry) -> bool {
+        self.applied.is_some_and(|applied| applied.term == waiter.confirmed_term)
     }
 
     /// When a free place of this name goes to its first waiter; `None` if no place is free or no waiter is there.
@@ -56,15 +56,15 @@ impl Machine {
 
 impl Entry<'_> {
     /// Gives a free place to the first waiter that is confirmed. Once the window is over, those before it are dropped.
-    pub(super) fn grant_turn(&mut self, name: &LeaseName) {
+    pub(super) fn grant_free_slots(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
             && record.has_turn()
             && !self.is_granted_here(record)
         {
             let (limit, (ticket, first)) = (record.limit, record.queue.first().expect("a turn is a waiter's"));
             if self.machine.is_confirmed(first) {
-                let ask = self.take_waiter(name, ticket).ask;
-                self.grant(name, limit, ask, GrantCause::Queue);
+                let request = self.take_waiter(name, ticket).request;
+                self.grant(name, limit, request, GrantCause::Queue);
             } else if self.machine.window_is_over() {
                 self.drop_waiter(name, ticket, DropCause::Abandoned);
             } else {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::Place;
+use super::queue::QueueEntry;
 use super::record::Record;
 use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
@@ -124,7 +124,7 @@ impl Machine {
     pub fn held_by_other(&self, acquire: &Acquire, now: ClusterMs) -> Option<Refusal> {
         let record = self.records.get(&acquire.name)?;
         let is_same_kind = acquire.wait_ms.is_none() && record.limit == acquire.limit;
-        let is_full = !record.has_free_place() && record.holders.of(&acquire.holder).is_none();
+        let is_full = !record.has_free_slot() && record.holders.of(&acquire.holder).is_none();
         let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at >= now);
         if is_same_kind && is_full && lasts { record.held_refusal(now) } else { None }
     }
@@ -135,12 +135,12 @@ fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
 }
 
 fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {
-    record.queue.iter().map(|(_, place)| waiter(place))
+    record.queue.iter().map(|(_, entry)| waiter(entry))
 }
 
-fn waiter(place: &Place) -> Waiter {
-    let Place { since, since_wall_ms, until, .. } = *place;
-    Waiter { holder: place.ask.holder.clone(), since, since_wall_ms, until }
+fn waiter(entry: &QueueEntry) -> Waiter {
+    let QueueEntry { since, since_wall_ms, until, .. } = *entry;
+    Waiter { holder: entry.request.holder.clone(), since, since_wall_ms, until }
 }
 
 fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
@@ -151,8 +151,8 @@ fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
         return Standing::Holds { lease: record.lease(name, grant), cause };
     }
     if let Some(ticket) = record.queue.ticket_of(holder) {
-        let place = record.queue.get(ticket).expect("a ticket is of a place");
-        return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(place) };
+        let entry = record.queue.get(ticket).expect("a ticket is of a place");
+        return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(entry) };
     }
     let last_end = events.find(|event| event.change.ended_as().is_some());
     last_end.map_or(Standing::Unknown, |event| Standing::Ended(event.transition(name)))

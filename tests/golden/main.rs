@@ -12,7 +12,7 @@ use std::path::Path;
 use script::Transcript;
 
 #[test]
-fn every_transcript_reads_as_recorded() {
+fn transcripts_match_their_recorded_output() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let entries = std::fs::read_dir(&folder).expect("the folder of this file");
     let mut scripts: Vec<_> = entries.map(|entry| entry.expect("a readable folder").path()).collect();

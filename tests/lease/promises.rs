@@ -10,12 +10,12 @@ use tenure::types::{ClusterMs, HolderId, LeaseName, Ttl};
 
 /// Which promise was broken, and how.
 #[derive(Debug)]
-pub struct Broken {
+pub struct BrokenPromise {
     pub promise: &'static str,
     how: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.promise, self.how)
     }
@@ -24,7 +24,7 @@ impl fmt::Display for Broken {
 macro_rules! promise {
     ($promise:literal, $holds:expr, $($how:tt)+) => {
         if !$holds {
-            return Err(Broken { promise: $promise, how: format!($($how)+) });
+            return Err(BrokenPromise { promise: $promise, how: format!($($how)+) });
         }
     };
 }
@@ -33,21 +33,21 @@ macro_rules! promise {
 #[derive(Default)]
 pub struct Promises {
     now: ClusterMs,
-    names: BTreeMap<LeaseName, Seen>,
+    names: BTreeMap<LeaseName, ObservedName>,
 }
 
 /// What the world knows of one name.
 #[derive(Default)]
-struct Seen {
+struct ObservedName {
     limit: usize,
-    held: BTreeMap<FencingToken, Held>,
+    held: BTreeMap<FencingToken, HeldGrant>,
     /// In the order in which they came.
     waiting: Vec<(HolderId, Acquire)>,
     highest: Option<FencingToken>,
     not_before: ClusterMs,
 }
 
-struct Held {
+struct HeldGrant {
     holder: HolderId,
     ttl: Ttl,
     /// The time that was acknowledged, and not taken back by the holder's own choice.
@@ -62,7 +62,7 @@ impl Promises {
         batch: &Batch,
         outcomes: &[Outcome],
         effects: &Effects,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         self.now = self.now.max(batch.stamp.now);
         promise!("each_is_answered", outcomes.len() == batch.commands.len(), "{} outcomes", outcomes.len());
         self.check_numbers(position, effects)?;
@@ -102,7 +102,7 @@ impl Promises {
     }
 
     /// (index, part) without a gap: the watch can resume anywhere.
-    fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), Broken> {
+    fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), BrokenPromise> {
         for (part, transition) in effects.transitions.iter().enumerate() {
             let is_numbered = transition.index == position.index && transition.part as usize == part;
             promise!("each_transition_once", is_numbered, "{transition:?} is number {part} of {position:?}");
@@ -111,7 +111,7 @@ impl Promises {
         Ok(())
     }
 
-    fn forget_late_waiters(&mut self, effects: &Effects) -> Result<(), Broken> {
+    fn forget_late_waiters(&mut self, effects: &Effects) -> Result<(), BrokenPromise> {
         for dropped in effects.dropped.iter().filter(|dropped| dropped.cause != DropCause::Left) {
             let waiting = &mut self.names.entry(dropped.waiter.name.clone()).or_default().waiting;
             let place = waiting.iter().position(|(holder, _)| *holder == dropped.waiter.holder);
@@ -128,7 +128,7 @@ impl Promises {
             || waiting.first().is_some_and(|(first, _)| *first == transition.holder)
     }
 
-    fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), Broken> {
+    fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), BrokenPromise> {
         let now = self.now;
         let seen = self.names.entry(transition.name.clone()).or_default();
         let Transition { holder, token, change, .. } = transition;
@@ -169,7 +169,7 @@ impl Promises {
     }
 
     /// Only who holds it can give a lease back or hand it over, and only with its token.
-    fn check_giver(&self, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+    fn check_giver(&self, command: &Command, outcome: &Outcome) -> Result<(), BrokenPromise> {
         let (Command::Release { name, holder, token } | Command::HandOver { name, holder, token, .. }) = command else {
             return Ok(());
         };
@@ -186,7 +186,12 @@ impl Promises {
         Ok(())
     }
 
-    fn check_answer(&mut self, position: FencingToken, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+    fn check_answer(
+        &mut self,
+        position: FencingToken,
+        command: &Command,
+        outcome: &Outcome,
+    ) -> Result<(), BrokenPromise> {
         match (command, outcome) {
             (Command::Acquire(acquire), _) => self.check_acquire(position, acquire, outcome),
             (Command::Renew { holder, leases }, Outcome::Renewed(answers)) => {
@@ -204,7 +209,12 @@ impl Promises {
         }
     }
 
-    fn check_acquire(&mut self, position: FencingToken, acquire: &Acquire, outcome: &Outcome) -> Result<(), Broken> {
+    fn check_acquire(
+        &mut self,
+        position: FencingToken,
+        acquire: &Acquire,
+        outcome: &Outcome,
+    ) -> Result<(), BrokenPromise> {
         let now = self.now;
         let seen = self.names.entry(acquire.name.clone()).or_default();
         let own = seen.held.iter_mut().find(|(_, held)| held.holder == acquire.holder);
@@ -252,7 +262,7 @@ impl Promises {
         token: FencingToken,
         ttl: Option<Ttl>,
         is_renewed: bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         let now = self.now;
         let mut own = self.names.entry(name).or_default().held.iter_mut();
         let own = own.find(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64());
@@ -264,7 +274,7 @@ impl Promises {
     }
 
     /// Nothing outlives its time by more than the entry that let the time pass; and no name has too many holders.
-    fn check_expired(&self) -> Result<(), Broken> {
+    fn check_expired(&self) -> Result<(), BrokenPromise> {
         for (name, seen) in &self.names {
             let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until < self.now));
             promise!("expiry_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
@@ -276,12 +286,12 @@ impl Promises {
     }
 }
 
-impl Seen {
+impl ObservedName {
     fn hold(&mut self, token: FencingToken, asked: &Acquire, now: ClusterMs) {
         if self.held.is_empty() {
             self.limit = asked.limit as usize;
         }
-        let held = Held {
+        let held = HeldGrant {
             holder: asked.holder.clone(),
             ttl: asked.ttl,
             until: asked.ttl.deadline(now),
@@ -291,7 +301,7 @@ impl Seen {
     }
 }
 
-impl Held {
+impl HeldGrant {
     /// Acknowledged time is never taken back by a request that only asks for time.
     fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
         let asked = ttl.deadline(now);

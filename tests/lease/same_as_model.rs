@@ -5,18 +5,18 @@ use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal
 use tenure::token::FencingToken;
 
 use crate::model::Model;
-use crate::requests::{Proposer, holders, limits, machine_with, names, steps};
+use crate::requests::{Proposer, holders, limits, machine_with, names, plans};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn outcomes_effects_and_reads_equal_the_models(limits in limits(), steps in steps()) {
+    fn outcomes_effects_and_reads_equal_the_models(limits in limits(), plan in plans()) {
         let mut machine = machine_with(limits);
         let mut model = Model::new(limits);
         let mut proposer = Proposer::new();
-        for step in &steps {
-            let (position, batch) = proposer.entry(step, &model);
+        for planned in &plan {
+            let (position, batch) = proposer.entry(planned, &model);
             let (outcomes, effects) = machine.apply(position, &batch);
             let (expected_outcomes, expected_effects) = model.apply(position, &batch);
             prop_assert_eq!(&outcomes, &expected_outcomes, "at {:?} {:?}", position, batch);
@@ -29,11 +29,11 @@ proptest! {
 proptest! {
     /// What a leader refuses from memory, the log would refuse just so.
     #[test]
-    fn a_refusal_from_memory_is_the_logs(limits in limits(), steps in steps()) {
+    fn refusal_from_memory_equals_the_logs(limits in limits(), plan in plans()) {
         let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
-        for step in &steps {
-            let (position, batch) = proposer.entry(step, &model);
+        for planned in &plan {
+            let (position, batch) = proposer.entry(planned, &model);
             for command in &batch.commands {
                 compare_refusals(&machine, position, batch.stamp, command)?;
             }

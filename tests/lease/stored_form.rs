@@ -51,7 +51,7 @@ fn bytes_of(text: &str) -> Vec<u8> {
 
 /// Snapshots are on disks: these bytes stay readable, and a change of them is a new version.
 #[test]
-fn the_stored_form_is_frozen() {
+fn stored_form_is_frozen() {
     let frozen = bytes_of(include_str!("stored_form.hex"));
     let bytes = bytes(&machine_with_everything());
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

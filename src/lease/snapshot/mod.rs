@@ -19,7 +19,7 @@ use super::timers::Timer;
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 pub use parts::PART_BYTES;
-use parts::Whole;
+use parts::RecordBuilder;
 use stored::HEADER_VERSION;
 pub use stored::{SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 
@@ -37,7 +37,7 @@ impl Machine {
 
     /// Every name, in order. Take a clone of the machine first, and applies go on beside the encoding.
     pub fn records(&self) -> impl Iterator<Item = StoredRecord> {
-        self.records.iter().flat_map(|(name, record)| parts::cut(name, record))
+        self.records.iter().flat_map(|(name, record)| parts::split(name, record))
     }
 
     /// The machine that a snapshot was taken of.
@@ -59,7 +59,7 @@ pub struct Rebuild {
     found: u64,
     last: Option<LeaseName>,
     /// The name whose parts are arriving.
-    open: Option<Whole>,
+    pending: Option<RecordBuilder>,
     keeps: bool,
 }
 
@@ -73,7 +73,7 @@ impl Rebuild {
         machine.applied = header.applied;
         machine.limits = header.limits;
         machine.term_began = header.term_began;
-        Ok(Rebuild { machine, expected: header.names, found: 0, last: None, open: None, keeps: true })
+        Ok(Rebuild { machine, expected: header.names, found: 0, last: None, pending: None, keeps: true })
     }
 
     /// Checks the records that follow in the same way, and keeps none of them: the machine has no names in the end.
@@ -85,9 +85,9 @@ impl Rebuild {
         match record {
             StoredRecord::V1(record) => self.begin(record.into()),
             StoredRecord::V2(record) => self.begin(record.into()),
-            StoredRecord::More(more) => match &mut self.open {
-                Some(open) if open.name == more.name => {
-                    open.extend(more.part);
+            StoredRecord::More(more) => match &mut self.pending {
+                Some(pending) if pending.name == more.name => {
+                    pending.extend(more.part);
                     Ok(())
                 }
                 _ => Err(BadSnapshot::Order(more.name)),
@@ -95,22 +95,22 @@ impl Rebuild {
         }
     }
 
-    fn begin(&mut self, whole: Whole) -> Result<(), BadSnapshot> {
+    fn begin(&mut self, record: RecordBuilder) -> Result<(), BadSnapshot> {
         self.complete()?;
-        if self.last.as_ref().is_some_and(|last| *last >= whole.name) {
-            return Err(BadSnapshot::Order(whole.name));
+        if self.last.as_ref().is_some_and(|last| *last >= record.name) {
+            return Err(BadSnapshot::Order(record.name));
         }
-        self.last = Some(whole.name.clone());
+        self.last = Some(record.name.clone());
         self.found += 1;
-        self.open = Some(whole);
+        self.pending = Some(record);
         Ok(())
     }
 
     /// The parts of the last name are all there.
     fn complete(&mut self) -> Result<(), BadSnapshot> {
-        let Some(whole) = self.open.take() else { return Ok(()) };
-        let name = whole.name.clone();
-        let record = whole.into_record()?;
+        let Some(builder) = self.pending.take() else { return Ok(()) };
+        let name = builder.name.clone();
+        let record = builder.build()?;
         let applied = self.machine.applied.map_or(0, FencingToken::as_u64);
         let last_held = record.holders.iter().map(|grant| grant.token.as_u64()).max().unwrap_or_default();
         if record.last_grant > applied || last_held > record.last_grant {
@@ -141,8 +141,8 @@ impl Machine {
                 self.timers.add(at, name, Timer::Expiry(grant.token.as_u64()));
             }
         }
-        for (ticket, place) in record.queue.iter() {
-            self.timers.add(place.due(), name, Timer::WaitEnds(ticket));
+        for (ticket, waiter) in record.queue.iter() {
+            self.timers.add(waiter.deadline(), name, Timer::WaitEnds(ticket));
         }
         if let Some(at) = record.delay_until {
             self.timers.add(at, name, Timer::DelayEnds);
@@ -150,8 +150,8 @@ impl Machine {
         // Put off by the last entry, since every entry sees to the ones before; or not confirmed yet.
         self.timers.set_turn(self.now, name, self.turn(record));
         for ended in record.ended.iter() {
-            let tombstones = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
-            self.tombstones.insert(ended.ended_at(), tombstones);
+            let tombstone = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
+            self.tombstones.insert(ended.ended_at(), tombstone);
         }
         self.counts.held += record.holders.len() as u64;
         self.counts.waiting += record.queue.len() as u64;

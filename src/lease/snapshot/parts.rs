@@ -1,7 +1,9 @@
 //! One name in parts: no record is larger than [`PART_BYTES`] and the little that names it, however much the name keeps.
 
 use super::BadSnapshot;
-use super::stored::{CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, PlaceV2, RecordV1, RecordV2, StoredRecord};
+use super::stored::{
+    CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, QueueEntryV2, RecordV1, RecordV2, StoredRecord,
+};
 use crate::lease::history::History;
 use crate::lease::record::Record;
 use crate::types::{ClusterMs, LeaseName, Metadata};
@@ -14,7 +16,7 @@ const NUMBERS_BYTES: usize = 128;
 const ENTRY_BYTES: usize = 6;
 
 /// The records of one name, in their order.
-pub(super) fn cut<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut items = items(record).peekable();
     let mut is_first = true;
     std::iter::from_fn(move || {
@@ -34,14 +36,14 @@ pub(super) fn cut<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<
 /// One thing that a name keeps.
 enum Item {
     Held(GrantV2),
-    Waiting(PlaceV2),
+    Waiting(QueueEntryV2),
     Ended(EndedV2),
     Event(EventV1),
 }
 
 fn items(record: &Record) -> impl Iterator<Item = Item> {
     let held = record.holders.iter().map(|grant| Item::Held(GrantV2::new(grant)));
-    let waiting = record.queue.iter().map(|(ticket, place)| Item::Waiting(PlaceV2::new(ticket, place)));
+    let waiting = record.queue.iter().map(|(ticket, waiter)| Item::Waiting(QueueEntryV2::new(ticket, waiter)));
     let ended = record.ended.iter().map(|ended| Item::Ended(EndedV2::new(ended)));
     let events = record.history.events(&record.holders).into_iter().map(|event| Item::Event(EventV1::new(&event)));
     held.chain(waiting).chain(ended).chain(events)
@@ -50,14 +52,14 @@ fn items(record: &Record) -> impl Iterator<Item = Item> {
 impl Item {
     /// At least as many as it takes.
     fn bytes(&self) -> usize {
-        let texts = match self {
+        let text_bytes = match self {
             Item::Held(GrantV2 { grant, .. }) | Item::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
                 grant.holder.as_str().len() + metadata_bytes(&grant.metadata)
             }
-            Item::Waiting(place) => place.holder.as_str().len() + metadata_bytes(&place.metadata),
+            Item::Waiting(waiter) => waiter.holder.as_str().len() + metadata_bytes(&waiter.metadata),
             Item::Event(event) => event.holder.as_str().len() + event.change.text().len(),
         };
-        NUMBERS_BYTES + texts
+        NUMBERS_BYTES + text_bytes
     }
 }
 
@@ -69,7 +71,7 @@ impl PartV2 {
     fn push(&mut self, item: Item) {
         match item {
             Item::Held(grant) => self.held.push(grant),
-            Item::Waiting(place) => self.waiting.push(place),
+            Item::Waiting(waiter) => self.waiting.push(waiter),
             Item::Ended(ended) => self.ended.push(ended),
             Item::Event(event) => self.history.push(event),
         }
@@ -100,7 +102,7 @@ impl RecordV2 {
 
 /// One name while its records are read.
 #[derive(Debug, PartialEq)]
-pub(super) struct Whole {
+pub(super) struct RecordBuilder {
     pub name: LeaseName,
     pub limit: u32,
     pub last_grant: u64,
@@ -109,25 +111,25 @@ pub(super) struct Whole {
     pub items: PartV2,
 }
 
-impl From<RecordV1> for Whole {
-    fn from(record: RecordV1) -> Whole {
+impl From<RecordV1> for RecordBuilder {
+    fn from(record: RecordV1) -> RecordBuilder {
         let RecordV1 { name, limit, last_grant, delay_until, held, waiting, ended, history } = record;
         let held = held.into_iter().map(GrantV2::from).collect();
-        let waiting = waiting.into_iter().map(PlaceV2::from).collect();
+        let waiting = waiting.into_iter().map(QueueEntryV2::from).collect();
         let ended = ended.into_iter().map(EndedV2::from).collect();
         let items = PartV2 { held, waiting, ended, history };
-        Whole { name, limit, last_grant, delay_until, counts: items.counts(), items }
+        RecordBuilder { name, limit, last_grant, delay_until, counts: items.counts(), items }
     }
 }
 
-impl From<RecordV2> for Whole {
-    fn from(record: RecordV2) -> Whole {
+impl From<RecordV2> for RecordBuilder {
+    fn from(record: RecordV2) -> RecordBuilder {
         let RecordV2 { name, limit, last_grant, delay_until, counts, part } = record;
-        Whole { name, limit, last_grant, delay_until, counts, items: part }
+        RecordBuilder { name, limit, last_grant, delay_until, counts, items: part }
     }
 }
 
-impl Whole {
+impl RecordBuilder {
     /// Takes the next part.
     pub fn extend(&mut self, part: PartV2) {
         self.items.held.extend(part.held);
@@ -137,7 +139,7 @@ impl Whole {
     }
 
     /// The record, if it comes out as it was stored: with no holder or place twice, none missing and none out of order.
-    pub fn into_record(self) -> Result<Record, BadSnapshot> {
+    pub fn build(self) -> Result<Record, BadSnapshot> {
         if self.items.counts() != self.counts {
             return Err(BadSnapshot::Incomplete(self.name));
         }
@@ -145,7 +147,7 @@ impl Whole {
         if record.holders.len() > record.limit as usize {
             return Err(BadSnapshot::TooManyHolders(self.name));
         }
-        if !self.is_of(&record) {
+        if !self.matches(&record) {
             return Err(BadSnapshot::Impossible(self.name));
         }
         Ok(record)
@@ -158,8 +160,8 @@ impl Whole {
         for held in self.items.held.iter().cloned() {
             record.holders.insert(held.into_grant());
         }
-        for place in self.items.waiting.iter().cloned() {
-            record.queue.put(place.ticket, place.into_place());
+        for waiter in self.items.waiting.iter().cloned() {
+            record.queue.insert(waiter.ticket, waiter.into_entry());
         }
         for ended in self.items.ended.iter().cloned() {
             record.ended.insert(ended.into_ended());
@@ -170,10 +172,15 @@ impl Whole {
         record
     }
 
-    fn is_of(&self, record: &Record) -> bool {
+    fn matches(&self, record: &Record) -> bool {
         let events = record.history.events(&record.holders);
         self.items.held.iter().cloned().eq(record.holders.iter().map(GrantV2::new))
-            && self.items.waiting.iter().cloned().eq(record.queue.iter().map(|(ticket, at)| PlaceV2::new(ticket, at)))
+            && self
+                .items
+                .waiting
+                .iter()
+                .cloned()
+                .eq(record.queue.iter().map(|(ticket, at)| QueueEntryV2::new(ticket, at)))
             && self.items.ended.iter().cloned().eq(record.ended.iter().map(EndedV2::new))
             && self.items.history.iter().cloned().eq(events.iter().map(EventV1::new))
     }
@@ -183,7 +190,7 @@ impl Whole {
 mod tests {
     use super::*;
     use crate::lease::holders::Grant;
-    use crate::lease::queue::{Ask, Place};
+    use crate::lease::queue::{QueueEntry, WaitRequest};
     use crate::lease::snapshot::stored::GrantV1;
     use crate::lease::{Change, LeaseState};
     use crate::storage::codec;
@@ -215,15 +222,15 @@ mod tests {
             metadata: metadata.clone(),
             metadata_version: u64::MAX,
         };
-        let waiting = Place {
-            ask: Ask { holder: holder.clone(), ttl, lock_delay_ms: u64::MAX, metadata },
+        let waiting = QueueEntry {
+            request: WaitRequest { holder: holder.clone(), ttl, lock_delay_ms: u64::MAX, metadata },
             since: u64::MAX,
             since_wall_ms: u64::MAX,
             until: u64::MAX,
             patience_until: u64::MAX,
             confirmed_term: u64::MAX,
         };
-        let (held, waiting) = (GrantV2::new(&grant), PlaceV2::new(u64::MAX, &waiting));
+        let (held, waiting) = (GrantV2::new(&grant), QueueEntryV2::new(u64::MAX, &waiting));
         let ended = EndedV2 {
             grant: GrantV2 { grant: GrantV1 { lock_delay_ms: 0, ..held.grant.clone() }, metadata_version: 0 },
             limit: u32::MAX,
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn item_counts_at_least_what_it_takes() {
+    fn item_size_is_an_upper_bound() {
         for (number, (item, takes)) in largest().into_iter().enumerate() {
             let most = takes + NUMBERS_BYTES + 32 * ENTRY_BYTES;
             assert!((takes..most).contains(&item.bytes()), "{number} takes {takes}, counts {}", item.bytes());

@@ -8,7 +8,7 @@ use super::BadSnapshot;
 use crate::lease::ended::Ended;
 use crate::lease::history::Event;
 use crate::lease::holders::Grant;
-use crate::lease::queue::{Ask, Place};
+use crate::lease::queue::{QueueEntry, WaitRequest};
 use crate::lease::{Change, LeaseState, Limits};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
@@ -79,13 +79,13 @@ pub(super) struct CountsV2 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PartV2 {
     pub held: Vec<GrantV2>,
-    pub waiting: Vec<PlaceV2>,
+    pub waiting: Vec<QueueEntryV2>,
     pub ended: Vec<EndedV2>,
     pub history: Vec<EventV1>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PlaceV2 {
+pub(super) struct QueueEntryV2 {
     pub ticket: u64,
     pub holder: HolderId,
     pub ttl: Ttl,
@@ -121,7 +121,7 @@ pub struct RecordV1 {
     pub(super) last_grant: u64,
     pub(super) delay_until: Option<ClusterMs>,
     pub(super) held: Vec<GrantV1>,
-    pub(super) waiting: Vec<PlaceV1>,
+    pub(super) waiting: Vec<QueueEntryV1>,
     pub(super) ended: Vec<EndedV1>,
     pub(super) history: Vec<EventV1>,
 }
@@ -142,7 +142,7 @@ pub(super) struct GrantV1 {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PlaceV1 {
+pub(super) struct QueueEntryV1 {
     pub ticket: u64,
     pub holder: HolderId,
     pub ttl: Ttl,
@@ -254,11 +254,11 @@ impl GrantV1 {
     }
 }
 
-impl PlaceV2 {
-    pub fn new(ticket: u64, place: &Place) -> PlaceV2 {
-        let Ask { holder, ttl, lock_delay_ms, metadata } = place.ask.clone();
-        let Place { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *place;
-        PlaceV2 {
+impl QueueEntryV2 {
+    pub fn new(ticket: u64, waiter: &QueueEntry) -> QueueEntryV2 {
+        let WaitRequest { holder, ttl, lock_delay_ms, metadata } = waiter.request.clone();
+        let QueueEntry { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *waiter;
+        QueueEntryV2 {
             ticket,
             holder,
             ttl,
@@ -272,19 +272,19 @@ impl PlaceV2 {
         }
     }
 
-    pub fn into_place(self) -> Place {
-        let PlaceV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
-        let PlaceV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
-        let ask = Ask { holder, ttl, lock_delay_ms, metadata };
-        Place { ask, since, since_wall_ms, until, patience_until, confirmed_term }
+    pub fn into_entry(self) -> QueueEntry {
+        let QueueEntryV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
+        let QueueEntryV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
+        let request = WaitRequest { holder, ttl, lock_delay_ms, metadata };
+        QueueEntry { request, since, since_wall_ms, until, patience_until, confirmed_term }
     }
 }
 
-impl From<PlaceV1> for PlaceV2 {
-    fn from(place: PlaceV1) -> PlaceV2 {
-        let PlaceV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
-            place;
-        PlaceV2 {
+impl From<QueueEntryV1> for QueueEntryV2 {
+    fn from(waiter: QueueEntryV1) -> QueueEntryV2 {
+        let QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
+            waiter;
+        QueueEntryV2 {
             ticket,
             holder,
             ttl,

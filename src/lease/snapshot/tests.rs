@@ -64,7 +64,7 @@ fn assert_comes_back(machine: &Machine) {
 }
 
 #[test]
-fn a_view_of_100_000_leases_shares_them_and_stands_still() {
+fn view_of_100_000_leases_is_shared_and_unchanged() {
     let mut machine = machine_of(100_000);
     let view = machine.clone();
     assert!(view.records.ptr_eq(&machine.records), "taking a view copies no record");
@@ -83,7 +83,8 @@ fn assert_bytes_are_sums(machine: &Machine) {
     let mut all_ended = 0;
     for (name, record) in &machine.records {
         let held: u64 = record.holders.iter().map(|grant| bytes(&grant.holder, &grant.metadata)).sum();
-        let waiting: u64 = record.queue.iter().map(|(_, place)| bytes(&place.ask.holder, &place.ask.metadata)).sum();
+        let waiting: u64 =
+            record.queue.iter().map(|(_, waiter)| bytes(&waiter.request.holder, &waiter.request.metadata)).sum();
         let ended: u64 = record.ended.iter().map(|ended| bytes(&ended.grant.holder, &ended.grant.metadata)).sum();
         assert_eq!((record.in_use_bytes(), record.ended.bytes()), (held + waiting, ended), "{name}");
         all_ended += ended;
@@ -92,7 +93,7 @@ fn assert_bytes_are_sums(machine: &Machine) {
 }
 
 #[test]
-fn counted_bytes_follow_each_change() {
+fn retained_bytes_follow_each_change() {
     let mut machine = Machine::new();
     let mut step = |command| {
         let outcome = apply(&mut machine, command);
@@ -124,7 +125,7 @@ fn counted_bytes_follow_each_change() {
 }
 
 #[test]
-fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
+fn lease_full_refuses_claims_and_forgets_ended_grants() {
     let mut machine = Machine::new();
     for number in 0..1_000 {
         apply(&mut machine, claim(number, MAX_METADATA_BYTES, None));
@@ -138,12 +139,12 @@ fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
         number += 1;
         assert!(number < 30_000, "never refused");
     }
-    let engaged = machine.records[&name()].in_use_bytes();
-    assert_eq!(engaged, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
+    let in_use = machine.records[&name()].in_use_bytes();
+    assert_eq!(in_use, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
     assert!(number - 10_000 > 10_000, "10,000 holders with the largest metadata fit");
-    assert!(engaged <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "ended grants make room");
+    assert!(in_use <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "ended grants make room");
     assert_eq!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, Some(1_000))), full, "a waiter");
-    let small = MAX_NAME_BYTES_KEPT - engaged - 512 - 13;
+    let small = MAX_NAME_BYTES_KEPT - in_use - 512 - 13;
     assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { .. }), "what is left");
     let token = machine.applied().expect("applied");
     let Command::Acquire(Acquire { metadata, .. }) = claim(1, small as usize + 1, None) else { unreachable!() };
@@ -154,7 +155,7 @@ fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
 }
 
 #[test]
-fn ended_grant_stays_until_its_name_keeps_64_mib() {
+fn ended_grant_stays_until_its_name_retains_64_mib() {
     let mut machine = Machine::new();
     apply(&mut machine, claim(0, 1, None));
     let token = machine.applied().expect("applied");
@@ -191,7 +192,7 @@ fn ended_grants_of_all_names_are_forgotten_above_their_bound() {
 }
 
 #[test]
-fn only_a_finite_lease_has_a_deadline() {
+fn only_finite_leases_have_deadlines() {
     let mut machine = Machine::new();
     assert!(!machine.has_deadlines(), "nothing is held");
     apply(&mut machine, claim(1, 1, None));
@@ -236,7 +237,7 @@ fn older_version_is_read_and_its_terms_are_unknown() {
 }
 
 #[test]
-fn a_snapshot_that_no_machine_wrote_is_refused() {
+fn invalid_snapshot_is_refused() {
     let machine = machine_of(2);
     let records: Vec<StoredRecord> = machine.records().collect();
     let rebuild = |header: SnapshotHeader, records: Vec<StoredRecord>| {

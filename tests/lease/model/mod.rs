@@ -20,9 +20,9 @@ pub struct Model {
     pub limits: Limits,
     term_began: ClusterMs,
     /// Held and ended leases of all names, in the order of their grants.
-    leases: Vec<Remembered>,
+    leases: Vec<ModelLease>,
     /// Waiters of all names, in the order in which they came.
-    waiters: Vec<Waiting>,
+    waiters: Vec<ModelWaiter>,
     delays: BTreeMap<LeaseName, ClusterMs>,
     history: BTreeMap<LeaseName, Vec<Transition>>,
     /// The names that this entry has granted, and the effects that it has had.
@@ -30,13 +30,13 @@ pub struct Model {
     effects: Effects,
 }
 
-struct Remembered {
+struct ModelLease {
     lease: Lease,
     /// Time and transition of its end.
     ended: Option<(ClusterMs, u64, u32)>,
 }
 
-struct Waiting {
+struct ModelWaiter {
     acquire: Acquire,
     shown: Waiter,
     patience_until: ClusterMs,
@@ -72,10 +72,10 @@ impl Model {
         self.position = position;
         self.wall_ms = batch.stamp.wall_ms;
         self.granted_here.clear();
-        self.let_time_pass(put_off);
+        self.expire_due(put_off);
         let mut outcomes = Vec::new();
         for command in &batch.commands {
-            outcomes.push(self.obey(command));
+            outcomes.push(self.apply_command(command));
             self.grant_turns(None);
             self.forget_histories();
         }
@@ -84,7 +84,7 @@ impl Model {
     }
 
     /// `put_off`: the turns that the entry before put off, due since then.
-    fn let_time_pass(&mut self, put_off: Vec<(ClusterMs, LeaseName, u8)>) {
+    fn expire_due(&mut self, put_off: Vec<(ClusterMs, LeaseName, u8)>) {
         let now = self.now;
         let mut due: Vec<(ClusterMs, LeaseName, FencingToken)> = Vec::new();
         for held in self.leases.iter().filter(|held| held.ended.is_none()) {
@@ -196,8 +196,8 @@ impl Model {
             waiters: 0,
             metadata_version: 0,
         };
-        self.tell(&lease, Change::Granted(cause));
-        self.leases.push(Remembered { lease, ended: None });
+        self.record_transition(&lease, Change::Granted(cause));
+        self.leases.push(ModelLease { lease, ended: None });
         self.granted_here.insert(acquire.name.clone());
         self.shown(&acquire.name, token)
     }
@@ -211,7 +211,7 @@ impl Model {
             Change::Granted(_) => panic!("a grant ends nothing"),
         };
         let end = (self.now, self.position.index, self.effects.transitions.len() as u32);
-        let held = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
+        let held = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
         let ending = self.leases.iter_mut().find(held).expect("it is held");
         ending.ended = Some(end);
         ending.lease.state = state;
@@ -221,10 +221,10 @@ impl Model {
             let until = self.delays.entry(name.clone()).or_insert(0);
             *until = (*until).max(self.now + lease.lock_delay_ms);
         }
-        self.tell(&lease, change);
+        self.record_transition(&lease, change);
     }
 
-    fn tell(&mut self, lease: &Lease, change: Change) {
+    fn record_transition(&mut self, lease: &Lease, change: Change) {
         let transition = Transition {
             index: self.position.index,
             part: self.effects.transitions.len() as u32,
@@ -266,12 +266,12 @@ impl Model {
         self.leases.iter().filter(|held| held.ended.is_none()).map(|held| &held.lease).filter(move |l| l.name == *name)
     }
 
-    fn waiting(&self, name: &LeaseName) -> impl Iterator<Item = &Waiting> {
+    fn waiting(&self, name: &LeaseName) -> impl Iterator<Item = &ModelWaiter> {
         self.waiters.iter().filter(move |waiting| waiting.acquire.name == *name)
     }
 
     fn place(&self, waiter: &WaiterId) -> Option<usize> {
-        let is_it = |at: &Waiting| at.acquire.name == waiter.name && at.acquire.holder == waiter.holder;
+        let is_it = |at: &ModelWaiter| at.acquire.name == waiter.name && at.acquire.holder == waiter.holder;
         self.waiters.iter().position(is_it)
     }
 
@@ -317,7 +317,7 @@ impl Model {
     }
 
     fn lease_mut(&mut self, name: &LeaseName, token: FencingToken) -> &mut Lease {
-        let is_it = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
+        let is_it = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
         &mut self.leases.iter_mut().find(is_it).expect("it is held").lease
     }
 

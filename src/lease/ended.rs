@@ -1,4 +1,4 @@
-//! Grants of one name that are over and still remembered.
+//! Ended grants of one name that the machine remembers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::holders::Grant;
 use super::machine::EndedAt;
 use crate::types::ClusterMs;
 
-/// A grant that is over.
+/// An ended grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub grant: Grant,
@@ -21,7 +21,7 @@ pub(super) struct Ended {
     pub part: u32,
 }
 
-/// The ended grants of one name, by token. Most names have none or one, so the record has one word for them.
+/// The ended grants of one name, by token. Most names have none or one, so this takes one word of the record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndedGrants(Option<Box<OneOrMany>>);
 
@@ -31,7 +31,7 @@ enum OneOrMany {
     Many(EndedSet),
 }
 
-/// Persistent maps: a record that a snapshot shares is copied without them.
+/// Persistent maps, so that copying a record that a clone of the machine shares does not copy the grants.
 #[derive(Clone, Debug, Default)]
 struct EndedSet {
     by_token: OrdMap<u64, Arc<Ended>>,
@@ -62,7 +62,7 @@ impl EndedGrants {
         self.0.is_none()
     }
 
-    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         match self.0.as_deref() {
             None => 0,
@@ -78,7 +78,7 @@ impl EndedGrants {
         }
     }
 
-    /// The one with the highest token.
+    /// The grant with the highest token.
     pub fn newest(&self) -> Option<&Ended> {
         match self.0.as_deref()? {
             OneOrMany::One(ended) => Some(ended),
@@ -86,7 +86,7 @@ impl EndedGrants {
         }
     }
 
-    /// The one that ended first.
+    /// The grant that ended first.
     pub fn oldest(&self) -> Option<&Ended> {
         match self.0.as_deref()? {
             OneOrMany::One(ended) => Some(ended),
@@ -94,7 +94,7 @@ impl EndedGrants {
         }
     }
 
-    /// In token order, from the token `from` on.
+    /// Grants with the token `from` or a higher one, in token order.
     pub fn from(&self, from: u64) -> impl Iterator<Item = &Ended> {
         let (one, many) = match self.0.as_deref() {
             None => (None, None),

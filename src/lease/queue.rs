@@ -1,4 +1,4 @@
-//! Who waits for one name: first come, first served.
+//! The waiters of one name: first come, first served.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use super::kept;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
-/// Timer a grant is made from, now or when a waiter's turn comes.
+/// The request of a holder: the machine makes the grant from it, now or after a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitRequest {
     pub holder: HolderId,
@@ -17,7 +17,7 @@ pub(super) struct WaitRequest {
 }
 
 impl WaitRequest {
-    /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT); as much as the grant made from it.
+    /// Retained bytes: as many as of the grant made from it.
     pub fn bytes(&self) -> u64 {
         kept::retained_bytes(&self.holder, &self.metadata)
     }
@@ -31,19 +31,20 @@ pub(super) struct QueueEntry {
     pub since_wall_ms: u64,
     /// The last millisecond of its wait.
     pub until: ClusterMs,
-    /// The last millisecond in which it stays without a sign of interest.
+    /// The last millisecond before the machine drops it as abandoned.
     pub patience_until: ClusterMs,
-    /// Term of the last entry that said that the waiter is there; 0 if that is not known.
+    /// Term of the last entry that confirmed the waiter; 0 if unknown.
     pub confirmed_term: u64,
 }
 
 impl QueueEntry {
+    /// The last millisecond before the machine drops it.
     pub fn deadline(&self) -> ClusterMs {
         self.until.min(self.patience_until)
     }
 }
 
-/// The waiters of one name in the order of their tickets. Most names have none, and then it is one word.
+/// The waiters of one name in the order of their tickets. Most names have none, so this takes one word of the record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitQueue(Option<Box<WaiterSet>>);
 
@@ -63,7 +64,7 @@ impl WaitQueue {
         self.0.is_none()
     }
 
-    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |set| set.bytes)
     }
@@ -81,7 +82,7 @@ impl WaitQueue {
         self.0.as_ref()?.ticket_by_holder.get(holder).copied()
     }
 
-    /// How many stand before this ticket. Linear in that number.
+    /// Number of waiters before this ticket. The cost is linear in the result.
     pub fn ahead_of(&self, ticket: u64) -> u32 {
         self.0.as_ref().map_or(0, |set| set.by_ticket.range(..ticket).count() as u32)
     }
@@ -90,9 +91,9 @@ impl WaitQueue {
         self.0.iter().flat_map(|set| set.by_ticket.iter()).map(|(ticket, entry)| (*ticket, entry.as_ref()))
     }
 
-    /// Joins at the tail.
+    /// Adds a waiter at the tail and returns its ticket.
     pub fn push(&mut self, entry: QueueEntry) -> u64 {
-        // Tickets only order the queue: taking them from the last waiter leaves no counter to store.
+        // Tickets only order the queue, so the last waiter's ticket serves as the counter and snapshots store none.
         let last = self.0.as_ref().and_then(|set| set.by_ticket.get_max());
         let ticket = last.map_or(0, |(last, _)| last + 1);
         self.insert(ticket, entry);
@@ -108,7 +109,7 @@ impl WaitQueue {
         }
     }
 
-    /// Changes a place; only its holder must stay. Returns it as it is then.
+    /// Changes a waiter and returns it. `change` must not change the holder: it is an index key.
     pub fn update(&mut self, ticket: u64, change: impl FnOnce(&mut QueueEntry)) -> Option<&QueueEntry> {
         let set = self.0.as_mut()?;
         let entry = set.by_ticket.get_mut(&ticket).map(Arc::make_mut)?;

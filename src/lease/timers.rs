@@ -1,14 +1,14 @@
-//! Timer is due when: the one index that time is driven by. Derived from the records, never stored.
+//! The timers of all records, in the order in which they fire. Derived from the records; snapshots do not store it.
 
 use imbl::OrdSet;
 
 use super::turn::Turn;
 use crate::types::{ClusterMs, LeaseName};
 
-/// Something that happens at a cluster time. Its order is the order in which things due together happen.
+/// A timer set for a cluster time. Timers fire in the derived order: apply depends on it, so it is frozen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScheduledTimer {
-    /// The first stamp at which it happens: see [`Timer::first_stamp`].
+    /// The first stamp at which it fires: see [`Timer::first_stamp`].
     at: ClusterMs,
     pub name: LeaseName,
     pub timer: Timer,
@@ -18,19 +18,19 @@ pub(super) struct ScheduledTimer {
 pub(super) enum Timer {
     /// The grant with this token expires.
     Expiry(u64),
-    /// The waiter with this ticket is out of time or patience.
+    /// The wait or the patience of the waiter with this ticket ends.
     WaitEnds(u64),
-    /// The lock delay is over.
+    /// The lock delay ends.
     DelayEnds,
-    /// A place is free, but this entry has granted the name already: the first waiter's turn is the next entry.
+    /// A slot is free, but this entry has granted the name already. The next entry grants the slot to the first waiter.
     Turn,
 }
 
 impl Timer {
     /// The first stamp at which a timer set for `at` fires.
     ///
-    /// A stamp is rounded down: an entry stamped `at` can be up to 1 ms younger than `at` plus the moment at which the
-    /// timer was set. Firing one stamp later keeps every duration at least as long as was acknowledged.
+    /// Stamps are rounded down, so the time between two stamps can exceed the real time by almost 1 ms. A timer that
+    /// fires one stamp later never shortens an acknowledged duration.
     fn first_stamp(self, at: ClusterMs) -> ClusterMs {
         match self {
             Timer::Expiry(_) | Timer::WaitEnds(_) | Timer::DelayEnds => at.saturating_add(1),
@@ -42,7 +42,8 @@ impl Timer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimerQueue {
     timers: OrdSet<ScheduledTimer>,
-    /// Names with a free place whose first waiter is not confirmed. All have the same deadline: the machine knows it.
+    /// Names with a free slot and an unconfirmed first waiter. All share the deadline
+    /// [`Machine::window_end`](super::Machine).
     unconfirmed: OrdSet<LeaseName>,
 }
 
@@ -59,14 +60,14 @@ impl TimerQueue {
         self.timers.remove(&ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
     }
 
-    /// Takes the first thing that is due at `now`.
+    /// Removes and returns the first timer that is due at `now`.
     pub fn pop(&mut self, now: ClusterMs) -> Option<ScheduledTimer> {
         let first = self.timers.get_min().filter(|timer| timer.at <= now)?.clone();
         self.timers.remove(&first);
         Some(first)
     }
 
-    /// Notes when the free place of a name goes to a waiter.
+    /// Sets or clears the timers for the free slot of a name.
     pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
         match turn {
             Some(Turn::Next) => self.add(now, name, Timer::Turn),

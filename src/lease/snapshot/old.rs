@@ -1,20 +1,20 @@
-//! Timer version 1 wrote: each name in one record.
+//! Writes snapshots of version 1, with one record per name, for tests.
 
 use super::parts::RecordBuilder;
 use super::stored::{EndedV1, EndedV2, QueueEntryV1, QueueEntryV2, RecordV1};
 use super::{SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 use crate::lease::Machine;
 
-/// A snapshot of this machine as version 1 wrote it.
+/// A snapshot of this machine in version 1.
 pub(crate) fn snapshot(machine: &Machine) -> (SnapshotHeaderV1, Vec<StoredRecord>) {
     let SnapshotHeader { now, applied, limits, names, .. } = machine.header();
     let header = SnapshotHeaderV1 { version: 1, now, applied, limits, records: names };
     let mut builders: Vec<RecordBuilder> = Vec::new();
     for record in machine.records() {
         match record {
-            StoredRecord::V1(_) => unreachable!("it is not written any more"),
+            StoredRecord::V1(_) => unreachable!("this build writes no V1 records"),
             StoredRecord::V2(record) => builders.push(record.into()),
-            StoredRecord::More(more) => builders.last_mut().expect("a name comes first").extend(more.part),
+            StoredRecord::More(more) => builders.last_mut().expect("a V2 record precedes its parts").extend(more.part),
         }
     }
     (header, builders.into_iter().map(|builder| StoredRecord::V1(record(builder))).collect())
@@ -47,7 +47,7 @@ fn waiter(waiter: QueueEntryV2) -> QueueEntryV1 {
     QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until }
 }
 
-/// Puts back ended grants that were forgotten since an older snapshot of the same name.
+/// Restores the ended grants of an older snapshot of the same name.
 pub(crate) fn put_back_ended(record: &mut StoredRecord, older: &StoredRecord) {
     if let (StoredRecord::V1(record), StoredRecord::V1(older)) = (record, older) {
         record.ended.clone_from(&older.ended);

@@ -1,4 +1,4 @@
-//! One name in parts: no record is larger than [`PART_BYTES`] and the little that names it, however much the name keeps.
+//! Splits a name into parts and joins them again. The items of one stored record take at most [`PART_BYTES`].
 
 use super::BadSnapshot;
 use super::stored::{
@@ -8,14 +8,14 @@ use crate::lease::history::History;
 use crate::lease::record::Record;
 use crate::types::{ClusterMs, LeaseName, Metadata};
 
-/// Most bytes of grants, waiters and transitions in one stored record.
+/// Most bytes of grants, waiters and transitions in one stored record: 256 KiB.
 pub const PART_BYTES: usize = 256 << 10;
-/// Timer the numbers and lengths of a grant, a waiter or a transition take at most.
+/// Upper bound for the numbers and lengths in one encoded grant, waiter or transition, in bytes.
 const NUMBERS_BYTES: usize = 128;
-/// Timer the lengths of a key and a value of metadata take at most.
+/// Upper bound for the encoded lengths of one key and one value of metadata, in bytes.
 const ENTRY_BYTES: usize = 6;
 
-/// The records of one name, in their order.
+/// The records of one name, in order.
 pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut items = items(record).peekable();
     let mut is_first = true;
@@ -33,7 +33,7 @@ pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterato
     })
 }
 
-/// One thing that a name keeps.
+/// One item of a name.
 enum Item {
     Held(GrantV2),
     Waiting(QueueEntryV2),
@@ -50,7 +50,7 @@ fn items(record: &Record) -> impl Iterator<Item = Item> {
 }
 
 impl Item {
-    /// At least as many as it takes.
+    /// An upper bound for its encoded size.
     fn bytes(&self) -> usize {
         let text_bytes = match self {
             Item::Held(GrantV2 { grant, .. }) | Item::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
@@ -100,7 +100,7 @@ impl RecordV2 {
     }
 }
 
-/// One name while its records are read.
+/// Collects the parts of one name.
 #[derive(Debug, PartialEq)]
 pub(super) struct RecordBuilder {
     pub name: LeaseName,
@@ -130,7 +130,7 @@ impl From<RecordV2> for RecordBuilder {
 }
 
 impl RecordBuilder {
-    /// Takes the next part.
+    /// Adds the next part.
     pub fn extend(&mut self, part: PartV2) {
         self.items.held.extend(part.held);
         self.items.waiting.extend(part.waiting);
@@ -138,7 +138,7 @@ impl RecordBuilder {
         self.items.history.extend(part.history);
     }
 
-    /// The record, if it comes out as it was stored: with no holder or place twice, none missing and none out of order.
+    /// Builds the record. Encoding the record again must give the same items: none repeated, missing or out of order.
     pub fn build(self) -> Result<Record, BadSnapshot> {
         if self.items.counts() != self.counts {
             return Err(BadSnapshot::Incomplete(self.name));
@@ -197,15 +197,15 @@ mod tests {
     use crate::token::FencingToken;
     use crate::types::{HolderId, Ttl};
 
-    /// Bytes in the encoding of the stores.
+    /// Encoded size in the format of the disk store.
     fn encoded(value: impl serde::Serialize) -> usize {
         codec::encode(&value).len()
     }
 
-    /// Items with the largest numbers and 32 entries of metadata, each with what it takes.
+    /// Items with the largest numbers and 32 entries of metadata, each with its encoded size.
     fn largest() -> [(Item, usize); 5] {
         let metadata = (0..32).map(|number| (format!("key-{number:02}"), "v".repeat(122))).collect();
-        let metadata = Metadata::new(metadata).expect("it fits");
+        let metadata = Metadata::new(metadata).expect("metadata within its bounds");
         let holder = HolderId::new("h".repeat(200)).expect("a valid holder");
         let (token, ttl) = (FencingToken { term: u64::MAX, index: u64::MAX }, Ttl::Finite(u64::MAX));
         let grant = Grant {
@@ -263,9 +263,9 @@ mod tests {
 
     #[test]
     fn item_size_is_an_upper_bound() {
-        for (number, (item, takes)) in largest().into_iter().enumerate() {
-            let most = takes + NUMBERS_BYTES + 32 * ENTRY_BYTES;
-            assert!((takes..most).contains(&item.bytes()), "{number} takes {takes}, counts {}", item.bytes());
+        for (number, (item, encoded)) in largest().into_iter().enumerate() {
+            let most = encoded + NUMBERS_BYTES + 32 * ENTRY_BYTES;
+            assert!((encoded..most).contains(&item.bytes()), "item {number}: {encoded} bytes, bound {}", item.bytes());
         }
     }
 }

@@ -1,6 +1,8 @@
-//! The types that are stored, and the parts of a name that they are made from. **They are on disks and on the wire: their
-//! fields are frozen**, in number, order and type (the same holds for what they contain: tokens, names, `Change`,
-//! `Limits`). A change of shape is a new variant of [`StoredRecord`] at the end, or a new header; old ones stay readable.
+//! The stored types, and their conversions.
+//!
+//! **Disks and connections carry these types, so their fields are frozen** in number, order and type. The same holds
+//! for the types of the fields: tokens, names, `Change`, `Limits`. A new layout needs a new variant at the end of
+//! [`StoredRecord`], or a new header. The old ones stay readable.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,21 +18,21 @@ use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 /// The version of [`SnapshotHeader`] that this code writes.
 pub(super) const HEADER_VERSION: u32 = 2;
 
-/// Timer a snapshot begins with.
+/// The start of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     pub version: u32,
     pub now: ClusterMs,
-    /// Position of the last entry in it.
+    /// Position of the last applied entry.
     pub applied: Option<FencingToken>,
     pub limits: Limits,
-    /// How many names follow.
+    /// Number of names that follow.
     pub names: u64,
-    /// Cluster time of the first entry of the present term; 0 if that is not known.
+    /// Cluster time of the first entry of the current term; 0 if unknown.
     pub term_began: ClusterMs,
 }
 
-/// Timer a snapshot of version 1 begins with. It is read, and not written any more.
+/// The start of a snapshot of version 1. This build reads it and does not write it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeaderV1 {
     pub version: u32,
@@ -40,14 +42,14 @@ pub struct SnapshotHeaderV1 {
     pub records: u64,
 }
 
-/// A name as it is stored, or a part of it.
+/// A stored name, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredRecord {
-    /// A whole name, however large. It is read, and not written any more.
+    /// A whole name of any size. This build reads it and does not write it.
     V1(RecordV1),
-    /// A name, with the first part of what it keeps.
+    /// A name with the first part of its items.
     V2(RecordV2),
-    /// The next part of the name before.
+    /// The next part of the previous record's name.
     More(MoreV2),
 }
 
@@ -57,7 +59,7 @@ pub struct RecordV2 {
     pub(super) limit: u32,
     pub(super) last_grant: u64,
     pub(super) delay_until: Option<ClusterMs>,
-    /// Of all parts.
+    /// Totals of all parts.
     pub(super) counts: CountsV2,
     pub(super) part: PartV2,
 }

@@ -1,4 +1,4 @@
-//! The checker is checked: machines that are broken on purpose, and the promise that catches each.
+//! Tests of the promise checks: faulty machines, and the promise that detects each fault.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::promises::{BrokenPromise, Promises};
 use crate::requests::{PlannedEntry, Proposer, limits, machine_with, plans};
 
-/// Random histories within which a broken machine must be caught.
+/// Number of random histories in which the checks must detect a faulty machine.
 const HISTORIES: u32 = 500;
 
 pub trait Replica {
@@ -23,7 +23,8 @@ impl Replica for Machine {
     }
 }
 
-/// Runs a history; the requests are those of somebody who talks to a machine that works.
+/// Runs a history and returns the first broken promise. The tokens in the requests come from the model, so a fault of
+/// the machine does not change the requests.
 pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, plan: &[PlannedEntry]) -> Option<BrokenPromise> {
     let mut model = Model::new(limits);
     let mut proposer = Proposer::new();
@@ -38,7 +39,7 @@ pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, plan: &[P
 
 type Fault = fn(&mut Machine, FencingToken, Batch) -> (Vec<Outcome>, Effects);
 
-/// A machine with one fault: in what goes in, or in what comes out.
+/// A machine with a fault in its input or its output.
 struct Faulty {
     machine: Machine,
     fault: Fault,
@@ -50,7 +51,8 @@ impl Replica for Faulty {
     }
 }
 
-/// The promise that catches a fault, in the first random history in which one does. The same histories every time.
+/// The promise that detects a fault in the first of [`HISTORIES`] random histories that shows it. The histories are the
+/// same in each run.
 fn caught_by(fault: Fault) -> Option<&'static str> {
     let mut runner = TestRunner::deterministic();
     let histories = (limits(), plans());

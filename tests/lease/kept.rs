@@ -8,8 +8,12 @@ use crate::requests::{PlannedEntry, limits, machine_with, plans};
 
 fn assert_kept(limits: Limits, plan: &[PlannedEntry], promise: &str) -> Result<(), TestCaseError> {
     let broken = first_broken_promise(&mut machine_with(limits) as &mut dyn Replica, limits, plan);
-    // One run checks all promises; each test speaks for the one that it is named for.
-    prop_assert!(broken.as_ref().is_none_or(|broken| broken.promise != promise), "{}", broken.expect("just seen"));
+    // One run checks all promises; each test fails only for the promise in its name.
+    prop_assert!(
+        broken.as_ref().is_none_or(|broken| broken.promise != promise),
+        "{}",
+        broken.expect("is_none_or returned false")
+    );
     Ok(())
 }
 

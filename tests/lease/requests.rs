@@ -1,4 +1,4 @@
-//! Random batches at random times: few names and holders, short times and small limits, so that they meet.
+//! Random batches at random times. Few names and holders, short times and small limits make conflicts likely.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,12 +8,13 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 use crate::model::Model;
 
-/// One log entry to be; requests are completed with what the holders know when it is proposed.
+/// A planned log entry. The proposer fills in the tokens that holders know at the time of the proposal.
 #[derive(Clone, Debug)]
 pub struct PlannedEntry {
     skipped_indexes: u64,
     is_new_term: bool,
-    /// Cluster milliseconds since the entry before; sometimes negative, as with a leader that starts from an old time.
+    /// Cluster milliseconds since the previous entry. Sometimes negative, like the start of a leader from an older
+    /// time.
     elapsed: i64,
     requests: Vec<Request>,
 }
@@ -32,12 +33,12 @@ enum Request {
     UpdateMetadata { name: u8, holder: u8, aim: Aim, version: u64, tag: u8 },
 }
 
-/// Which token a request carries.
+/// The token in a request.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
-    /// That of the holder's grant, if it has one.
+    /// The token of the holder's grant, if it has one.
     Current,
-    /// One from so many entries ago: mostly wrong.
+    /// The position this many entries ago: usually not a token of the holder.
     Ago(u64),
 }
 
@@ -60,7 +61,7 @@ fn holder(which: u8) -> HolderId {
     HolderId::new(HOLDERS[which as usize]).expect("a valid holder")
 }
 
-/// Turns planned entries into log entries, each completed with what the model knows at that moment.
+/// Makes log entries from planned entries, with tokens from the model.
 pub struct Proposer {
     position: FencingToken,
     clock: i64,
@@ -159,7 +160,7 @@ fn request() -> impl Strategy<Value = Request> {
     let delay = prop_oneof![3 => Just(0), 1 => 1..300u64];
     let acquire = (n(), h(), ttl(), wait, delay, limit(), proptest::option::of(0..9u8)).prop_map(
         |(name, holder, ttl, wait_ms, lock_delay_ms, limit, tag)| {
-            // Counted leases have their own names most of the time, or limits would only ever differ.
+            // Most claims of a name have the same limit. Otherwise the machine would refuse most of them.
             let limit = if limit < 9 { 1 + name as u32 / 2 } else { limit - 8 };
             Request::Acquire { name, holder, ttl, wait_ms, lock_delay_ms, limit, tag }
         },

@@ -1,4 +1,4 @@
-//! The machine answers what the naive model answers, entry by entry: outcomes, effects and reads.
+//! Compares the machine with the simple model after each entry: outcomes, effects and reads.
 
 use proptest::prelude::*;
 use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal, Stamp};
@@ -27,7 +27,7 @@ proptest! {
 }
 
 proptest! {
-    /// What a leader refuses from memory, the log would refuse just so.
+    /// The log would return the same refusal as the leader's memory.
     #[test]
     fn refusal_from_memory_equals_the_logs(limits in limits(), plan in plans()) {
         let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
@@ -61,7 +61,7 @@ fn compare_refusals(
     if machine.next_due().is_none_or(|due| due > now) {
         prop_assert_eq!(from_memory, by_the_log);
     } else if from_memory.is_some() {
-        // Something is due: then it may be unsaid, or say more waiters than are left, but not be wrong.
+        // With a due timer, memory can omit the refusal or count too many waiters. The log must refuse too.
         prop_assert!(by_the_log.is_some(), "{:?} = {:?}, {:?} from memory", acquire, outcomes, from_memory);
     }
     Ok(())
@@ -95,7 +95,7 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// A listing in pages of two is the listing.
+/// All leases, read in pages of two.
 fn pages(machine: &Machine) -> Vec<Lease> {
     let mut leases = Vec::new();
     let mut after = None;

@@ -1,4 +1,4 @@
-//! What each command does, by the rules.
+//! The effect of each command.
 
 use tenure::lease::{
     Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, Waiter,

@@ -67,8 +67,8 @@ const TIGHT: Duration = Duration::from_micros(100);
 const MAX_READINGS: usize = 4;
 
 /// Both clocks at the first call in this process. The clock without suspend is `Instant`, because openraft measures the
-/// age of an acknowledgement with it. The clock with suspend is read first: a preemption between the two readings then
-/// adds a constant to each later measurement and never hides a suspend.
+/// age of an acknowledgement with it. The clock with suspend is read first. A preemption between the two readings then
+/// adds a constant to each later measurement, and never hides a suspend.
 #[cfg(target_os = "linux")]
 static FIRST: LazyLock<(Duration, Instant)> = LazyLock::new(|| (SystemClock.elapsed(), Instant::now()));
 

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// Reads a value from a JSON object only. The derived `Deserialize` of a struct also accepts an array of its fields, so
-/// the server would execute an array that a client sends by mistake.
+/// Reads a value from a JSON object only. The derived `Deserialize` of a struct also accepts an array of its fields.
+/// With it, the server would execute an array that a client sends by mistake.
 pub(crate) struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

@@ -3,7 +3,7 @@
 //! Design decisions:
 //!
 //! - **Requests carry no order.** They can arrive late or twice. So an acquire by the holder and a renewal never move a
-//!   deadline to an earlier time: only expiry, a release, a revoke and a hand-over end a grant. An acquire by the
+//!   deadline to an earlier time. Only expiry, a release, a revoke and a hand-over end a grant. An acquire by the
 //!   holder changes nothing else of the grant. A metadata update names the version that it replaces.
 //! - **A name has one limit.** All holders and waiters share it. It can change while the name has neither.
 //! - **A waiter keeps its position.** If it acquires without a wait, the machine refuses it like any other holder. If
@@ -13,7 +13,7 @@
 //! - **A lock delay belongs to the name**, also for a counted lease. It starts at the entry that ended the grant. Of
 //!   two delays the later end counts. Renewals, releases and hand-overs remain possible during a delay.
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
-//!   grant, even if the lease ended first.
+//!   grant. This holds even if the lease ended first.
 
 use super::entry::Entry;
 use super::queue::{QueueEntry, WaitRequest};

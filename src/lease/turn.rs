@@ -2,8 +2,9 @@
 //!
 //! A queue outlives the leader; the open requests of its waiters do not. After a leader change a waiter can be dead,
 //! and a dead waiter would hold a granted lease for a whole ttl. So a slot goes only to a waiter that is confirmed in
-//! the current term: by its acquire, or by the leader that has its request. For an unconfirmed first waiter the slot
-//! stays free until [`CONFIRM_WINDOW_MS`] after the first entry of the term. Then the machine drops this waiter.
+//! the current term. Its acquire confirms a waiter, and so does the leader that has its request. For an unconfirmed
+//! first waiter the slot stays free until [`CONFIRM_WINDOW_MS`] after the first entry of the term. Then the machine
+//! drops this waiter.
 
 use super::entry::Entry;
 use super::machine::Machine;

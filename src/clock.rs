@@ -66,7 +66,7 @@ const TIGHT: Duration = Duration::from_micros(100);
 #[cfg(any(target_os = "linux", test))]
 const MAX_READINGS: usize = 4;
 
-/// Both clocks at the first call in this process. The clock without suspend is `Instant`, because openraft measures the
+/// Both clocks at the first call in this process. The clock without suspend must be `Instant`: openraft measures the
 /// age of an acknowledgement with it. The clock with suspend is read first. A preemption between the two readings then
 /// adds a constant to each later measurement, and never hides a suspend.
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Every clock the crate reads is behind [`Clock`], so that tests drive it.
+//! The crate reads clocks only through [`Clock`], so that tests can control them.
 
 #[cfg(target_os = "linux")]
 use std::sync::LazyLock;
@@ -6,20 +6,20 @@ use std::sync::LazyLock;
 use std::time::Instant;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Monotonic time that counts suspend, and the wall clock (which is only ever shown to people).
+/// A monotonic clock that includes suspend, and the wall clock, which is for display only.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since some fixed point. Never decreases, and goes on while the machine is suspended.
+    /// Time since a fixed point. Never decreases, and includes time in suspend.
     fn elapsed(&self) -> Duration;
 
-    /// How long the machine has been suspended since this process first asked: by how much [`elapsed`](Clock::elapsed)
-    /// has got ahead of a clock that stands still meanwhile.
+    /// Total time in suspend since the first call in this process. It is the lead of [`elapsed`](Clock::elapsed) over a
+    /// clock that stops during suspend.
     fn suspended(&self) -> Suspended;
 
-    /// Milliseconds since the Unix epoch, by a clock that may jump. For people only: nothing is decided by it.
+    /// Milliseconds since the Unix epoch. This clock can jump. For display only: no rule reads it.
     fn wall_ms(&self) -> u64;
 }
 
-/// How long a machine has been suspended. Two clocks cannot be read at the same moment, so this is a range.
+/// Total time in suspend. A range, because two clocks cannot be read at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
     pub at_least: Duration,
@@ -27,13 +27,14 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// A total that is known exactly.
+    /// A range with one value.
     pub fn exactly(total: Duration) -> Suspended {
         Suspended { at_least: total, at_most: total }
     }
 
-    /// Reads a clock that counts suspend between two readings of one that does not. `awake` is read again while it
-    /// moved on by more than [`TIGHT`] in between, at most [`MAX_READINGS`] times: the thread was preempted.
+    /// Reads `elapsed`, which includes suspend, between two readings of `awake`, which does not. If the readings of
+    /// `awake` differ by more than [`TIGHT`], the thread was preempted: then measures again, at most [`MAX_READINGS`]
+    /// times.
     #[cfg(any(target_os = "linux", test))]
     fn measure(mut awake: impl FnMut() -> Duration, mut elapsed: impl FnMut() -> Duration) -> Suspended {
         let mut before = awake();
@@ -58,16 +59,16 @@ impl Suspended {
     }
 }
 
-/// Time between two readings of a clock that were not interrupted.
+/// Longest time between two readings of a clock without preemption.
 #[cfg(any(target_os = "linux", test))]
 const TIGHT: Duration = Duration::from_micros(100);
 /// Most readings for one measurement.
 #[cfg(any(target_os = "linux", test))]
 const MAX_READINGS: usize = 4;
 
-/// Both clocks at the first reading of this process. The clock that stands still is that of `Instant` itself, because
-/// openraft measures the age of an acknowledgement with it. The one that goes on is read first: a thread that is preempted
-/// in between adds a constant to every later measurement, and never hides a suspend.
+/// Both clocks at the first call in this process. The clock without suspend must be `Instant`: openraft measures the
+/// age of an acknowledgement with it. The clock with suspend is read first. A preemption between the two readings then
+/// adds a constant to each later measurement, and never hides a suspend.
 #[cfg(target_os = "linux")]
 static FIRST: LazyLock<(Duration, Instant)> = LazyLock::new(|| (SystemClock.elapsed(), Instant::now()));
 
@@ -78,14 +79,14 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[cfg(target_os = "linux")]
     fn elapsed(&self) -> Duration {
-        // CLOCK_BOOTTIME rather than std::time::Instant (CLOCK_MONOTONIC), which stands still while suspended.
+        // Not std::time::Instant: on Linux it is CLOCK_MONOTONIC, which stops during suspend.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
     }
 
     #[cfg(not(target_os = "linux"))]
     fn elapsed(&self) -> Duration {
-        // On Apple systems CLOCK_MONOTONIC counts suspend.
+        // On Apple systems CLOCK_MONOTONIC includes suspend.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
     }
@@ -111,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_clock_moves_forward() {
+    fn system_clock_moves_forward() {
         let before = SystemClock.elapsed();
         std::thread::yield_now();
         assert!(SystemClock.elapsed() >= before);
         assert!(SystemClock.wall_ms() > 1_600_000_000_000);
     }
 
-    /// Measures with readings in milliseconds, in the order in which they are taken.
+    /// Measures with these readings, in milliseconds and in order.
     fn measured(awake: &[u64], elapsed: &[u64]) -> (u64, u64) {
         let mut awake = awake.iter().map(|&ms| Duration::from_millis(ms));
         let mut elapsed = elapsed.iter().map(|&ms| Duration::from_millis(ms));
@@ -130,18 +131,26 @@ mod tests {
     }
 
     #[test]
-    fn two_clocks_read_at_once_tell_the_suspended_time() {
+    fn suspended_time_is_the_difference_of_two_clocks() {
         assert_eq!(measured(&[100, 100], &[800]), (700, 700));
     }
 
     #[test]
-    fn a_preempted_reading_is_taken_again() {
-        assert_eq!(measured(&[100, 1_100, 1_100], &[800, 1_800]), (700, 700), "before the second clock was read");
-        assert_eq!(measured(&[100, 1_100, 1_100], &[1_800, 1_800]), (700, 700), "after it was read");
+    fn preempted_reading_is_repeated() {
+        assert_eq!(
+            measured(&[100, 1_100, 1_100], &[800, 1_800]),
+            (700, 700),
+            "preempted before the reading of `elapsed`"
+        );
+        assert_eq!(
+            measured(&[100, 1_100, 1_100], &[1_800, 1_800]),
+            (700, 700),
+            "preempted after the reading of `elapsed`"
+        );
     }
 
     #[test]
-    fn a_thread_that_is_always_preempted_learns_a_range() {
+    fn constant_preemption_yields_a_range() {
         assert_eq!(measured(&[0, 10, 18, 24, 34], &[705, 714, 720, 730]), (696, 702));
     }
 }

@@ -1,7 +1,8 @@
-//! Where everything that is left to chance is drawn.
+//! The source of all random numbers.
 //!
-//! It is the system's entropy. With the feature `testing` a thread can be given a seed instead: then a simulation that
-//! runs on it draws the same every time. Tokens, log entries and states never come from here.
+//! Numbers come from the generator of `rand`, seeded by the operating system. With the feature `testing`, a test can
+//! seed a thread, so that a simulation on it repeats exactly. Tokens, log entries and state never depend on random
+//! numbers.
 
 use std::convert::Infallible;
 
@@ -14,7 +15,7 @@ use seedable::draw;
 #[cfg(feature = "testing")]
 pub use seedable::{Seeded, seed};
 
-/// This thread's generator, whichever thread that is when something is drawn.
+/// Draws from the generator of the current thread.
 pub struct ProcessRng;
 
 pub(crate) fn rng() -> ProcessRng {
@@ -59,10 +60,10 @@ mod seedable {
         static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
     }
 
-    /// For as long as it lives, its thread draws from a seed.
+    /// While it exists, its thread draws from the seeded generator.
     pub struct Seeded(PhantomData<*const ()>);
 
-    /// From now on everything that this thread leaves to chance follows from `seed`.
+    /// Seeds the generator of this thread until the drop of the returned guard.
     pub fn seed(seed: u64) -> Seeded {
         SEEDED.set(Some(StdRng::seed_from_u64(seed)));
         Seeded(PhantomData)
@@ -74,7 +75,7 @@ mod seedable {
         }
     }
 
-    /// From the seeded generator if there is one.
+    /// Draws from the seeded generator of this thread, or from the system if the thread has none.
     pub fn draw<T>(take: impl FnOnce(&mut dyn Rng) -> T) -> T {
         SEEDED.with_borrow_mut(|seeded| match seeded {
             Some(rng) => take(rng),
@@ -94,7 +95,7 @@ mod seedable {
         }
 
         #[test]
-        fn the_same_seed_draws_the_same_and_without_one_nothing_repeats() {
+        fn seeded_draws_repeat_and_unseeded_draws_do_not() {
             let seeded = seed(7);
             let first = drawn();
             drop(seeded);

@@ -1,11 +1,11 @@
-//! Timers and tasks of a node and of a lease manager. With the feature `testing`, they follow simulated time.
+//! Sleeps and tasks of nodes and lease managers. With the feature `testing`, they can run in simulated time.
 
 #[cfg(feature = "testing")]
 pub(crate) use crate::sim::time::{inherit_time, sleep};
 #[cfg(not(feature = "testing"))]
 pub(crate) use tokio::time::sleep;
 
-/// A task that keeps the time of the task that starts it.
+/// Lets a new task use the time source of its parent task: real time in this build.
 #[cfg(not(feature = "testing"))]
 pub(crate) fn inherit_time<F: Future>(task: F) -> F {
     task

@@ -1,4 +1,4 @@
-//! Fencing tokens: what a resource compares to refuse a holder that has been overtaken.
+//! Fencing tokens. A resource that stores the highest token can reject requests of earlier holders.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::InvalidValue;
 
-/// Bits of the integer form that carry the log index; the term has the 15 bits above them.
+/// Bits of the log index in the integer form. The term has the 15 bits above them.
 const INDEX_BITS: u32 = 48;
 const MAX_INDEX: u64 = (1 << INDEX_BITS) - 1;
 const MAX_TERM: u64 = (1 << 15) - 1;
 
 /// The Raft term and log index of the entry that granted a lease.
 ///
-/// Every new grant of a name has a token strictly above every earlier grant of it. Renewing, or acquiring again by
-/// the same holder, keeps the token. Order is (term, index).
+/// Each new grant of a name has a higher token than all earlier grants of that name. A renewal, or another acquire by
+/// the holder, keeps the token. Tokens are ordered by (term, index).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FencingToken {
     pub term: u64,
@@ -23,21 +23,21 @@ pub struct FencingToken {
 }
 
 impl FencingToken {
-    /// The one-integer form: 63 bits, so that it fits a SQL `BIGINT`. Its order is the tokens' own.
+    /// The integer form: 63 bits, so that it fits a SQL `BIGINT`. It has the same order as the tokens of a cluster.
     ///
-    /// The term saturates at 15 bits: within one cluster history the index alone already rises, and a restore
-    /// raises the index too, so nothing is lost.
+    /// The term saturates at 15 bits. The order survives saturation, because the index alone rises within one cluster
+    /// history.
     pub fn as_u64(self) -> u64 {
-        debug_assert!(self.index <= MAX_INDEX, "a log of 2^48 entries");
+        debug_assert!(self.index <= MAX_INDEX, "log index {} has more than 48 bits", self.index);
         (self.term.min(MAX_TERM) << INDEX_BITS) | self.index.min(MAX_INDEX)
     }
 
-    /// The integer form as a SQL `BIGINT` is bound to a statement. Never negative.
+    /// The integer form as a parameter of type SQL `BIGINT`. Never negative.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.as_u64()).expect("the integer form has 63 bits")
     }
 
-    /// 20 digits with leading zeros, for stores that compare text.
+    /// The integer form as 20 digits with leading zeros, for stores that compare text.
     pub fn padded(self) -> String {
         format!("{:020}", self.as_u64())
     }
@@ -49,7 +49,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// Reads the integer form. A term above 15 bits comes back as the saturated one.
+/// Reads the integer form. The result has the saturated term.
 impl TryFrom<u64> for FencingToken {
     type Error = InvalidValue;
 
@@ -61,7 +61,7 @@ impl TryFrom<u64> for FencingToken {
     }
 }
 
-/// Reads the decimal integer form. A term above 15 bits comes back as the saturated one.
+/// Reads the integer form in decimal digits. The result has the saturated term.
 impl FromStr for FencingToken {
     type Err = InvalidValue;
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_integer_form_keeps_the_order_and_fits_a_signed_bigint() {
+    fn integer_form_keeps_the_order_and_fits_a_signed_bigint() {
         let rising = [(0, 1), (0, 2), (1, 1), (1, MAX_INDEX), (2, 0), (MAX_TERM, 7), (MAX_TERM + 1, 8), (u64::MAX, 9)];
         let values: Vec<u64> = rising.iter().map(|&(term, index)| FencingToken { term, index }.as_u64()).collect();
         assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{values:?}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decimal_form_reads_back_and_nothing_else_is_read() {
+    fn decimal_form_round_trips_and_rejects_other_text() {
         let token = FencingToken { term: 7, index: 42 };
         assert_eq!(token.to_string().parse(), Ok(token));
         assert_eq!(token.padded().parse(), Ok(token));

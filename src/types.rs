@@ -1,5 +1,4 @@
-//! Validated names and quantities. A value of one of these types is inside its bounds: parse at the edge, and
-//! inside there is nothing left to check.
+//! Validated names and quantities. Constructors and deserialization check the bounds, so later code need not.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -9,23 +8,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A node's id inside its cluster. Never given to another node, not even after the first one is gone.
+/// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.
 pub type NodeId = u64;
 
-/// Milliseconds of cluster time: replicated, never decreasing, unrelated to any wall clock.
+/// Cluster time in milliseconds: replicated, never decreasing, and independent of wall clocks.
 pub type ClusterMs = u64;
 
 /// Longest lease name, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
-/// Longest holder, in bytes.
+/// Longest holder id, in bytes.
 pub const MAX_HOLDER_BYTES: usize = 200;
-/// Longest reason of a revoke, in bytes.
+/// Longest reason for a revoke, in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
 /// Most entries in a lease's metadata.
 pub const MAX_METADATA_ENTRIES: usize = 32;
 /// Most bytes in a lease's metadata, keys and values together.
 pub const MAX_METADATA_BYTES: usize = 4096;
-/// Highest version of metadata that a change may name: the largest integer that every JSON reader has exactly.
+/// Highest metadata version in an update: 2^53 - 1, the largest integer that every JSON reader represents exactly.
 #[cfg(feature = "server")]
 pub(crate) const MAX_METADATA_VERSION: u64 = (1 << 53) - 1;
 /// Shortest ttl, in milliseconds.
@@ -39,11 +38,11 @@ pub const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
 /// Most holders of one counted lease.
 pub const MAX_LIMIT: u32 = 10_000;
 
-/// How the keys of metadata begin that the library itself writes.
+/// Prefix of the metadata keys that the library writes.
 #[cfg(feature = "client")]
 pub(crate) const OWN_KEYS: &str = "tenure.";
 
-/// A wait in whole milliseconds, rounded up: no wait ends before the time that was asked for.
+/// A wait in whole milliseconds, rounded up so that no wait ends early.
 #[cfg(feature = "client")]
 pub(crate) fn wait_ms(wait: std::time::Duration) -> u64 {
     wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
@@ -54,27 +53,32 @@ pub(crate) fn wait_ms(wait: std::time::Duration) -> u64 {
 #[serde(try_from = "String", into = "String")]
 pub struct LeaseName(Arc<str>);
 
-/// Who claims a lease: the caller's own text, 1 to [`MAX_HOLDER_BYTES`] bytes without control characters.
+/// The id of a holder: 1 to [`MAX_HOLDER_BYTES`] bytes of the caller's choice, without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HolderId(Arc<str>);
 
-/// A lease's metadata: the holder's own text, bounded by [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].
+/// A lease's metadata: keys and values of the holder, at most [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct Metadata(Option<Arc<BTreeMap<String, String>>>);
 
-/// How long a grant lasts without a renewal.
+/// Lifetime of a grant without a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Option<u64>", into = "Option<u64>")]
 pub enum Ttl {
     /// Milliseconds, [`MIN_TTL_MS`] to [`MAX_TTL_MS`].
     Finite(u64),
-    /// Until it is released or revoked.
+    /// Until a release, a revoke or a hand-over.
     Infinite,
 }
 
 impl LeaseName {
+    /// Checks and creates a name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue::TooLong`] or [`InvalidValue::Name`].
     pub fn new(name: impl Into<Arc<str>>) -> Result<LeaseName, InvalidValue> {
         let name = name.into();
         let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
@@ -94,6 +98,11 @@ impl LeaseName {
 }
 
 impl HolderId {
+    /// Checks and creates a holder id.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue::TooLong`] or [`InvalidValue::Holder`].
     pub fn new(holder: impl Into<Arc<str>>) -> Result<HolderId, InvalidValue> {
         let holder = holder.into();
         if holder.len() > MAX_HOLDER_BYTES {
@@ -111,6 +120,11 @@ impl HolderId {
 }
 
 impl Metadata {
+    /// Checks and creates metadata.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue::Metadata`] if there are too many entries or bytes.
     pub fn new(entries: BTreeMap<String, String>) -> Result<Metadata, InvalidValue> {
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         if entries.len() > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES {
@@ -123,16 +137,17 @@ impl Metadata {
         self.0.is_none()
     }
 
-    /// Bytes of keys and values together.
+    /// Size of keys and values together, in bytes.
     pub fn bytes(&self) -> usize {
         self.iter().map(|(key, value)| key.len() + value.len()).sum()
     }
 
-    /// With more entries: the library's own notes, whose keys start with [`OWN_KEYS`].
+    /// Adds entries of the library, whose keys start with [`OWN_KEYS`].
     ///
     /// # Errors
     ///
-    /// There would be too much of it, or one of the entries that are there has such a key.
+    /// [`InvalidValue::Metadata`] if the result exceeds its bounds, [`InvalidValue::ReservedKey`] if `self` has a key
+    /// with this prefix.
     #[cfg(feature = "client")]
     pub(crate) fn with_own<const N: usize>(&self, own: [(&str, String); N]) -> Result<Metadata, InvalidValue> {
         if let Some((key, _)) = self.iter().find(|(key, _)| key.starts_with(OWN_KEYS)) {
@@ -143,12 +158,18 @@ impl Metadata {
         Metadata::new(entries)
     }
 
+    /// The entries in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().flat_map(|entries| entries.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
 impl Ttl {
+    /// A finite ttl in milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue::Ttl`] outside [`MIN_TTL_MS`] to [`MAX_TTL_MS`].
     pub fn millis(ms: u64) -> Result<Ttl, InvalidValue> {
         if !(MIN_TTL_MS..=MAX_TTL_MS).contains(&ms) {
             return Err(InvalidValue::Ttl(ms));
@@ -164,8 +185,8 @@ impl Ttl {
         }
     }
 
-    /// The last millisecond of cluster time for which a grant or renewal made at `now` is certainly held. The lease
-    /// expires one millisecond later, because `now` is rounded down.
+    /// The last millisecond of cluster time before expiry, for a grant or renewal at `now`; `None` for an infinite ttl.
+    /// The lease expires one millisecond later, because `now` is rounded down.
     pub fn deadline(self, now: ClusterMs) -> Option<ClusterMs> {
         self.as_millis().map(|ms| now.saturating_add(ms))
     }
@@ -192,14 +213,14 @@ impl fmt::Display for Ttl {
     }
 }
 
-/// Maps by name can be searched by text, a prefix for instance: both sort alike.
+/// Lets a map with names as keys be searched by text, for example by prefix. Names and text have the same order.
 impl Borrow<str> for LeaseName {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-/// A lease is named by text or by its name alike.
+/// Lets functions accept a name as text or as a `LeaseName`.
 impl AsRef<str> for LeaseName {
     fn as_ref(&self) -> &str {
         &self.0
@@ -272,12 +293,12 @@ impl From<Ttl> for Option<u64> {
     }
 }
 
-/// A value outside its bounds.
+/// The value is outside its bounds or malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    #[error("lease name {0:?} must start with a letter or digit and hold only letters, digits, '.', '_', ':' and '-'")]
+    #[error("lease name {0:?} must start with a letter or digit, and use only letters, digits, '.', '_', ':' and '-'")]
     Name(String),
-    #[error("a holder must be 1 to {MAX_HOLDER_BYTES} bytes of text without control characters")]
+    #[error("a holder must have 1 to {MAX_HOLDER_BYTES} bytes and no control characters")]
     Holder,
     #[error("{what} is {bytes} bytes long; at most {max} are allowed")]
     TooLong { what: &'static str, bytes: usize, max: usize },
@@ -285,13 +306,13 @@ pub enum InvalidValue {
         "metadata has {entries} entries and {bytes} bytes; at most {MAX_METADATA_ENTRIES} entries and {MAX_METADATA_BYTES} bytes are allowed"
     )]
     Metadata { entries: usize, bytes: usize },
-    #[error("metadata key {0:?} is reserved: those that start with \"tenure.\" are the library's own")]
+    #[error("metadata key {0:?} is reserved: the library uses keys that start with \"tenure.\"")]
     ReservedKey(String),
     #[error("ttl {0} ms is outside {MIN_TTL_MS} to {MAX_TTL_MS} ms")]
     Ttl(u64),
     #[error("lock delay {0} ms is above {MAX_LOCK_DELAY_MS} ms")]
     LockDelay(u64),
-    #[error("the longest hold of {longest_ms} ms is shorter than the ttl of {ttl_ms} ms")]
+    #[error("longest hold {longest_ms} ms is shorter than the ttl {ttl_ms} ms: expected at least the ttl")]
     LongestHold { longest_ms: u64, ttl_ms: u64 },
     #[error("limit {0} is outside 1 to {MAX_LIMIT}")]
     Limit(u32),
@@ -304,30 +325,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_and_a_holder_have_200_bytes() {
+    fn name_and_holder_are_limited_to_200_bytes() {
         let too_long = |what| Some(InvalidValue::TooLong { what, bytes: 201, max: 200 });
-        assert_eq!(LeaseName::new("n".repeat(200)).expect("it is at the bound").as_str().len(), 200);
+        assert_eq!(LeaseName::new("n".repeat(200)).expect("200 bytes").as_str().len(), 200);
         assert_eq!(LeaseName::new("n".repeat(201)).err(), too_long("lease name"));
-        assert_eq!(HolderId::new("h".repeat(200)).expect("it is at the bound").as_str().len(), 200);
+        assert_eq!(HolderId::new("h".repeat(200)).expect("200 bytes").as_str().len(), 200);
         assert_eq!(HolderId::new("h".repeat(201)).err(), too_long("holder"));
-        // Bytes, not characters.
+        // The bound counts bytes, not characters.
         assert_eq!(HolderId::new("\u{e9}".repeat(100)).expect("200 bytes").as_str().len(), 200);
         assert_eq!(HolderId::new(format!("h{}", "\u{e9}".repeat(100))).err(), too_long("holder"));
     }
 
     #[test]
-    fn metadata_has_32_entries_and_4096_bytes() {
+    fn metadata_is_limited_to_32_entries_and_4096_bytes() {
         let metadata = |entries: usize, bytes: usize| {
             let value = |number: usize| if number == 0 { "v".repeat(bytes - 2 * entries) } else { String::new() };
             Metadata::new((0..entries).map(|number| (format!("{number:02}"), value(number))).collect())
         };
-        assert_eq!(metadata(32, 4_096).expect("both are at their bound").bytes(), 4_096);
+        assert_eq!(metadata(32, 4_096).expect("32 entries and 4,096 bytes").bytes(), 4_096);
         assert_eq!(metadata(33, 4_096).err(), Some(InvalidValue::Metadata { entries: 33, bytes: 4_096 }));
         assert_eq!(metadata(32, 4_097).err(), Some(InvalidValue::Metadata { entries: 32, bytes: 4_097 }));
     }
 
     #[test]
-    fn a_ttl_has_100_ms_to_24_hours() {
+    fn ttl_is_limited_to_100_ms_to_24_hours() {
         for ms in [100, 86_400_000] {
             assert_eq!(Ttl::millis(ms), Ok(Ttl::Finite(ms)));
         }

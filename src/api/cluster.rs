@@ -1,18 +1,18 @@
-//! What a node says about its cluster and itself.
+//! Status of a cluster and of its nodes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Answer of `/v1/cluster`: what one node knows.
+/// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cluster {
     pub cluster_id: String,
-    /// Which node answered.
+    /// Id of the node that answered.
     pub node: u64,
-    /// `null`: none is known.
+    /// `null` if the node knows no leader.
     pub leader: Option<u64>,
     pub term: u64,
-    /// Log index of the last entry that this node applied.
+    /// Index of the last log entry that this node applied.
     pub applied: u64,
     pub members: Vec<Member>,
 }
@@ -21,13 +21,13 @@ pub struct Cluster {
 pub struct Member {
     pub id: u64,
     pub role: Role,
-    /// `host:port` of its public listener.
+    /// `host:port` for clients.
     pub http: String,
     /// `host:port` for other nodes.
     pub peer: String,
-    /// Entries behind the leader's last; the leader knows it, other nodes say `null`.
+    /// Number of log entries behind the leader. Only the leader knows it; other nodes return `null`.
     pub lag: Option<u64>,
-    /// Since it was last heard from; `null` if this node cannot know.
+    /// Time since its last message; `null` if this node cannot know it.
     pub last_contact_ms: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub enum Role {
     Learner,
 }
 
-/// Answer of `/version`.
+/// Response of `/version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
     pub version: String,

@@ -1,4 +1,4 @@
-//! A fencing token as a decimal string.
+//! Serializes a fencing token as a decimal string.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
@@ -13,7 +13,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fencing
     text.parse().map_err(serde::de::Error::custom)
 }
 
-/// For fields that may be absent.
+/// For optional fields.
 pub mod optional {
     use super::*;
 

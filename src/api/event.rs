@@ -1,4 +1,4 @@
-//! Transitions of leases, as histories list them and the watch delivers them.
+//! Transitions of leases, in histories and in the watch.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,27 +9,27 @@ use utoipa::ToSchema;
 use super::{Timestamp, decimal};
 use crate::token::FencingToken;
 
-/// One change of who holds a lease.
+/// The grant or the end of a lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     pub event: EventKind,
-    /// Log index of the entry that caused it.
+    /// Index of the log entry that caused it.
     pub index: u64,
-    /// Which of that entry's transitions this is, from 0.
+    /// Position among the transitions of that entry, from 0.
     pub part: u32,
     pub name: String,
-    /// Who got the lease, or had it until now.
+    /// The holder that got the lease, or that had it.
     pub holder: String,
     #[serde(with = "decimal")]
     #[schema(value_type = String, example = "281474976710661")]
     pub token: FencingToken,
-    /// How a grant came about.
+    /// The cause of a grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<GrantCause>,
-    /// The operator's reason of a revoke.
+    /// The operator's reason for a revoke.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who got a lease that was handed over.
+    /// The new holder after a hand-over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     #[schema(value_type = String, format = DateTime)]
@@ -47,7 +47,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The name on the wire.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             EventKind::Granted => "granted",
@@ -59,21 +59,21 @@ impl EventKind {
     }
 }
 
-/// How a grant came about.
+/// The cause of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantCause {
-    /// Asked for and free.
+    /// A claim for a free lease.
     Asked,
-    /// It was this waiter's turn.
+    /// The holder was the first waiter in the queue.
     Queue,
-    /// The holder before gave it.
+    /// The previous holder handed the lease over.
     HandOver,
 }
 
-/// A place in the watch's stream: everything up to and with it has been seen.
+/// A position in the watch: the client has seen all events up to and including it.
 ///
-/// On the wire `index` means the whole of that log entry, `index.part` its transitions up to that one.
+/// As text, `index` covers all transitions of that log entry, and `index.part` those up to that part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId {
     pub index: u64,
@@ -107,9 +107,9 @@ impl FromStr for EventId {
     }
 }
 
-/// A place in the stream that cannot be read.
+/// The text is not an [`EventId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a place in the watch is the `id` of an event: an integer, or two with a dot between them")]
+#[error("invalid event id: expected the `id` of a watch event, an integer or two integers separated by a dot")]
 pub struct InvalidEventId;
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_read_back() {
+    fn event_id_round_trips() {
         for (text, id) in [("17", EventId { index: 17, part: None }), ("17.0", EventId { index: 17, part: Some(0) })] {
             assert_eq!(text.parse(), Ok(id));
             assert_eq!(id.to_string(), text);

@@ -1,46 +1,46 @@
-//! Why things are as they are with one lease.
+//! The explanation of one lease.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Event, GrantCause, Lease, Waiter};
 
-/// Who holds a lease, who is next, and how one holder stands with it.
+/// The holders of a lease, its first waiter, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     pub name: String,
-    /// The same in words, for people.
+    /// The explanation as text, for people.
     pub summary: String,
-    /// How many hold it.
+    /// Number of holders.
     pub holders: u32,
-    /// The present holders in the order of their tokens: at most 1,000 of them and about 1 MiB.
+    /// Current holders in token order: at most 1,000, and about 1 MiB.
     pub held: Vec<Lease>,
-    /// Nobody gets it for this long, after an expiry or a revoke. `null`: there is no such delay.
+    /// Rest of the lock delay after an expiry or a revoke. `null` without a lock delay.
     pub lock_delay_left_ms: Option<u64>,
-    /// Who gets it next.
+    /// The first waiter.
     pub next: Option<Waiter>,
     pub waiters: u32,
-    /// How the holder that was asked about stands with it; absent if none was.
+    /// The standing of the `holder` in the request; absent if the request names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<Standing>,
 }
 
-/// How one holder stands with one lease.
+/// The relation of one holder to one lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Standing {
     Holds {
         lease: Box<Lease>,
-        /// How it got it; `null` when that is forgotten.
+        /// The cause of its grant; `null` if the history has forgotten it.
         cause: Option<GrantCause>,
     },
     Waits {
         waiter: Waiter,
     },
-    /// Held it; this event ended that.
+    /// The holder had the lease; this event ended the last grant.
     Ended {
         event: Event,
     },
-    /// Neither holds nor waits, and no grant of it is remembered.
+    /// The holder neither has the lease nor waits, and the history has no end of its grants.
     Unknown,
 }

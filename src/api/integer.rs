@@ -1,18 +1,18 @@
-//! Integers in requests. JSON Schema counts `1262.0` as one, so the API does.
+//! Integers in requests. `1262.0` is an integer in JSON Schema, so the API accepts it.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
-/// The largest integer up to which a JSON number with a fraction of zero is exact.
-const MAX_EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
+/// Largest integer up to which every integer has an exact `f64`: 2^53.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The integer that a number with a fraction is, if its fraction is zero and it is not below 0.
+/// Converts a number with a zero fraction to an integer. `None` for other fractions, negative and inexact numbers.
 pub(super) fn from_float(number: f64) -> Option<u64> {
     ((0.0..=MAX_EXACT).contains(&number) && number.fract() == 0.0).then_some(number as u64)
 }
 
-/// An integer of type `T` that is not below 0.
+/// A non-negative integer that fits `T`.
 struct Integer<T>(T);
 
 impl<'de, T: TryFrom<u64>> Deserialize<'de> for Integer<T> {
@@ -41,12 +41,12 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Integer<T> {
     }
 }
 
-/// Reads a field that may be absent or `null`.
+/// Reads an optional field. `null` counts as absent.
 pub(super) fn optional<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Integer<T>>::deserialize(deserializer)?.map(|Integer(number)| number))
 }
 
-/// Reads a field that must be there.
+/// Reads a required field.
 pub(super) fn required<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     Integer::<T>::deserialize(deserializer).map(|Integer(number)| number)
 }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_fraction_is_zero_is_an_integer() {
+    fn number_with_a_zero_fraction_is_an_integer() {
         for (json, number) in [("1262", 1262), ("1262.0", 1262), ("1e3", 1000), ("0", 0), ("-0", 0), ("-0.0", 0)] {
             assert_eq!(read(json).expect(json), number);
         }
@@ -68,6 +68,9 @@ mod tests {
             let error = read(bad).expect_err(bad).to_string();
             assert!(error.contains("an integer from 0 to 4294967295"), "{bad}: {error}");
         }
-        assert!(serde_json::from_str::<Integer<u64>>("9007199254740994.0").is_err(), "it may have been rounded");
+        assert!(
+            serde_json::from_str::<Integer<u64>>("9007199254740994.0").is_err(),
+            "above 2^53 the number can be a rounded one"
+        );
     }
 }

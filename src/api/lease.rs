@@ -1,4 +1,4 @@
-//! Leases and what is said about them.
+//! Leases, and responses about them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::token::FencingToken;
 pub struct Lease {
     pub name: String,
     pub holder: String,
-    /// The fencing token of the grant: a 63-bit integer whose order is (`term`, `index`).
+    /// The fencing token of the grant: a 63-bit integer, ordered like (`term`, `index`).
     #[serde(with = "decimal")]
     #[schema(value_type = String, example = "281474976710661")]
     pub token: FencingToken,
@@ -21,36 +21,37 @@ pub struct Lease {
     pub term: u64,
     /// Log index of the grant.
     pub index: u64,
-    /// `null`: infinite.
+    /// `null` for an infinite ttl.
     pub ttl_ms: Option<u64>,
-    /// A hint, never below 0. A lease that is due reads as held until its expiry is committed. `null`: infinite or ended.
+    /// Approximate time to the expiry, at least 0. A lease reads as held until a log entry expires it. `null`: infinite
+    /// or ended.
     pub expires_in_ms: Option<u64>,
     pub state: LeaseState,
     #[schema(value_type = String, format = DateTime)]
     pub granted_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub renewed_at: Timestamp,
-    /// How often this grant was renewed.
+    /// Number of renewals of this grant.
     pub renewals: u64,
-    /// Absent if there is none, and in the answer to a batched renewal.
+    /// Absent if empty, and in the response to a batched renewal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
-    /// How many may hold the lease at once.
+    /// Most holders at once.
     pub limit: u32,
     pub lock_delay_ms: u64,
-    /// How many wait for it.
+    /// Number of waiters.
     pub waiters: u32,
-    /// How often the metadata was replaced during this grant. A change of the metadata names it.
+    /// Number of metadata updates during this grant. The next update names it as `version`.
     #[serde(default)]
     pub metadata_version: u64,
-    /// The present holders of a counted lease (`limit` above 1), in the order of their tokens; the fields above are
-    /// those of the first. At most 1,000 of them and about 1 MiB; `holders_cursor` leads to the others. Absent for a
-    /// plain lease, and in lists, which have one entry for each holder.
+    /// Current holders of a counted lease (`limit` above 1), in token order. The fields above describe the first one.
+    /// At most 1,000 holders, and about 1 MiB; `holders_cursor` leads to the rest. Absent for a plain lease, and in
+    /// lists, which have one entry per holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(no_recursion)]
     pub holders: Option<Vec<Lease>>,
-    /// There if there are more holders: pass it as `cursor` to `GET /v1/leases` with the name as `prefix` and the state
-    /// `active`.
+    /// Present if the lease has more holders. Pass it as `cursor` to `GET /v1/leases`, with the name as `prefix` and
+    /// the state `active`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holders_cursor: Option<String>,
 }
@@ -65,7 +66,7 @@ pub enum LeaseState {
     HandedOver,
 }
 
-/// Why a holder does not have a lease.
+/// Why a holder does not have a lease with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LostReason {
@@ -73,37 +74,37 @@ pub enum LostReason {
     Released,
     Revoked,
     HandedOver,
-    /// The token was never granted to this holder, or so long ago that it is forgotten.
+    /// The cluster never granted this token to this holder, or has forgotten the grant.
     Unknown,
 }
 
-/// Answer to a release.
+/// Response to a release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Released {
-    /// `false`: it was not held with that token, and nothing changed.
+    /// `false`: the holder did not have the lease with that token, and nothing changed.
     pub released: bool,
 }
 
-/// Answer to a revoke.
+/// Response to a revoke.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Revoked {
-    /// How many holders lost the lease; 0: nobody had it.
+    /// Number of holders that lost the lease; 0 if it had none.
     pub revoked: u32,
 }
 
-/// Answer to a batched renewal: one result for each lease, in the order asked.
+/// Response to a batched renewal: one result for each lease, in the order of the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Renewed {
     pub results: Vec<RenewResult>,
 }
 
-/// One renewal's result: exactly one of `lease` and `problem` is there.
+/// Result of one renewal: exactly one of `lease` and `problem` is present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RenewResult {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
-    /// Code `lost`, with why and who holds it now.
+    /// A problem with the code `lost`, the reason and the current holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
@@ -111,9 +112,9 @@ pub struct RenewResult {
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LeasePage {
-    /// One entry for each holder. A page can be short, or empty, without being the last.
+    /// One entry for each holder. A page before the last one can be short or empty.
     pub leases: Vec<Lease>,
-    /// Pass it as `cursor` for the next page; `null` on the last.
+    /// The `cursor` for the next page; `null` on the last page.
     pub cursor: Option<String>,
 }
 
@@ -124,25 +125,25 @@ pub struct History {
     pub transitions: Vec<Event>,
 }
 
-/// Who waits for a lease, next first.
+/// The waiters for a lease, first one first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     pub name: String,
-    /// How many wait.
+    /// Number of all waiters.
     pub total: u32,
-    /// The first 1,000 of them.
+    /// The first 1,000 waiters.
     pub waiters: Vec<Waiter>,
 }
 
-/// A place in a queue.
+/// A waiter in a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Waiter {
-    /// 0 is next.
+    /// Number of waiters before it.
     pub place: u32,
     pub holder: String,
     #[schema(value_type = String, format = DateTime)]
     pub since_at: Timestamp,
     pub waited_ms: u64,
-    /// Until its own wait ends.
+    /// Time until its wait ends.
     pub expires_in_ms: u64,
 }

@@ -1,9 +1,10 @@
-//! What travels over HTTP: the JSON of requests, answers, problems and watch events, shared by server and client.
+//! The JSON types of the HTTP API: requests, responses, problems and watch events. Server and client share them.
 //!
-//! Requests refuse unknown fields, so that a misspelt `ttl_ms` is never a default ttl. Answers accept them, so that
-//! an older client reads a newer server. Durations are integers whose name ends in `_ms`; wall-clock times are for
-//! people only and end in `_at` or are named `at`. Fencing tokens are decimal strings: they are 63-bit integers, and
-//! JSON numbers above 2^53 do not survive JavaScript and jq.
+//! - Requests with unknown fields are invalid, so that a misspelt `ttl_ms` never means the default ttl. Responses may
+//!   have unknown fields, so that an older client can read a newer server.
+//! - Durations are integers in milliseconds; their names end in `_ms`.
+//! - Wall-clock times are for people only. They are named `at` or end in `_at`.
+//! - Fencing tokens are decimal strings: they have 63 bits, and JavaScript and jq round JSON numbers above 2^53.
 
 mod cluster;
 mod decimal;
@@ -30,25 +31,25 @@ pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, Stat
 pub use timestamp::Timestamp;
 pub use ttl::TtlMs;
 
-/// Most leases of one batched renewal.
+/// Most leases in one batched renewal.
 pub const MAX_RENEW_ITEMS: usize = 10_000;
-/// Largest body of a request about many leases, in bytes. A batch of [`MAX_RENEW_ITEMS`] with ordinary names fits.
+/// Largest body of a request about several leases, in bytes. A batch of [`MAX_RENEW_ITEMS`] with short names fits.
 pub const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
-/// Largest body of a request about one lease, in bytes. The largest valid claim fits: its holder and metadata take
-/// 4,296 bytes, and JSON may write each of them as an escape of 6.
+/// Largest body of a request about one lease, in bytes. The largest valid claim fits: its holder and metadata have
+/// 4,296 bytes, and a JSON escape takes 6 bytes.
 pub const MAX_LEASE_BODY_BYTES: usize = 32 * 1024;
 /// Most leases on one page of a list.
 pub const MAX_PAGE: u32 = 1_000;
-/// Leases on a page when the request does not say.
+/// Leases on a page of a list by default.
 pub const DEFAULT_PAGE: u32 = 100;
 
-/// Which node carried the request out, or else which one answered.
+/// Id of the node that executed the request, or else of the node that answered.
 pub const NODE_HEADER: &str = "x-tenure-node";
-/// The term in which the answer was made.
+/// The Raft term of the response.
 pub const TERM_HEADER: &str = "x-tenure-term";
-/// The log index that the answer reflects.
+/// The log index that the response reflects.
 pub const INDEX_HEADER: &str = "x-tenure-index";
-/// On a stale read: milliseconds since the node last heard from the leader; absent if it never did.
+/// On a stale read: milliseconds since the leader's last message to the node; absent without such a message.
 pub const STALE_HEADER: &str = "x-tenure-stale-ms";
-/// In a request, with any value: do not forward to the leader, answer 307 with its address.
+/// In a request, with any value: the node does not forward to the leader, but answers 307 with the leader's address.
 pub const NO_FORWARD_HEADER: &str = "x-tenure-no-forward";

@@ -1,4 +1,4 @@
-//! Bodies and their parts are JSON objects.
+//! Accepts only JSON objects for bodies and their parts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A value that is read from a JSON object only. What serde derives for a struct would take an array of its fields, too:
-/// one that is sent by mistake would be granted.
+/// Reads a value from a JSON object only. The derived `Deserialize` of a struct also accepts an array of its fields.
+/// With it, the server would execute an array that a client sends by mistake.
 pub(crate) struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

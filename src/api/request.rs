@@ -1,4 +1,4 @@
-//! Bodies of requests. Their texts are validated types: what is outside its bounds is refused while it is read.
+//! Request bodies. Fields have validated types, so reading a body refuses a value outside its bounds.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,34 +11,34 @@ use crate::types::{HolderId, LeaseName, Metadata};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
-    /// Who claims the lease: 1 to 200 bytes of the caller's own text. The same holder acquiring again keeps its token.
+    /// The claimant: 1 to 200 bytes of the caller's choice. A holder that acquires again keeps its token.
     #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub holder: HolderId,
-    /// How long the grant lasts without a renewal. Absent: the cluster's default.
+    /// Lifetime of the grant without a renewal. Absent: the cluster's default.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
-    /// Wait in the queue for at most this long when the lease is held. Absent: do not wait.
+    /// Longest wait in the queue for a held lease. Absent: do not wait.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub wait_ms: Option<u64>,
-    /// After an expiry or a revoke of this grant nobody gets the lease for this long. Absent: 0.
+    /// Time after an expiry or a revoke of this grant in which the cluster does not grant the lease. Absent: 0.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     pub lock_delay_ms: Option<u64>,
-    /// How many may hold the lease at once. Absent: 1.
+    /// Most holders at once. Absent: 1.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub limit: Option<u32>,
-    /// The holder's own metadata: at most 32 entries and 4096 bytes, keys and values together. It is set by the grant: a
-    /// holder that acquires again does not change it.
+    /// Metadata of the grant: at most 32 entries and 4096 bytes, keys and values together. A holder that acquires again
+    /// does not change it.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
     pub metadata: Metadata,
 }
 
 impl Acquire {
-    /// A claim with the cluster's default ttl, without waiting.
+    /// A claim with the cluster's default ttl and without a wait.
     pub fn new(holder: HolderId) -> Acquire {
         Acquire { holder, ttl_ms: None, wait_ms: None, lock_delay_ms: None, limit: None, metadata: Metadata::default() }
     }
@@ -54,13 +54,13 @@ pub struct Renew {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// The ttl to count from now. Absent: that of the grant. The expiry never moves to an earlier moment.
+    /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
 }
 
-/// Body of `POST /v1/renew`: many leases of one holder, at most 10,000.
+/// Body of `POST /v1/renew`: at most 10,000 leases of one holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewBatch {
@@ -80,7 +80,7 @@ pub struct RenewItem {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// The ttl to count from now. Absent: that of the grant. The expiry never moves to an earlier moment.
+    /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = TtlMs, required = false)]
     pub ttl_ms: Option<TtlMs>,
@@ -106,7 +106,7 @@ pub struct HandOver {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// The waiter to give it to. Absent: the first in the queue.
+    /// The waiter that gets the lease. Absent: the first confirmed waiter in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     pub to: Option<HolderId>,
@@ -122,7 +122,7 @@ pub struct UpdateMetadata {
     #[serde(with = "decimal")]
     #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
     pub token: FencingToken,
-    /// The `metadata_version` that this change replaces.
+    /// The `metadata_version` that this update replaces.
     #[serde(deserialize_with = "integer::required")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub version: u64,
@@ -132,7 +132,7 @@ pub struct UpdateMetadata {
     pub metadata: Metadata,
 }
 
-/// What a list can be narrowed to.
+/// Selects leases of a list by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StateFilter {
@@ -150,22 +150,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acquire_needs_only_a_holder() {
-        let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("enough");
+    fn acquire_needs_only_a_holder() {
+        let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("a valid acquire");
         assert_eq!(acquire, Acquire::new(HolderId::new("h").expect("valid")));
         assert_eq!(serde_json::to_string(&acquire).expect("plain"), r#"{"holder":"h"}"#);
     }
 
     #[test]
-    fn version_is_an_integer_also_with_a_zero_fraction() {
+    fn version_accepts_a_zero_fraction() {
         let update = r#"{"holder":"h","token":"281474976710661","version":2.0}"#;
         assert_eq!(serde_json::from_str::<UpdateMetadata>(update).expect("an integer").version, 2);
-        let error = serde_json::from_str::<UpdateMetadata>(&update.replace("2.0", "2.5")).expect_err("no integer");
+        let error = serde_json::from_str::<UpdateMetadata>(&update.replace("2.0", "2.5")).expect_err("a fraction");
         assert!(error.to_string().contains("an integer from 0"), "{error}");
     }
 
     #[test]
-    fn what_is_misspelt_or_out_of_bounds_is_refused_and_named() {
+    fn invalid_field_is_refused_and_named() {
         for (body, named) in [
             (r#"{"holder":"h","ttl":5}"#, "unknown field `ttl`"),
             (r#"{"holder":""}"#, "holder"),

@@ -1,14 +1,14 @@
-//! Wall-clock times for people.
+//! Wall-clock times, for display.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The last millisecond that RFC 3339 can say, in the year 9999.
+/// The last millisecond of the year 9999, and of RFC 3339.
 const MAX_MS: u64 = 253_402_300_799_999;
 
-/// Milliseconds since the Unix epoch, as `2026-01-31T12:00:00.000Z`. Nothing is decided by it.
+/// Milliseconds since the Unix epoch, as text `2026-01-31T12:00:00.000Z`. For display only: no rule reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_utc_with_milliseconds_and_read_back() {
+    fn timestamp_round_trips_as_utc_with_milliseconds() {
         for (ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_001, "2000-02-29T00:00:00.001Z"),
@@ -58,7 +58,7 @@ mod tests {
         ] {
             let time = Timestamp::from_millis(ms);
             assert_eq!(time.to_string(), text);
-            assert_eq!(serde_json::from_str::<Timestamp>(&format!("{text:?}")).expect("it reads back"), time);
+            assert_eq!(serde_json::from_str::<Timestamp>(&format!("{text:?}")).expect("a valid timestamp"), time);
         }
         assert!(serde_json::from_str::<Timestamp>("\"yesterday\"").is_err());
     }

@@ -1,4 +1,4 @@
-//! A ttl in a request.
+//! The ttl in a request.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use utoipa::{PartialSchema, ToSchema};
 use super::integer;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS};
 
-/// What an infinite ttl is called.
+/// JSON form of an infinite ttl.
 const INFINITE: &str = "infinite";
 
-/// A ttl in a request: an integer of milliseconds, or the string `infinite`. Whether it is within the cluster's
-/// bounds is for the cluster to say.
+/// A ttl in a request: an integer of milliseconds, or the string `infinite`. The node checks the cluster's bounds
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TtlMs {
     Millis(u64),
@@ -22,8 +22,8 @@ pub enum TtlMs {
 }
 
 impl TtlMs {
-    /// Reads a field that, if it is there, has a value. `null` says an infinite ttl in an answer and could be taken
-    /// for a default in a request, so a request must not say it.
+    /// Reads a field that can be absent but not `null`. In a response `null` means an infinite ttl; in a request a
+    /// client could take it for the default, so it is invalid.
     pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TtlMs>, D::Error> {
         TtlMs::deserialize(deserializer).map(Some)
     }
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for TtlMs {
 impl PartialSchema for TtlMs {
     fn schema() -> RefOr<Schema> {
         let millis = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer));
-        // A cluster can be configured to narrower bounds, not to wider ones.
+        // The configuration of a cluster can narrow these bounds, not widen them.
         let millis = millis.minimum(Some(MIN_TTL_MS as f64)).maximum(Some(MAX_TTL_MS as f64));
         let infinite = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).enum_values(Some([INFINITE]));
         OneOfBuilder::new().item(millis).item(infinite).into()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn milliseconds_or_the_word() {
+    fn ttl_is_milliseconds_or_infinite() {
         assert_eq!(serde_json::from_str::<TtlMs>("1500").expect("a number"), TtlMs::Millis(1500));
         assert_eq!(serde_json::from_str::<TtlMs>("1500.0").expect("the same number"), TtlMs::Millis(1500));
         assert_eq!(serde_json::from_str::<TtlMs>("\"infinite\"").expect("the word"), TtlMs::Infinite);

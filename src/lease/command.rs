@@ -1,12 +1,13 @@
-//! Timer can be asked of the lease machine. These types are stored in logs: fields of a variant are frozen, and a
-//! new variant goes at the end.
+//! Requests to the lease machine.
+//!
+//! Logs store these types. The fields of a variant are frozen, and a new variant goes at the end.
 
 use serde::{Deserialize, Serialize};
 
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 
-/// One log entry: commands that are applied together, at one position and one time, in order.
+/// One log entry: commands that the machine applies in order, at one position and one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     pub stamp: Stamp,
@@ -16,34 +17,34 @@ pub struct Batch {
 /// When the leader proposed an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// Cluster time. Apply uses the larger of this and the state's own.
+    /// Cluster time. Apply uses the later one of this time and the machine's time.
     pub now: ClusterMs,
-    /// Wall clock, milliseconds since the Unix epoch: shown to people, decides nothing.
+    /// Wall clock, milliseconds since the Unix epoch. For display only: no rule reads it.
     pub wall_ms: u64,
 }
 
 /// One request to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Claim a lease, or join its queue. By its holder: the same token, never less time than before, nothing else new.
+    /// Claims a lease, or joins its queue. A claim by the holder keeps the token and can only extend the deadline.
     Acquire(Acquire),
-    /// Extend leases of one holder, each answered on its own.
+    /// Extends leases of one holder. Each lease has its own result.
     Renew { holder: HolderId, leases: Vec<Renewal> },
-    /// Give a lease back.
+    /// Ends the holder's grant.
     Release { name: LeaseName, holder: HolderId, token: FencingToken },
-    /// An operator's release of every holder of a lease. Waiters keep their places.
+    /// Ends every grant of a name, on behalf of an operator. Waiters keep their positions.
     Revoke { name: LeaseName, reason: String },
-    /// Give a lease to a waiter: the named one, or the first.
+    /// Gives a lease to a waiter: to the named one, or to the first confirmed one.
     HandOver { name: LeaseName, holder: HolderId, token: FencingToken, to: Option<HolderId> },
-    /// Waiters that somebody still waits with: their patience starts again.
+    /// Confirms waiters that have an open request: their patience starts again.
     KeepWaiting { waiters: Vec<WaiterId> },
-    /// A waiter gives up its place; answered with how many did, 0 or 1.
+    /// Removes a waiter from its queue. The outcome has the number of removed waiters, 0 or 1.
     LeaveQueue { waiter: WaiterId },
-    /// Let time pass.
+    /// Advances cluster time only.
     Tick,
-    /// Bounds that apply reads; replicated, so that replicas with other configuration files still agree.
+    /// Replaces the bounds that apply reads. Replicated, so that nodes with different configuration files agree.
     SetLimits(Limits),
-    /// Replace the metadata of a held lease, if `version` is the version that it has.
+    /// Replaces the metadata of a held lease if `version` is its current version.
     UpdateMetadata { name: LeaseName, holder: HolderId, token: FencingToken, version: u64, metadata: Metadata },
 }
 
@@ -52,11 +53,11 @@ pub struct Acquire {
     pub name: LeaseName,
     pub holder: HolderId,
     pub ttl: Ttl,
-    /// Join the queue for at most this many milliseconds when the lease is held; `None` refuses at once.
+    /// Longest wait in the queue, in milliseconds. With `None` the machine refuses a held lease at once.
     pub wait_ms: Option<u64>,
-    /// After an expiry or a revoke of this grant nobody gets the lease for this many milliseconds.
+    /// After an expiry or a revoke of this grant, the machine grants the lease to no one for this many milliseconds.
     pub lock_delay_ms: u64,
-    /// How many may hold the lease at once; 1 for a plain lease. The same for all who hold it or wait for it.
+    /// Most holders at once; 1 for a plain lease. All holders and waiters of a name have the same limit.
     pub limit: u32,
     pub metadata: Metadata,
 }
@@ -65,31 +66,31 @@ pub struct Acquire {
 pub struct Renewal {
     pub name: LeaseName,
     pub token: FencingToken,
-    /// The ttl to count from now, or `None` for the one of the grant. It never moves the expiry to an earlier moment.
+    /// The ttl from now on, or `None` for the ttl of the grant. A renewal never moves the deadline to an earlier time.
     pub ttl: Option<Ttl>,
 }
 
-/// A place in a queue: a holder waits for a name at most once.
+/// Identifies a waiter. A holder waits for a name at most once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WaiterId {
     pub name: LeaseName,
     pub holder: HolderId,
 }
 
-/// Bounds of the machine. Each refusal they cause is named in [`Refusal`](super::Refusal).
+/// Bounds of the machine. [`Refusal`](super::Refusal) has a variant for each bound that refuses a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Most names that are held, waited for or delayed at once.
+    /// Most names that have a holder, a waiter or a lock delay.
     pub max_leases: u64,
     /// Most waiters in one queue.
     pub max_waiters: u32,
-    /// Transitions kept for each name.
+    /// Most transitions in the history of one name.
     pub history: u32,
-    /// Ended leases stay listable for this long, in milliseconds.
+    /// Time for which lists show an ended lease, in milliseconds.
     pub ended_keep_ms: u64,
-    /// Most ended leases that stay listable.
+    /// Most ended leases in lists.
     pub ended_keep: u64,
-    /// A waiter that nobody asks for is dropped after this long, in milliseconds.
+    /// Time after which the machine drops a waiter without a request, in milliseconds.
     pub patience_ms: u64,
 }
 
@@ -108,7 +109,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// The limits of a configuration that names none.
+    /// The limits of a configuration that sets none.
     fn default() -> Limits {
         Limits::INITIAL
     }

@@ -1,4 +1,4 @@
-//! Grants of one name that are over and still remembered.
+//! Ended grants of one name that the machine remembers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::holders::Grant;
 use super::machine::EndedAt;
 use crate::types::ClusterMs;
 
-/// A grant that is over.
+/// An ended grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub grant: Grant,
@@ -21,19 +21,19 @@ pub(super) struct Ended {
     pub part: u32,
 }
 
-/// The ended grants of one name, by token. Most names have none or one, so the record has one word for them.
+/// The ended grants of one name, by token. Most names have none or one, so this takes one word of the record.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EndedGrants(Option<Box<Remembered>>);
+pub(super) struct EndedGrants(Option<Box<OneOrMany>>);
 
 #[derive(Clone, Debug)]
-enum Remembered {
+enum OneOrMany {
     One(Ended),
-    Many(Many),
+    Many(EndedSet),
 }
 
-/// Persistent maps: a record that a snapshot shares is copied without them.
+/// Persistent maps, so that copying a record that a clone of the machine shares does not copy the grants.
 #[derive(Clone, Debug, Default)]
-struct Many {
+struct EndedSet {
     by_token: OrdMap<u64, Arc<Ended>>,
     by_end: OrdMap<EndedAt, u64>,
     bytes: u64,
@@ -53,8 +53,8 @@ impl EndedGrants {
     pub fn len(&self) -> usize {
         match self.0.as_deref() {
             None => 0,
-            Some(Remembered::One(_)) => 1,
-            Some(Remembered::Many(many)) => many.by_token.len(),
+            Some(OneOrMany::One(_)) => 1,
+            Some(OneOrMany::Many(set)) => set.by_token.len(),
         }
     }
 
@@ -62,44 +62,44 @@ impl EndedGrants {
         self.0.is_none()
     }
 
-    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         match self.0.as_deref() {
             None => 0,
-            Some(Remembered::One(ended)) => ended.grant.bytes(),
-            Some(Remembered::Many(many)) => many.bytes,
+            Some(OneOrMany::One(ended)) => ended.grant.bytes(),
+            Some(OneOrMany::Many(set)) => set.bytes,
         }
     }
 
     pub fn with_token(&self, token: u64) -> Option<&Ended> {
         match self.0.as_deref()? {
-            Remembered::One(ended) => Some(ended).filter(|ended| ended.token() == token),
-            Remembered::Many(many) => many.by_token.get(&token).map(Arc::as_ref),
+            OneOrMany::One(ended) => Some(ended).filter(|ended| ended.token() == token),
+            OneOrMany::Many(set) => set.by_token.get(&token).map(Arc::as_ref),
         }
     }
 
-    /// The one with the highest token.
+    /// The grant with the highest token.
     pub fn newest(&self) -> Option<&Ended> {
         match self.0.as_deref()? {
-            Remembered::One(ended) => Some(ended),
-            Remembered::Many(many) => many.by_token.get_max().map(|(_, ended)| ended.as_ref()),
+            OneOrMany::One(ended) => Some(ended),
+            OneOrMany::Many(set) => set.by_token.get_max().map(|(_, ended)| ended.as_ref()),
         }
     }
 
-    /// The one that ended first.
+    /// The grant that ended first.
     pub fn oldest(&self) -> Option<&Ended> {
         match self.0.as_deref()? {
-            Remembered::One(ended) => Some(ended),
-            Remembered::Many(many) => self.with_token(many.by_end.get_min()?.1),
+            OneOrMany::One(ended) => Some(ended),
+            OneOrMany::Many(set) => self.with_token(set.by_end.get_min()?.1),
         }
     }
 
-    /// In token order, from the token `from` on.
+    /// Grants with the token `from` or a higher one, in token order.
     pub fn from(&self, from: u64) -> impl Iterator<Item = &Ended> {
         let (one, many) = match self.0.as_deref() {
             None => (None, None),
-            Some(Remembered::One(ended)) => (Some(ended).filter(|ended| ended.token() >= from), None),
-            Some(Remembered::Many(many)) => (None, Some(many.by_token.range(from..).map(|(_, ended)| ended.as_ref()))),
+            Some(OneOrMany::One(ended)) => (Some(ended).filter(|ended| ended.token() >= from), None),
+            Some(OneOrMany::Many(set)) => (None, Some(set.by_token.range(from..).map(|(_, ended)| ended.as_ref()))),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -109,28 +109,28 @@ impl EndedGrants {
     }
 
     pub fn insert(&mut self, ended: Ended) {
-        let mut many = match self.0.take().map(|remembered| *remembered) {
+        let mut set = match self.0.take().map(|grants| *grants) {
             None => {
-                self.0 = Some(Box::new(Remembered::One(ended)));
+                self.0 = Some(Box::new(OneOrMany::One(ended)));
                 return;
             }
-            Some(Remembered::One(first)) => {
-                let mut many = Many::default();
-                many.insert(first);
-                many
+            Some(OneOrMany::One(first)) => {
+                let mut set = EndedSet::default();
+                set.insert(first);
+                set
             }
-            Some(Remembered::Many(many)) => many,
+            Some(OneOrMany::Many(set)) => set,
         };
-        many.insert(ended);
-        self.0 = Some(Box::new(Remembered::Many(many)));
+        set.insert(ended);
+        self.0 = Some(Box::new(OneOrMany::Many(set)));
     }
 
     pub fn remove(&mut self, token: u64) {
         match self.0.as_deref_mut() {
-            Some(Remembered::One(ended)) if ended.token() == token => self.0 = None,
-            Some(Remembered::Many(many)) => {
-                many.remove(token);
-                if many.by_token.is_empty() {
+            Some(OneOrMany::One(ended)) if ended.token() == token => self.0 = None,
+            Some(OneOrMany::Many(set)) => {
+                set.remove(token);
+                if set.by_token.is_empty() {
                     self.0 = None;
                 }
             }
@@ -139,7 +139,7 @@ impl EndedGrants {
     }
 }
 
-impl Many {
+impl EndedSet {
     fn insert(&mut self, ended: Ended) {
         self.bytes += ended.grant.bytes();
         self.by_end.insert(ended.ended_at(), ended.token());

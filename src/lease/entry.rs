@@ -1,5 +1,5 @@
-//! One log entry while it is applied: what each change of state does to the record, the indexes and the effects.
-//! The rules that decide on a change are in [`rules`](super::rules).
+//! One log entry while the machine applies it. Each change of state updates the record, the indexes and the effects.
+//! [`rules`](super::rules) decides which changes to make.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
 use super::machine::{EndedAt, Machine, Tombstone};
-use super::queue::{Ask, Place};
+use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::timers::Timer;
 use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
@@ -27,7 +27,7 @@ pub(super) struct Entry<'m> {
 
 impl<'m> Entry<'m> {
     pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> Entry<'m> {
-        // A leader that lost its time starts behind the state: time stands still until it has caught up.
+        // A new leader can start from an older time. Cluster time then stands still until the leader catches up.
         machine.now = machine.now.max(stamp.now);
         if machine.applied.is_none_or(|last| last.term < position.term) {
             machine.term_began = machine.now;
@@ -37,18 +37,17 @@ impl<'m> Entry<'m> {
         Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
     }
 
-    /// Everything that is due happens: expires and drops first, then the places that are free go to the waiters, so
-    /// that no place goes to a waiter that is gone.
+    /// Fires all due timers, then grants free slots. In this order no slot goes to a waiter whose wait is over.
     pub fn expire_due(&mut self) {
         let mut touched = Vec::new();
-        while let Some(due) = self.machine.timers.pop(self.now) {
-            match due.what {
-                Timer::Expiry(token) => self.end(&due.name, token, Change::Expired),
-                Timer::WaitEnds(ticket) => self.drop_late_waiter(&due.name, ticket),
-                Timer::DelayEnds => self.set_delay(&due.name, None),
+        while let Some(fired) = self.machine.timers.pop(self.now) {
+            match fired.timer {
+                Timer::Expiry(token) => self.end(&fired.name, token, Change::Expired),
+                Timer::WaitEnds(ticket) => self.drop_late_waiter(&fired.name, ticket),
+                Timer::DelayEnds => self.set_delay(&fired.name, None),
                 Timer::Turn => {}
             }
-            touched.push(due.name);
+            touched.push(fired.name);
         }
         if self.machine.window_is_over() {
             touched.extend(self.machine.timers.take_unconfirmed());
@@ -58,8 +57,8 @@ impl<'m> Entry<'m> {
         }
     }
 
-    /// Forgets ended leases beyond their time and number. Only here, after the last command: within an entry the
-    /// record still knows that it was granted at this position.
+    /// Forgets ended leases that are too old or too many. This runs after the last command: until then the record must
+    /// remember a grant at this position, because one entry grants a name once.
     pub fn finish(mut self) -> Effects {
         while let Some((&at, oldest)) = self.machine.tombstones.get_min().map(|(at, oldest)| (at, oldest)) {
             let limits = &self.machine.limits;
@@ -75,17 +74,18 @@ impl<'m> Entry<'m> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Forgets the grant that this transition ended.
+    /// Forgets the grant that ended with this transition.
     fn forget(&mut self, at: EndedAt) {
-        let Tombstone { name, token, .. } = self.machine.tombstones.remove(&at).expect("the caller has seen it");
+        let Tombstone { name, token, .. } =
+            self.machine.tombstones.remove(&at).expect("the caller read this tombstone");
         let record = existing(&mut self.machine.records, &name);
-        let ended = record.ended.with_token(token).expect("an ended grant is forgotten in one place");
+        let ended = record.ended.with_token(token).expect("each tombstone has an ended grant");
         self.machine.ended_bytes -= ended.grant.bytes();
         self.machine.counts.ended -= 1;
         record.ended.remove(token);
     }
 
-    /// Forgets ended grants of a name that keeps too much, the oldest first.
+    /// Forgets ended grants of a name, oldest first, while the name retains more than [`MAX_NAME_BYTES_KEPT`].
     pub fn forget_excess(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
             && record.in_use_bytes() + record.ended.bytes() > MAX_NAME_BYTES_KEPT
@@ -100,7 +100,7 @@ impl<'m> Entry<'m> {
         self.machine.records.get(name).map(Arc::as_ref)
     }
 
-    /// One entry grants a name once: a token is a log position.
+    /// Whether this entry granted the name. A token is a log position, so one entry grants a name once.
     pub fn is_granted_here(&self, record: &Record) -> bool {
         record.last_grant == self.position.as_u64()
     }
@@ -109,8 +109,8 @@ impl<'m> Entry<'m> {
         existing(&mut self.machine.records, name)
     }
 
-    /// The record to grant or queue in; its limit is the asker's when nobody holds or waits.
-    fn engage(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
+    /// The record for a new grant or waiter. A name without holders and waiters takes this limit.
+    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
         let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
         let record = Arc::make_mut(record);
         if !record.is_in_use() {
@@ -119,26 +119,26 @@ impl<'m> Entry<'m> {
         record
     }
 
-    pub fn grant(&mut self, name: &LeaseName, limit: u32, ask: Ask, cause: GrantCause) -> Lease {
+    pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> Lease {
         let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
-        let deadline = ask.ttl.deadline(now);
+        let deadline = request.ttl.deadline(now);
         let grant = Grant {
-            holder: ask.holder,
+            holder: request.holder,
             token: position,
-            ttl: ask.ttl,
+            ttl: request.ttl,
             deadline,
             granted_at: now,
             granted_wall_ms: wall_ms,
             renewed_at: now,
             renewed_wall_ms: wall_ms,
             renewals: 0,
-            lock_delay_ms: ask.lock_delay_ms,
-            metadata: ask.metadata,
+            lock_delay_ms: request.lock_delay_ms,
+            metadata: request.metadata,
             metadata_version: 0,
         };
-        let record = self.engage(name, limit);
+        let record = self.get_or_create(name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
-        assert!(record.has_free_place() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
+        assert!(record.has_free_slot() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
         record.last_grant = position.as_u64();
         record.holders.insert(grant.clone());
         let lease = record.lease(name, &grant);
@@ -146,13 +146,13 @@ impl<'m> Entry<'m> {
             self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
         }
         self.machine.counts.held += 1;
-        self.tell(name, &grant, Change::Granted(cause));
+        self.record_transition(name, &grant, Change::Granted(cause));
         lease
     }
 
-    /// Gives more time, or what else a holder may change of its own grant: the one with this token, or the one that
-    /// it has; `None` if it has none. One look-up of the name, because renewals are most of what there is to do.
-    pub fn prolong(
+    /// Applies `change` to the holder's grant and counts a renewal. Returns `None` if the holder has no grant, or not
+    /// the one with `token`. It looks up the name once, because most commands are renewals.
+    pub fn renew_grant(
         &mut self,
         name: &LeaseName,
         holder: &HolderId,
@@ -172,7 +172,7 @@ impl<'m> Entry<'m> {
             grant.renewed_at = now;
             grant.renewed_wall_ms = wall_ms;
         });
-        let grant = record.holders.with_token(own).expect("it has been updated, not removed");
+        let grant = record.holders.with_token(own).expect("an update keeps the grant");
         let lease = record.lease(name, grant);
         if before != grant.deadline {
             let timers = &mut self.machine.timers;
@@ -190,16 +190,16 @@ impl<'m> Entry<'m> {
             grant.metadata = metadata;
             grant.metadata_version += 1;
         });
-        let grant = record.holders.with_token(token).expect("the caller has seen this grant");
+        let grant = record.holders.with_token(token).expect("the caller found this grant");
         record.lease(name, grant)
     }
 
-    /// Ends a grant. The place stays free until [`settle`](Entry::settle).
+    /// Ends a grant. Its slot stays free until [`promote_waiter`](Entry::promote_waiter).
     pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
         let (now, index, part) = (self.now, self.position.index, self.next_part());
-        let state = change.ended_as().expect("a change that ends a grant");
+        let state = change.ended_as().expect("the change ends a grant");
         let record = self.record_mut(name);
-        let grant = record.holders.remove(token).expect("only a held grant ends");
+        let grant = record.holders.remove(token).expect("the grant is held");
         let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
         record.ended.insert(ended);
         let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
@@ -214,7 +214,7 @@ impl<'m> Entry<'m> {
         if calls_for_delay && grant.lock_delay_ms > 0 {
             self.set_delay(name, delay_until);
         }
-        self.tell(name, &grant, change);
+        self.record_transition(name, &grant, change);
     }
 
     fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
@@ -230,50 +230,50 @@ impl<'m> Entry<'m> {
         }
     }
 
-    pub fn join(&mut self, name: &LeaseName, limit: u32, place: Place) -> u32 {
-        let due = place.due();
-        let queue = &mut self.engage(name, limit).queue;
+    pub fn enqueue(&mut self, name: &LeaseName, limit: u32, waiter: QueueEntry) -> u32 {
+        let deadline = waiter.deadline();
+        let queue = &mut self.get_or_create(name, limit).queue;
         let ahead = queue.len() as u32;
-        let ticket = queue.push(place);
-        self.machine.timers.add(due, name, Timer::WaitEnds(ticket));
+        let ticket = queue.push(waiter);
+        self.machine.timers.add(deadline, name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting += 1;
         ahead
     }
 
-    /// Changes what a waiter asked for or how long it waits; its place stays.
-    pub fn adjust(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut Place)) {
+    /// Changes the request or the deadline of a waiter. Its position stays.
+    pub fn update_waiter(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut QueueEntry)) {
         let record = existing(&mut self.machine.records, name);
-        let before = record.queue.get(ticket).expect("the caller has seen this waiter").due();
-        let after = record.queue.update(ticket, change).expect("it has just been there").due();
+        let before = record.queue.get(ticket).expect("the caller found this waiter").deadline();
+        let after = record.queue.update(ticket, change).expect("the waiter exists: see above").deadline();
         self.machine.timers.remove(before, name, Timer::WaitEnds(ticket));
         self.machine.timers.add(after, name, Timer::WaitEnds(ticket));
     }
 
-    /// Takes a waiter out of its queue, to be granted or to be dropped.
-    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> Place {
-        let place = self.record_mut(name).queue.remove(ticket).expect("the caller has seen this waiter");
-        self.machine.timers.remove(place.due(), name, Timer::WaitEnds(ticket));
+    /// Removes a waiter from its queue, before its grant or drop.
+    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> QueueEntry {
+        let waiter = self.record_mut(name).queue.remove(ticket).expect("the caller found this waiter");
+        self.machine.timers.remove(waiter.deadline(), name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting -= 1;
-        place
+        waiter
     }
 
     pub fn drop_waiter(&mut self, name: &LeaseName, ticket: u64, cause: DropCause) {
-        let holder = self.take_waiter(name, ticket).ask.holder;
+        let holder = self.take_waiter(name, ticket).request.holder;
         self.effects.dropped.push(DroppedWaiter { waiter: WaiterId { name: name.clone(), holder }, cause });
     }
 
     fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
-        let place = self.record(name).and_then(|record| record.queue.get(ticket));
-        let until = place.expect("the timers lists only waiters").until;
+        let waiter = self.record(name).and_then(|record| record.queue.get(ticket));
+        let until = waiter.expect("a timer of a wait refers to a waiter").until;
         let cause = if until < self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
         self.drop_waiter(name, ticket, cause);
     }
 
-    /// Brings a name to rest after any change: a free place goes to the first waiter, a second one is put off to the
-    /// next entry, and a record that nothing needs is removed.
+    /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
+    /// entry, and removes a record that has no more use.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
         self.forget_excess(name);
-        self.grant_turn(name);
+        self.grant_free_slots(name);
         let Some(record) = self.record(name) else { return };
         let turn = self.machine.turn(record);
         self.machine.timers.set_turn(self.now, name, turn);
@@ -283,7 +283,7 @@ impl<'m> Entry<'m> {
             record.counted_live = is_live;
             self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
         }
-        // Timer was granted at this position has not been forgotten yet, so this loses no rule of this entry.
+        // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
         if !is_live && record.ended.is_empty() {
             self.machine.records.remove(name);
         }
@@ -293,8 +293,8 @@ impl<'m> Entry<'m> {
         self.effects.transitions.len() as u32
     }
 
-    /// Notes a change in the name's history and for the watch.
-    fn tell(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
+    /// Adds a transition to the name's history and to the effects.
+    fn record_transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
         let event = Event {
             index: self.position.index,
             part: self.next_part(),
@@ -311,7 +311,7 @@ impl<'m> Entry<'m> {
     }
 }
 
-/// A name that the caller knows to exist. Not a method, so that the indexes can be changed beside it.
+/// The record of a name that exists. Not a method, so that callers can borrow the indexes at the same time.
 fn existing<'r>(records: &'r mut OrdMap<LeaseName, Arc<Record>>, name: &LeaseName) -> &'r mut Record {
     Arc::make_mut(records.get_mut(name).expect("a record exists while anything refers to it"))
 }

@@ -7,21 +7,24 @@ use super::{Change, GrantCause, LeaseState, Transition};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
-/// Oldest first. Nearly every lease has one event only, its own grant, and then it is told from the grant.
+/// Oldest first. The only event of most leases is their grant; `OneGrant` derives this event from the grant.
 #[derive(Clone, Debug)]
 pub(super) enum History {
-    /// The grant with this token, which is still held.
+    /// The only event is the grant with this token, which is still held.
     OneGrant {
         token: u64,
         part: u32,
         cause: GrantCause,
     },
-    #[expect(clippy::box_collection, reason = "few words in every record, and nearly all have one event")]
+    #[expect(
+        clippy::box_collection,
+        reason = "every record has a history, and most have one event, so the enum is kept small"
+    )]
     Events(Box<VecDeque<Event>>),
     Empty,
 }
 
-/// A [`Transition`] without the name, which its record is filed under.
+/// A [`Transition`] without the name: the name is the key of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub index: u64,
@@ -34,7 +37,7 @@ pub(super) struct Event {
 }
 
 impl History {
-    /// The history that has these events; `holders` are those of the same record.
+    /// Builds a history from its events. `holders` are those of the same record.
     pub fn of(events: Vec<Event>, holders: &Holders) -> History {
         if let [Event { part, token, change: Change::Granted(cause), .. }] = events[..] {
             let token = token.as_u64();
@@ -45,8 +48,8 @@ impl History {
         if events.is_empty() { History::Empty } else { History::Events(Box::new(events.into())) }
     }
 
-    /// Adds an event of `grant` and forgets the oldest ones above `keep`. `holders` are those of the same record,
-    /// with a new grant and without an ended one.
+    /// Adds an event of `grant` and forgets the oldest events above `keep`. `holders` are those of the same record:
+    /// they include a new grant and exclude an ended one.
     pub fn push(&mut self, event: Event, grant: &Grant, holders: &Holders, keep: usize) {
         if let (History::Empty, Change::Granted(cause)) = (&self, &event.change)
             && keep > 0
@@ -58,7 +61,7 @@ impl History {
             History::Events(events) => events,
             History::OneGrant { token, part, cause } => {
                 let first = if grant.token.as_u64() == token { Some(grant) } else { holders.with_token(token) };
-                let first = first.expect("it is told from a grant until that has ended");
+                let first = first.expect("OneGrant refers to a grant that has not ended");
                 Box::new(VecDeque::from([Event::of_grant(first, part, cause)]))
             }
             History::Empty => Box::default(),
@@ -86,13 +89,13 @@ impl History {
             History::Empty => Vec::new(),
             History::Events(events) => events.iter().cloned().collect(),
             History::OneGrant { token, part, cause } => {
-                let grant = holders.with_token(*token).expect("it is told from a grant until that has ended");
+                let grant = holders.with_token(*token).expect("OneGrant refers to a grant that has not ended");
                 vec![Event::of_grant(grant, *part, *cause)]
             }
         }
     }
 
-    /// How the grant with this token ended, if that is in the history.
+    /// How the grant with this token ended, if the history has its end.
     pub fn end_of(&self, holder: &HolderId, token: u64) -> Option<LeaseState> {
         let History::Events(events) = self else { return None };
         let of_this_grant = |event: &&Event| event.token.as_u64() == token && event.holder == *holder;
@@ -135,7 +138,7 @@ impl Event {
 }
 
 impl Change {
-    /// The state that a lease ends in by this change, unless it is a grant.
+    /// The final state of a lease that this change ends; `None` for a grant.
     pub fn ended_as(&self) -> Option<LeaseState> {
         match self {
             Change::Granted(_) => None,

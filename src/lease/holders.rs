@@ -1,4 +1,4 @@
-//! Who holds one name: nobody, one, or the many of a counted lease.
+//! The holders of one name: none, one, or several of a counted lease.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use super::kept;
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
-/// One holder's claim, from its grant to its end.
+/// One holder's grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     pub holder: HolderId,
     pub token: FencingToken,
     pub ttl: Ttl,
-    /// The last millisecond in which it is held; `None` for an infinite ttl.
+    /// The last millisecond before expiry; `None` for an infinite ttl.
     pub deadline: Option<ClusterMs>,
     pub granted_at: ClusterMs,
     pub granted_wall_ms: u64,
@@ -23,18 +23,18 @@ pub(super) struct Grant {
     pub renewals: u64,
     pub lock_delay_ms: u64,
     pub metadata: Metadata,
-    /// How often the metadata was replaced.
+    /// Number of metadata updates.
     pub metadata_version: u64,
 }
 
 impl Grant {
-    /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT), held or ended.
+    /// Retained bytes, held or ended.
     pub fn bytes(&self) -> u64 {
-        kept::bytes(&self.holder, &self.metadata)
+        kept::retained_bytes(&self.holder, &self.metadata)
     }
 
-    /// Moves the deadline to `now + ttl` unless that is earlier. Requests can arrive late or twice, so a request must
-    /// not take away time that was acknowledged since it was sent.
+    /// Moves the deadline to `now + ttl` unless that is earlier. Requests can arrive late or twice, and must not take
+    /// away acknowledged time.
     pub fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
         let asked = ttl.deadline(now);
         if deadline_key(asked) >= deadline_key(self.deadline) {
@@ -44,7 +44,7 @@ impl Grant {
     }
 }
 
-/// The holders of one name, by token. One holder is kept in place, because nearly every lease has one.
+/// The holders of one name, by token. A single holder needs no allocation, because most leases have one.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Holders {
     #[default]
@@ -53,7 +53,7 @@ pub(super) enum Holders {
     Many(Box<HolderSet>),
 }
 
-/// Many holders, with the indexes that keep every operation on them logarithmic.
+/// Several holders, with indexes that make every operation logarithmic.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderSet {
     by_token: OrdMap<u64, Arc<Grant>>,
@@ -67,7 +67,7 @@ impl Holders {
         match self {
             Holders::Empty => 0,
             Holders::One(_) => 1,
-            Holders::Many(crowd) => crowd.by_token.len(),
+            Holders::Many(set) => set.by_token.len(),
         }
     }
 
@@ -75,12 +75,12 @@ impl Holders {
         self.len() == 0
     }
 
-    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
         match self {
             Holders::Empty => 0,
             Holders::One(grant) => grant.bytes(),
-            Holders::Many(crowd) => crowd.bytes,
+            Holders::Many(set) => set.bytes,
         }
     }
 
@@ -88,7 +88,7 @@ impl Holders {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.token.as_u64() == token),
-            Holders::Many(crowd) => crowd.by_token.get(&token).map(Arc::as_ref),
+            Holders::Many(set) => set.by_token.get(&token).map(Arc::as_ref),
         }
     }
 
@@ -96,25 +96,25 @@ impl Holders {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant).filter(|grant| grant.holder == *holder),
-            Holders::Many(crowd) => self.with_token(*crowd.by_holder.get(holder)?),
+            Holders::Many(set) => self.with_token(*set.by_holder.get(holder)?),
         }
     }
 
-    /// The one whose time runs out first.
+    /// The grant with the earliest deadline.
     pub fn soonest(&self) -> Option<&Grant> {
         match self {
             Holders::Empty => None,
             Holders::One(grant) => Some(grant),
-            Holders::Many(crowd) => self.with_token(crowd.by_deadline.get_min()?.1),
+            Holders::Many(set) => self.with_token(set.by_deadline.get_min()?.1),
         }
     }
 
-    /// In token order, from the token `from` on.
+    /// Grants with the token `from` or a higher one, in token order.
     pub fn from(&self, from: u64) -> impl Iterator<Item = &Grant> {
         let (one, many) = match self {
             Holders::Empty => (None, None),
             Holders::One(grant) => (Some(grant).filter(|grant| grant.token.as_u64() >= from), None),
-            Holders::Many(crowd) => (None, Some(crowd.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
+            Holders::Many(set) => (None, Some(set.by_token.range(from..).map(|(_, grant)| grant.as_ref()))),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -126,27 +126,27 @@ impl Holders {
     pub fn insert(&mut self, grant: Grant) {
         match self {
             Holders::Empty => *self = Holders::One(grant),
-            Holders::Many(crowd) => crowd.insert(grant),
+            Holders::Many(set) => set.insert(grant),
             Holders::One(_) => {
-                let mut crowd = HolderSet::default();
+                let mut set = HolderSet::default();
                 if let Holders::One(first) = std::mem::take(self) {
-                    crowd.insert(first);
+                    set.insert(first);
                 }
-                crowd.insert(grant);
-                *self = Holders::Many(Box::new(crowd));
+                set.insert(grant);
+                *self = Holders::Many(Box::new(set));
             }
         }
     }
 
-    /// Changes a grant; only its token and holder must stay.
+    /// Changes a grant. `change` must not change the token or the holder: they are index keys.
     pub fn update(&mut self, token: u64, change: impl FnOnce(&mut Grant)) {
         match self {
             Holders::Empty => {}
             Holders::One(grant) => change(grant),
-            Holders::Many(crowd) => {
-                if let Some(mut grant) = crowd.remove(token) {
+            Holders::Many(set) => {
+                if let Some(mut grant) = set.remove(token) {
                     change(&mut grant);
-                    crowd.insert(grant);
+                    set.insert(grant);
                 }
             }
         }
@@ -155,9 +155,9 @@ impl Holders {
     pub fn remove(&mut self, token: u64) -> Option<Grant> {
         self.with_token(token)?;
         match self {
-            Holders::Many(crowd) if crowd.by_token.len() > 1 => crowd.remove(token),
-            Holders::Many(crowd) => {
-                let last = crowd.remove(token);
+            Holders::Many(set) if set.by_token.len() > 1 => set.remove(token),
+            Holders::Many(set) => {
+                let last = set.remove(token);
                 *self = Holders::Empty;
                 last
             }
@@ -189,7 +189,7 @@ impl HolderSet {
     }
 }
 
-/// An infinite ttl sorts behind every deadline.
+/// An infinite ttl sorts after every deadline.
 fn deadline_key(deadline: Option<ClusterMs>) -> ClusterMs {
     deadline.unwrap_or(ClusterMs::MAX)
 }

@@ -1,22 +1,22 @@
-//! How many bytes the state keeps, and how many it may.
+//! Retained bytes: the size of grants and waiters in the state, and its bounds.
 //!
-//! Apply decides by these numbers, so they are frozen: replicas of builds with different ones diverge.
+//! These numbers are frozen: apply reads them, so replicas of builds with different numbers diverge.
 
 use crate::types::{HolderId, Metadata};
 
-/// Most bytes that the holders and waiters of one name keep together. 10,000 holders with the largest metadata keep
-/// 46 MiB. Above it an acquire is refused with [`Refusal::LeaseFull`](super::Refusal::LeaseFull).
+/// Most retained bytes of the holders and waiters of one name: 64 MiB. 10,000 holders with the largest metadata retain
+/// 46 MiB. Above the bound the machine refuses an acquire with [`Refusal::LeaseFull`](super::Refusal::LeaseFull).
 ///
-/// Ended grants of the name count, too, and never cause a refusal: the oldest are forgotten.
+/// Ended grants of the name count too, but never cause a refusal: the machine forgets the oldest.
 pub const MAX_NAME_BYTES_KEPT: u64 = 64 << 20;
 
-/// Most bytes that the ended grants of all names keep together. Above it the oldest are forgotten.
+/// Most retained bytes of the ended grants of all names: 512 MiB. Above it the machine forgets the oldest.
 pub const MAX_ENDED_BYTES_KEPT: u64 = 512 << 20;
 
-/// Timer a grant, a waiter or an ended grant counts beside its texts: its numbers, and its places in the indexes.
+/// Retained bytes of a grant or waiter without its strings: an estimate for its numbers and its index entries.
 const FIXED_BYTES: u64 = 512;
 
-/// Timer a grant, a waiter or an ended grant counts.
-pub(super) fn bytes(holder: &HolderId, metadata: &Metadata) -> u64 {
+/// Retained bytes of a grant, a waiter or an ended grant.
+pub(super) fn retained_bytes(holder: &HolderId, metadata: &Metadata) -> u64 {
     FIXED_BYTES + (holder.as_str().len() + metadata.bytes()) as u64
 }

@@ -10,31 +10,31 @@ use super::record::Record;
 use super::{Lease, LeaseState, Machine};
 use crate::types::{HolderId, LeaseName};
 
-/// Most leases that one call of [`Machine::list`] looks at, whether they match or not: a filter that matches little
-/// must not hold up the machine.
+/// Most names and leases that one call of [`Machine::list`] scans, whether they match or not. A filter with few matches
+/// must not block the machine.
 pub const LIST_SCAN: usize = 10_000;
 
-/// A page is full when its leases have this many bytes, whatever its limit: each answer is sent and taken whole. The last
-/// lease of a page may go beyond it.
+/// A page is full when its leases have this many bytes, even below its limit, because nodes send a page as one message.
+/// The last lease of a page can exceed the bound.
 pub const PAGE_BYTES: usize = 1 << 20;
 
-/// Most holders, and most waiters, that a read of one name shows.
+/// Most holders, and most waiters, in a read of one name.
 pub const SHOWN: usize = 1_000;
 
-/// About what a lease has beside its texts, in bytes.
+/// Approximate size of a lease without its strings, in bytes.
 const NUMBERS_BYTES: usize = 128;
 
-/// Which leases to list.
+/// Selects the leases of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListFilter {
-    /// Names that start with this.
+    /// Prefix of the names.
     pub prefix: String,
     pub holder: Option<HolderId>,
-    /// Any of these; none means all.
+    /// A lease matches with any of these states. Empty: all states.
     pub states: Vec<ListState>,
 }
 
-/// A state to list by.
+/// A state in a [`ListFilter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListState {
     Active,
@@ -46,7 +46,7 @@ pub enum ListState {
     HandedOver,
 }
 
-/// Where a page ended: the next one begins behind this lease.
+/// The end of a page. The next page starts after this lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListCursor {
     pub name: LeaseName,
@@ -55,11 +55,10 @@ pub struct ListCursor {
 }
 
 impl Machine {
-    /// Leases that match, in the order of (name, token), at most `limit` of them (0 counts as 1),
-    /// after `after`.
+    /// Returns matching leases after `after` in the order of (name, token): at most `limit`, where 0 counts as 1.
     ///
-    /// With the cursor that comes back the listing goes on; without one it is complete. A page can be short, or
-    /// empty, and still have a cursor: one call looks at [`LIST_SCAN`] leases at most, and [`PAGE_BYTES`] fill a page.
+    /// The list continues at the returned cursor; it is complete without one. A page with a cursor can be short or
+    /// empty: one call scans at most [`LIST_SCAN`] names and leases, and [`PAGE_BYTES`] fill a page.
     pub fn list(
         &self,
         filter: &ListFilter,
@@ -71,23 +70,23 @@ impl Machine {
         let names = self.records.range::<_, str>(from);
         let names = names.take_while(|(name, _)| name.as_str().starts_with(&filter.prefix));
         let mut page = Page::new(limit.max(1));
-        let mut looked_at = 0;
+        let mut scanned = 0;
         let mut cursor = after.cloned();
         for (name, record) in names {
             let behind = after.filter(|cursor| cursor.name == *name).map_or(0, |cursor| cursor.token);
-            // A name that is only waited for has no lease to show, and costs a look all the same.
-            looked_at += 1;
+            // A name without leases, for example one with waiters only, also takes time to scan.
+            scanned += 1;
             for grant in by_token(record, behind) {
-                if looked_at >= LIST_SCAN || page.is_full() {
+                if scanned >= LIST_SCAN || page.is_full() {
                     return (page.leases, cursor);
                 }
-                looked_at += 1;
+                scanned += 1;
                 cursor = Some(ListCursor { name: name.clone(), token: grant.token() });
                 if filter.matches(&grant) {
                     page.push(grant.lease(name, record));
                 }
             }
-            if looked_at >= LIST_SCAN {
+            if scanned >= LIST_SCAN {
                 let token = cursor.filter(|cursor| cursor.name == *name).map_or(0, |cursor| cursor.token);
                 return (page.leases, Some(ListCursor { name: name.clone(), token }));
             }
@@ -95,8 +94,8 @@ impl Machine {
         (page.leases, None)
     }
 
-    /// Who holds a name, in the order of their tokens, at most [`SHOWN`] of them. With the cursor that comes back a
-    /// [`list`](Machine::list) goes on; without one these are all.
+    /// Returns the holders of a name in token order, at most [`SHOWN`]. A [`list`](Machine::list) continues at the
+    /// returned cursor; these are all holders without one.
     pub fn holders(&self, name: &LeaseName) -> (Vec<Lease>, Option<ListCursor>) {
         let mut page = Page::new(SHOWN);
         let grants = self.records.get(name).into_iter().flat_map(|record| {
@@ -114,7 +113,7 @@ impl Machine {
     }
 }
 
-/// Leases of one answer.
+/// One page of leases.
 struct Page {
     leases: Vec<Lease>,
     bytes: usize,
@@ -137,7 +136,7 @@ impl Page {
     }
 }
 
-/// A grant that may be listed. Its lease is made only if it matches.
+/// A candidate for a list. The list makes a [`Lease`] only from a match.
 enum Listed<'r> {
     Held(&'r Grant),
     Ended(&'r Ended),
@@ -170,7 +169,7 @@ impl Listed<'_> {
     }
 }
 
-/// Held and ended grants of one name, merged in the order of their tokens.
+/// Held and ended grants of one name, merged in token order.
 fn by_token(record: &Record, after: u64) -> impl Iterator<Item = Listed<'_>> {
     let from = after.saturating_add(1);
     let mut held = record.holders.from(from).peekable();
@@ -212,7 +211,7 @@ mod tests {
     use crate::token::FencingToken;
     use crate::types::{Metadata, Ttl};
 
-    /// So many names, each held once; the names have 10 bytes and the holder has 6.
+    /// A machine with `names` held names. Each name has 10 bytes and the holder has 6.
     fn machine_of(names: usize, metadata: &Metadata) -> Machine {
         let mut machine = Machine::new();
         let claim = |number: usize| {
@@ -232,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn one_call_looks_at_10_000_names_and_leases() {
+    fn one_list_call_scans_10_000_names_and_leases() {
         let machine = machine_of(LIST_SCAN / 2 + 3, &Metadata::default());
         let none = ListFilter { states: vec![ListState::Expired], ..ListFilter::default() };
         let (leases, cursor) = machine.list(&none, None, 100);
-        // Each name counts as well as its lease. The cursor is behind the last lease that was looked at.
+        // Each name and each lease counts. The cursor is at the last scanned lease.
         let name = LeaseName::new(format!("name-{:05}", LIST_SCAN / 2 - 1)).expect("a valid name");
         let token = FencingToken { term: 1, index: 1 }.as_u64();
         assert_eq!((leases.len(), cursor.as_ref()), (0, Some(&ListCursor { name, token })));
@@ -247,11 +246,11 @@ mod tests {
     #[test]
     fn page_is_full_at_1_mib() {
         let metadata = [("first".to_owned(), "v".repeat(3_000)), ("key".to_owned(), "v".repeat(500))];
-        let machine = machine_of(500, &Metadata::new(metadata.into()).expect("it fits"));
+        let machine = machine_of(500, &Metadata::new(metadata.into()).expect("small metadata"));
         let bytes = 128 + 10 + 6 + (5 + 3_000) + (3 + 500);
         let (leases, cursor) = machine.list(&ListFilter::default(), None, 500);
         assert_eq!(leases.len(), PAGE_BYTES.div_ceil(bytes));
         assert!(cursor.is_some());
-        assert!(machine.list(&ListFilter::default(), cursor.as_ref(), 500).1.is_none(), "the rest is one page");
+        assert!(machine.list(&ListFilter::default(), cursor.as_ref(), 500).1.is_none(), "the rest fits into one page");
     }
 }

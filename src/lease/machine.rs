@@ -1,4 +1,4 @@
-//! The machine: what is stored, what is derived from it, and the one way in.
+//! The state of the machine: a stored part and derived indexes. [`Machine::apply`] alone changes it.
 
 use std::sync::Arc;
 
@@ -13,34 +13,33 @@ use crate::types::{ClusterMs, LeaseName};
 
 /// The replicated lease state.
 ///
-/// Deterministic: replicas that applied the same entries hold the same state, because [`apply`](Machine::apply)
-/// reads nothing but its arguments. Cloning is cheap whatever the size, and a clone is a consistent view that later
-/// applies do not touch: that is how a snapshot is taken.
+/// Replicas that applied the same entries hold the same state, because [`apply`](Machine::apply) reads only its
+/// arguments. A clone is O(1) and shares the records. Later applies do not change it, so a clone serves as a snapshot.
 ///
 /// An operation costs O(log n) in the number of leases, holders and waiters.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    // Stored: the byte image of a snapshot is made from these.
+    // Stored in snapshots.
     pub(super) now: ClusterMs,
     pub(super) applied: Option<FencingToken>,
     pub(super) limits: Limits,
-    /// Cluster time of the first entry of the present term.
+    /// Cluster time of the first entry of the current term.
     pub(super) term_began: ClusterMs,
     pub(super) records: OrdMap<LeaseName, Arc<Record>>,
-    // Derived from the above: a restored machine rebuilds them.
+    // Derived from the fields above: `Rebuild` computes them again.
     pub(super) timers: TimerQueue,
     pub(super) tombstones: OrdMap<EndedAt, Tombstone>,
     pub(super) counts: Counts,
-    /// Bytes of all ended grants, as they count against [`MAX_ENDED_BYTES_KEPT`](super::MAX_ENDED_BYTES_KEPT).
+    /// Retained bytes of all ended grants, bounded by [`MAX_ENDED_BYTES_KEPT`](super::MAX_ENDED_BYTES_KEPT).
     pub(super) ended_bytes: u64,
-    /// Names held, waited for or delayed.
+    /// Names with a holder, a waiter or a lock delay.
     pub(super) live: u64,
 }
 
-/// The transition that ended a lease: index, part. Ended leases are forgotten in this order.
+/// The transition that ended a lease: index and part. The machine forgets ended leases in this order.
 pub(super) type EndedAt = (u64, u32);
 
-/// An ended lease that is still listed.
+/// An ended lease that lists still show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tombstone {
     pub at: ClusterMs,
@@ -48,16 +47,16 @@ pub(super) struct Tombstone {
     pub token: u64,
 }
 
-/// How much there is of everything.
+/// Sizes of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Grants that are held; a counted lease counts once for each holder.
+    /// Held grants. A counted lease counts once for each holder.
     pub held: u64,
     /// Waiters in all queues.
     pub waiting: u64,
     /// Names under a lock delay.
     pub delayed: u64,
-    /// Ended leases that are still listed.
+    /// Ended leases that lists still show.
     pub ended: u64,
 }
 
@@ -68,7 +67,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The state before the first entry. It takes no setting, so that it is the same on every node.
+    /// The state before the first entry. It has no parameters, so it is the same on every node.
     pub fn new() -> Machine {
         Machine {
             now: 0,
@@ -84,26 +83,30 @@ impl Machine {
         }
     }
 
-    /// Applies one log entry and answers each of its commands, in order.
+    /// Applies one log entry and returns one outcome per command, in order.
     ///
-    /// `position` is the entry's term and index, and the token of every grant it makes. Timer is due at the entry's
-    /// time happens before its first command. Panics if the position is not above that of the entry before, since a
-    /// replica that goes on from there hands out a token twice.
+    /// `position` is the entry's term and index, and the token of every grant that the entry makes. Timers that are due
+    /// at the entry's time fire before its first command.
+    ///
+    /// # Panics
+    ///
+    /// If `position` is not above the position of the previous entry. A replica that continued would grant a token
+    /// twice.
     pub fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
         assert!(
             self.applied.is_none_or(|last| last.index < position.index && last.as_u64() < position.as_u64()),
-            "entry {position:?} applied after {:?}",
+            "entry {position:?} applied after {:?}: expected a higher position",
             self.applied
         );
         let mut entry = Entry::begin(self, position, batch.stamp);
         entry.expire_due();
         let outcomes: Vec<Outcome> = batch.commands.iter().map(|command| entry.apply_command(command)).collect();
         let effects = entry.finish();
-        debug_assert_eq!(outcomes.len(), batch.commands.len(), "one outcome a command");
+        debug_assert_eq!(outcomes.len(), batch.commands.len(), "one outcome per command");
         (outcomes, effects)
     }
 
-    /// Cluster time: that of the last entry, never decreasing.
+    /// Cluster time of the last entry. Never decreases.
     pub fn now(&self) -> ClusterMs {
         self.now
     }
@@ -121,18 +124,23 @@ impl Machine {
         self.counts
     }
 
-    /// The earliest cluster time at which a tick changes something: an expiry, a waiter out of time or patience, the
-    /// end of a lock delay, the end of the time for waiters to be confirmed, or a waiter whose turn was put off to the
-    /// next entry (due now).
+    /// The earliest cluster time at which a tick changes the state:
     ///
-    /// A timer fires one millisecond after the last one that it covers, because stamps are rounded down.
+    /// - an expiry,
+    /// - the end of a waiter's wait or patience,
+    /// - the end of a lock delay,
+    /// - the end of the confirm window,
+    /// - a grant that waits for the next entry: due now.
     ///
-    /// Forgetting ended leases is left out: it happens with whatever entry comes next, and no promise needs it.
+    /// A timer fires one millisecond after its deadline, because stamps are rounded down.
+    ///
+    /// An ended lease that is too old is not due: the next entry forgets it, and no promise needs it earlier.
     pub fn next_due(&self) -> Option<ClusterMs> {
         self.timers.first().into_iter().chain(self.window_due()).min()
     }
 
-    /// Something has a deadline, so cluster time must be kept recent for the next leader to start from.
+    /// Whether a timer is set. Then the leader must commit cluster time regularly, because the next leader starts from
+    /// it.
     pub fn has_deadlines(&self) -> bool {
         self.next_due().is_some()
     }

@@ -1,21 +1,21 @@
 //! The lease state machine: pure, in memory, deterministic.
 //!
-//! A [`Machine`] is driven by log entries alone. [`Machine::apply`] takes an entry's position and its [`Batch`] and
-//! returns one [`Outcome`] for each command, and the [`Effects`] for those who listen. It reads no clock, no random
-//! source and no hash order, does no I/O and logs nothing, so that all replicas stay alike.
+//! Log entries alone drive a [`Machine`]. [`Machine::apply`] takes an entry's position and its [`Batch`]. It returns
+//! one [`Outcome`] for each command, and the [`Effects`] for watches and waiting requests. It reads no clock, no random
+//! source and no hash order, does no I/O and logs nothing. So all replicas hold the same state.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `command`, `outcome` | what can be asked, what is answered |
-//! | `machine` | the state and the way in |
-//! | `entry` | one log entry while it is applied: every change of state is here |
-//! | `rules` | the commands: what each does and when it is refused |
-//! | `turn` | whose turn it is when a place is free |
-//! | `record`, `holders`, `queue`, `ended`, `history` | what is remembered of one name |
-//! | `kept` | how many bytes the state may keep |
-//! | `timers` | what is due when |
+//! | `command`, `outcome` | requests and their results |
+//! | `machine` | the state and `apply` |
+//! | `entry` | one log entry while the machine applies it: every change of state is here |
+//! | `rules` | the effect of each command, and its refusals |
+//! | `turn` | the waiter that gets a free slot |
+//! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
+//! | `kept` | bounds on retained bytes |
+//! | `timers` | the timer queue |
 //! | `view`, `list` | reads |
-//! | `snapshot` | what is stored, and a machine rebuilt from it |
+//! | `snapshot` | the stored form, and a machine rebuilt from it |
 //!
 //! This module must not know Raft, storage, HTTP or tokio.
 

@@ -1,33 +1,33 @@
-//! Timer the lease machine answers and what it tells the world.
+//! Results of commands, and effects of log entries.
 
 use serde::{Deserialize, Serialize};
 
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 
-/// The answer to one [`Command`](super::Command). Refusals are values, not errors.
+/// The result of one [`Command`](super::Command). Refusals are values, not errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Acquired now, or held already by this holder (`fresh` tells which).
+    /// The holder has the lease. `fresh`: this command granted it.
     Held {
         lease: Lease,
         fresh: bool,
     },
-    /// In the queue; `place` 0 is next.
+    /// The holder waits; `place` is the number of waiters before it.
     Queued {
         place: u32,
     },
-    /// One answer for each renewal, in the order asked.
+    /// One result for each renewal, in the order of the request.
     Renewed(Vec<Result<Lease, Lost>>),
-    /// `false`: it was not held with that token, and nothing changed.
+    /// `false`: the holder did not have the lease with that token, and nothing changed.
     Released(bool),
     /// How many holders lost the lease.
     Revoked(u32),
-    /// The new holder's lease.
+    /// The lease of the new holder.
     HandedOver(Lease),
-    /// How many of the waiters named were still waiting.
+    /// How many of the named waiters were in a queue.
     Waiting(u32),
-    /// Done, with nothing to say.
+    /// The command succeeded and has no result.
     Done,
     Refused(Refusal),
 }
@@ -35,40 +35,40 @@ pub enum Outcome {
 /// Why a command changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// Somebody else holds it (for a counted lease: as many as may).
+    /// Another holder has the lease, or a counted lease has as many holders as its limit.
     Held {
         holder: HolderId,
         token: FencingToken,
         granted_wall_ms: u64,
-        /// Milliseconds until it can expire, `None` when it has an infinite ttl.
+        /// Milliseconds until the lease can expire; `None` for an infinite ttl.
         retry_after_ms: Option<u64>,
         waiters: u32,
     },
-    /// Free, but not to be granted for this long yet.
+    /// The lease has no holder, but the machine grants it only after this time.
     LockDelay { retry_after_ms: u64 },
-    /// The queue has as many waiters as it may.
+    /// The queue has `max_waiters` waiters.
     QueueFull { max_waiters: u32 },
-    /// As many leases exist as may.
+    /// The machine has `max_leases` live names.
     TooManyLeases { max_leases: u64 },
-    /// The lease is held with another limit.
+    /// The holders or waiters of the lease have another limit.
     LimitDiffers { limit: u32 },
-    /// The token is not the current one of this holder.
+    /// The holder does not have the lease with this token.
     Lost(Lost),
-    /// The one a hand-over names does not wait, or nobody does.
+    /// The named recipient of a hand-over does not wait, or the queue has no confirmed waiter.
     NoSuchWaiter,
-    /// The name was granted at this very log position already: one entry grants a name once. Propose again.
+    /// This log entry granted the name already, and one entry grants a name once. The leader proposes the claim again.
     GrantedInThisEntry,
-    /// The holders and waiters of the lease would keep more bytes than they may.
+    /// With this request the holders and waiters of the lease would retain more than `max_bytes`.
     LeaseFull { max_bytes: u64 },
-    /// The metadata has another version than the request replaces.
+    /// The metadata has this version, not the one in the request.
     MetadataChanged { version: u64 },
 }
 
-/// Why a holder does not have the lease it names.
+/// Why a holder does not have a lease with a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     pub cause: LostCause,
-    /// Who holds the lease now, if anybody does.
+    /// The current holder. A counted lease shows the one whose deadline is first.
     pub holder: Option<HolderId>,
 }
 
@@ -78,18 +78,18 @@ pub enum LostCause {
     Released,
     Revoked,
     HandedOver,
-    /// The token was never granted to this holder, or so long ago that it is forgotten.
+    /// The machine never granted this token to this holder, or it has forgotten the grant.
     Unknown,
 }
 
-/// One holder's lease as the state has it.
+/// One holder's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub name: LeaseName,
     pub holder: HolderId,
     pub token: FencingToken,
     pub ttl: Ttl,
-    /// The last millisecond of cluster time in which it is held; `None` for an infinite ttl or an ended lease.
+    /// The last millisecond of cluster time before expiry; `None` for an infinite ttl or an ended lease.
     pub deadline: Option<ClusterMs>,
     pub state: LeaseState,
     pub granted_at: ClusterMs,
@@ -101,7 +101,7 @@ pub struct Lease {
     pub limit: u32,
     pub lock_delay_ms: u64,
     pub waiters: u32,
-    /// How often the metadata was replaced during this grant.
+    /// Number of metadata updates during this grant.
     pub metadata_version: u64,
 }
 
@@ -114,12 +114,12 @@ pub enum LeaseState {
     HandedOver,
 }
 
-/// One change of who holds a lease. The watch delivers each of them once, in the order of (`index`, `part`).
+/// The grant or the end of a lease. The watch delivers each transition once, in the order of (`index`, `part`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
-    /// Log index of the entry that caused it.
+    /// Index of the log entry that caused it.
     pub index: u64,
-    /// Which of that entry's transitions this is, from 0.
+    /// Position among the transitions of that entry, from 0.
     pub part: u32,
     pub name: LeaseName,
     pub holder: HolderId,
@@ -139,7 +139,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Timer a caller wrote into it.
+    /// The text in it that a caller wrote.
     pub(super) fn text(&self) -> &str {
         match self {
             Change::Granted(_) | Change::Expired | Change::Released => "",
@@ -149,33 +149,33 @@ impl Change {
     }
 }
 
-/// How a grant came about.
+/// The cause of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrantCause {
-    /// Asked for and free.
+    /// A claim for a free lease.
     Asked,
-    /// It was this waiter's turn.
+    /// The holder was the first confirmed waiter.
     Queue,
-    /// The holder before gave it.
+    /// The previous holder handed the lease over.
     HandOver,
 }
 
-/// A place in a queue, as the state has it.
+/// A waiter in a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     pub holder: HolderId,
-    /// Cluster time when it joined.
+    /// Cluster time at which it joined.
     pub since: ClusterMs,
     pub since_wall_ms: u64,
-    /// The last millisecond of cluster time in which it waits.
+    /// The last millisecond of cluster time of its wait.
     pub until: ClusterMs,
 }
 
-/// Timer an applied entry means for those who listen: handed to the watch and to waiting requests, never to state.
+/// Effects of an applied entry for watches and waiting requests. They are not part of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     pub transitions: Vec<Transition>,
-    /// Waiters that left a queue without a grant, and why.
+    /// Waiters that left a queue without a grant.
     pub dropped: Vec<DroppedWaiter>,
 }
 
@@ -187,10 +187,11 @@ pub struct DroppedWaiter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropCause {
-    /// Its wait ended.
+    /// Its longest wait is over.
     WaitTimeout,
-    /// Nobody asked for it within the patience.
+    /// No node had a request for it during [`Limits::patience_ms`](super::Limits::patience_ms), or no request confirmed
+    /// it to a new leader in time.
     Abandoned,
-    /// It left by itself.
+    /// Its client left the queue.
     Left,
 }

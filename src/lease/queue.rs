@@ -1,4 +1,4 @@
-//! Who waits for one name: first come, first served.
+//! The waiters of one name: first come, first served.
 
 use std::sync::Arc;
 
@@ -7,125 +7,126 @@ use imbl::OrdMap;
 use super::kept;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
-/// Timer a grant is made from, now or when a waiter's turn comes.
+/// The request of a holder: the machine makes the grant from it, now or after a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct WaitRequest {
     pub holder: HolderId,
     pub ttl: Ttl,
     pub lock_delay_ms: u64,
     pub metadata: Metadata,
 }
 
-impl Ask {
-    /// Timer it counts against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT); as much as the grant made from it.
+impl WaitRequest {
+    /// Retained bytes: as many as of the grant made from it.
     pub fn bytes(&self) -> u64 {
-        kept::bytes(&self.holder, &self.metadata)
+        kept::retained_bytes(&self.holder, &self.metadata)
     }
 }
 
 /// One waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub ask: Ask,
+pub(super) struct QueueEntry {
+    pub request: WaitRequest,
     pub since: ClusterMs,
     pub since_wall_ms: u64,
     /// The last millisecond of its wait.
     pub until: ClusterMs,
-    /// The last millisecond in which it stays without a sign of interest.
+    /// The last millisecond before the machine drops it as abandoned.
     pub patience_until: ClusterMs,
-    /// Term of the last entry that said that the waiter is there; 0 if that is not known.
+    /// Term of the last entry that confirmed the waiter; 0 if unknown.
     pub confirmed_term: u64,
 }
 
-impl Place {
-    pub fn due(&self) -> ClusterMs {
+impl QueueEntry {
+    /// The last millisecond before the machine drops it.
+    pub fn deadline(&self) -> ClusterMs {
         self.until.min(self.patience_until)
     }
 }
 
-/// The waiters of one name in the order of their tickets. Most names have none, and then it is one word.
+/// The waiters of one name in the order of their tickets. Most names have none, so this takes one word of the record.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue(Option<Box<Line>>);
+pub(super) struct WaitQueue(Option<Box<WaiterSet>>);
 
 #[derive(Clone, Debug, Default)]
-struct Line {
-    places: OrdMap<u64, Arc<Place>>,
-    tickets: OrdMap<HolderId, u64>,
+struct WaiterSet {
+    by_ticket: OrdMap<u64, Arc<QueueEntry>>,
+    ticket_by_holder: OrdMap<HolderId, u64>,
     bytes: u64,
 }
 
-impl Queue {
+impl WaitQueue {
     pub fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |line| line.places.len())
+        self.0.as_ref().map_or(0, |set| set.by_ticket.len())
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Timer they count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn bytes(&self) -> u64 {
-        self.0.as_ref().map_or(0, |line| line.bytes)
+        self.0.as_ref().map_or(0, |set| set.bytes)
     }
 
-    pub fn first(&self) -> Option<(u64, &Place)> {
-        let (ticket, place) = self.0.as_ref()?.places.get_min()?;
-        Some((*ticket, place))
+    pub fn first(&self) -> Option<(u64, &QueueEntry)> {
+        let (ticket, entry) = self.0.as_ref()?.by_ticket.get_min()?;
+        Some((*ticket, entry))
     }
 
-    pub fn get(&self, ticket: u64) -> Option<&Place> {
-        self.0.as_ref()?.places.get(&ticket).map(Arc::as_ref)
+    pub fn get(&self, ticket: u64) -> Option<&QueueEntry> {
+        self.0.as_ref()?.by_ticket.get(&ticket).map(Arc::as_ref)
     }
 
     pub fn ticket_of(&self, holder: &HolderId) -> Option<u64> {
-        self.0.as_ref()?.tickets.get(holder).copied()
+        self.0.as_ref()?.ticket_by_holder.get(holder).copied()
     }
 
-    /// How many stand before this ticket. Linear in that number.
+    /// Number of waiters before this ticket. The cost is linear in the result.
     pub fn ahead_of(&self, ticket: u64) -> u32 {
-        self.0.as_ref().map_or(0, |line| line.places.range(..ticket).count() as u32)
+        self.0.as_ref().map_or(0, |set| set.by_ticket.range(..ticket).count() as u32)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Place)> {
-        self.0.iter().flat_map(|line| line.places.iter()).map(|(ticket, place)| (*ticket, place.as_ref()))
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &QueueEntry)> {
+        self.0.iter().flat_map(|set| set.by_ticket.iter()).map(|(ticket, entry)| (*ticket, entry.as_ref()))
     }
 
-    /// Joins at the tail.
-    pub fn push(&mut self, place: Place) -> u64 {
-        // Tickets only order the queue: taking them from the last waiter leaves no counter to store.
-        let last = self.0.as_ref().and_then(|line| line.places.get_max());
+    /// Adds a waiter at the tail and returns its ticket.
+    pub fn push(&mut self, entry: QueueEntry) -> u64 {
+        // Tickets only order the queue, so the last waiter's ticket serves as the counter and snapshots store none.
+        let last = self.0.as_ref().and_then(|set| set.by_ticket.get_max());
         let ticket = last.map_or(0, |(last, _)| last + 1);
-        self.put(ticket, place);
+        self.insert(ticket, entry);
         ticket
     }
 
-    pub fn put(&mut self, ticket: u64, place: Place) {
-        let line = self.0.get_or_insert_default();
-        line.tickets.insert(place.ask.holder.clone(), ticket);
-        line.bytes += place.ask.bytes();
-        if let Some(before) = line.places.insert(ticket, Arc::new(place)) {
-            line.bytes -= before.ask.bytes();
+    pub fn insert(&mut self, ticket: u64, entry: QueueEntry) {
+        let set = self.0.get_or_insert_default();
+        set.ticket_by_holder.insert(entry.request.holder.clone(), ticket);
+        set.bytes += entry.request.bytes();
+        if let Some(before) = set.by_ticket.insert(ticket, Arc::new(entry)) {
+            set.bytes -= before.request.bytes();
         }
     }
 
-    /// Changes a place; only its holder must stay. Returns it as it is then.
-    pub fn update(&mut self, ticket: u64, change: impl FnOnce(&mut Place)) -> Option<&Place> {
-        let line = self.0.as_mut()?;
-        let place = line.places.get_mut(&ticket).map(Arc::make_mut)?;
-        line.bytes -= place.ask.bytes();
-        change(place);
-        line.bytes += place.ask.bytes();
-        Some(place)
+    /// Changes a waiter and returns it. `change` must not change the holder: it is an index key.
+    pub fn update(&mut self, ticket: u64, change: impl FnOnce(&mut QueueEntry)) -> Option<&QueueEntry> {
+        let set = self.0.as_mut()?;
+        let entry = set.by_ticket.get_mut(&ticket).map(Arc::make_mut)?;
+        set.bytes -= entry.request.bytes();
+        change(entry);
+        set.bytes += entry.request.bytes();
+        Some(entry)
     }
 
-    pub fn remove(&mut self, ticket: u64) -> Option<Place> {
-        let line = self.0.as_mut()?;
-        let place = Arc::unwrap_or_clone(line.places.remove(&ticket)?);
-        line.bytes -= place.ask.bytes();
-        line.tickets.remove(&place.ask.holder);
-        if line.places.is_empty() {
+    pub fn remove(&mut self, ticket: u64) -> Option<QueueEntry> {
+        let set = self.0.as_mut()?;
+        let entry = Arc::unwrap_or_clone(set.by_ticket.remove(&ticket)?);
+        set.bytes -= entry.request.bytes();
+        set.ticket_by_holder.remove(&entry.request.holder);
+        if set.by_ticket.is_empty() {
             self.0 = None;
         }
-        Some(place)
+        Some(entry)
     }
 }

@@ -1,26 +1,26 @@
-//! Everything that is remembered of one name.
+//! The state of one name.
 
 use super::ended::{Ended, EndedGrants};
 use super::history::History;
 use super::holders::{Grant, Holders};
-use super::queue::Queue;
+use super::queue::WaitQueue;
 use super::{Lease, LeaseState, Lost, LostCause};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// How many may hold it. One limit for all who hold or wait; free to change when nobody does.
+    /// Most holders. All holders and waiters share it; it can change while the name has neither.
     pub limit: u32,
-    /// Token of the last grant: one entry grants a name once.
+    /// Token of the last grant, in its integer form. One entry grants a name once.
     pub last_grant: u64,
     /// The last millisecond of the lock delay.
     pub delay_until: Option<ClusterMs>,
     pub holders: Holders,
-    pub queue: Queue,
+    pub queue: WaitQueue,
     pub ended: EndedGrants,
     pub history: History,
-    /// Whether this record is counted against `Limits::max_leases`. Derived.
+    /// Whether `Machine::live` counts this record. Derived.
     pub counted_live: bool,
 }
 
@@ -31,38 +31,38 @@ impl Record {
             last_grant: 0,
             delay_until: None,
             holders: Holders::Empty,
-            queue: Queue::default(),
+            queue: WaitQueue::default(),
             ended: EndedGrants::default(),
             history: History::Empty,
             counted_live: false,
         }
     }
 
-    /// Held or waited for: then its limit is fixed.
+    /// Whether the name has a holder or a waiter. Then its limit is fixed.
     pub fn is_in_use(&self) -> bool {
         !self.holders.is_empty() || !self.queue.is_empty()
     }
 
-    /// Held, waited for or delayed: then it counts against the number of leases.
+    /// Whether the name has a holder, a waiter or a lock delay. Then it counts against `Limits::max_leases`.
     pub fn is_live(&self) -> bool {
         self.is_in_use() || self.delay_until.is_some()
     }
 
-    /// Timer its holders and waiters count against [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes of holders and waiters, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
     pub fn in_use_bytes(&self) -> u64 {
         self.holders.bytes() + self.queue.bytes()
     }
 
-    pub fn has_free_place(&self) -> bool {
+    pub fn has_free_slot(&self) -> bool {
         self.holders.len() < self.limit as usize
     }
 
-    /// A waiter could be granted, but for the rule of one grant an entry.
+    /// Whether a waiter could get a slot. The rule of one grant per entry can still forbid it.
     pub fn has_turn(&self) -> bool {
-        self.has_free_place() && self.delay_until.is_none() && !self.queue.is_empty()
+        self.has_free_slot() && self.delay_until.is_none() && !self.queue.is_empty()
     }
 
-    /// The grant that this holder has with this token.
+    /// The holder's grant, if it has this token.
     pub fn grant(&self, holder: &HolderId, token: FencingToken) -> Option<&Grant> {
         self.holders.with_token(token.as_u64()).filter(|grant| grant.holder == *holder)
     }

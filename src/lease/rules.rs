@@ -1,21 +1,22 @@
-//! The rules: what each command does, and when it is refused.
+//! The effect of each command, and its refusals.
 //!
-//! Where two readings were possible, these were taken:
+//! Design decisions:
 //!
-//! - **Requests carry no order.** They can arrive late or twice. So an acquire by the holder and a renewal never move an
-//!   expiry to an earlier moment: only a release, a revoke, a hand-over and time itself end a grant. An acquire by the
-//!   holder changes nothing else of the grant, and a change of metadata names the version that it replaces.
-//! - **A name has one limit** for all who hold it or wait for it. It can change when nobody does.
-//! - **Who waits, waits in line.** A waiter that asks without a wait is refused like anybody and keeps its place; one
-//!   that asks with a wait keeps its place too, with what it asked for last and a new end of its wait.
-//! - **A waiter is granted only if it is there.** See [`turn`](super::turn): after a change of leader it has to be confirmed.
-//! - **A lock delay is the name's**, also for a counted lease; it starts at the entry that ended the grant, and of two
-//!   the later end counts. Renewals, releases and hand-overs go on under it.
-//! - **Nothing due is overlooked.** A place that became free goes to a waiter only if that is still in time at the
-//!   entry's own time, even if the place had been due before the wait was.
+//! - **Requests carry no order.** They can arrive late or twice. So an acquire by the holder and a renewal never move a
+//!   deadline to an earlier time. Only expiry, a release, a revoke and a hand-over end a grant. An acquire by the
+//!   holder changes nothing else of the grant. A metadata update names the version that it replaces.
+//! - **A name has one limit.** All holders and waiters share it. It can change while the name has neither.
+//! - **A waiter keeps its position.** If it acquires without a wait, the machine refuses it like any other holder. If
+//!   it acquires with a wait, the new request replaces the old one and the wait starts again.
+//! - **Only a confirmed waiter gets a grant.** After a leader change a waiter has to confirm: see
+//!   [`turn`](super::turn).
+//! - **A lock delay belongs to the name**, also for a counted lease. It starts at the entry that ended the grant. Of
+//!   two delays the later end counts. Renewals, releases and hand-overs remain possible during a delay.
+//! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
+//!   grant. This holds even if the lease ended first.
 
 use super::entry::Entry;
-use super::queue::{Ask, Place};
+use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
@@ -50,43 +51,43 @@ impl Entry<'_> {
         }
     }
 
-    /// A lease has one limit for all who hold it or wait for it. A direct acquire never overtakes a waiter.
+    /// A new holder never overtakes a waiter.
     fn acquire(&mut self, acquire: &Acquire) -> Outcome {
         let Acquire { name, holder, ttl, .. } = acquire;
-        // The edge refuses 0; a log that has it all the same must not stop every replica.
+        // The service refuses 0. If a log has it nevertheless, a panic here would stop every replica.
         let limit = acquire.limit.max(1);
         let record = self.record(name);
-        if let Some(engaged) = record.filter(|record| record.is_in_use() && record.limit != limit) {
-            return Outcome::Refused(Refusal::LimitDiffers { limit: engaged.limit });
+        if let Some(in_use) = record.filter(|record| record.is_in_use() && record.limit != limit) {
+            return Outcome::Refused(Refusal::LimitDiffers { limit: in_use.limit });
         }
         if record.is_some_and(|record| record.holders.of(holder).is_some()) {
-            let lease = self.prolong(name, holder, None, |grant, now| grant.extend(*ttl, now));
-            return Outcome::Held { lease: lease.expect("it holds the lease"), fresh: false };
+            let lease = self.renew_grant(name, holder, None, |grant, now| grant.extend(*ttl, now));
+            return Outcome::Held { lease: lease.expect("the holder has a grant"), fresh: false };
         }
         let max_leases = self.machine.limits.max_leases;
         if !record.is_some_and(Record::is_live) && self.machine.live >= max_leases {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
-        let outcome = match (record.and_then(|record| self.obstacle(record)), acquire.wait_ms) {
-            (None, _) if !has_room(record, 0, kept::bytes(holder, &acquire.metadata)) => LEASE_FULL,
+        let outcome = match (record.and_then(|record| self.grant_refusal(record)), acquire.wait_ms) {
+            (None, _) if !has_room(record, 0, kept::retained_bytes(holder, &acquire.metadata)) => LEASE_FULL,
             (None, _) => {
-                let lease = self.grant(name, limit, ask_of(acquire), GrantCause::Asked);
+                let lease = self.grant(name, limit, wait_request(acquire), GrantCause::Asked);
                 Outcome::Held { lease, fresh: true }
             }
-            (Some(_), Some(wait_ms)) => self.wait(acquire, limit, wait_ms),
-            // Somebody who waits and asks without a wait is refused like anybody, and keeps its place.
+            (Some(_), Some(wait_ms)) => self.enqueue_claim(acquire, limit, wait_ms),
+            // A waiter that acquires without a wait keeps its position.
             (Some(refusal), None) => Outcome::Refused(refusal),
         };
         self.promote_waiter(name);
-        // A waiter that the place was kept for is confirmed by this request, and granted.
+        // This request confirms the waiter. If a slot was reserved for it, `promote_waiter` has granted it.
         let own = self.record(name).filter(|_| matches!(outcome, Outcome::Queued { .. }));
         let granted = own.and_then(|record| Some(record.lease(name, record.holders.of(holder)?)));
         granted.map_or(outcome, |lease| Outcome::Held { lease, fresh: true })
     }
 
-    /// Timer keeps this name from being granted to a newcomer.
-    fn obstacle(&self, record: &Record) -> Option<Refusal> {
-        if !record.has_free_place() {
+    /// Why a new holder cannot get this name now.
+    fn grant_refusal(&self, record: &Record) -> Option<Refusal> {
+        if !record.has_free_slot() {
             return record.held_refusal(self.now);
         }
         if let Some(until) = record.delay_until {
@@ -95,30 +96,31 @@ impl Entry<'_> {
         if self.machine.turn(record) == Some(Turn::Unconfirmed) && !self.is_granted_here(record) {
             return Some(Refusal::LockDelay { retry_after_ms: self.machine.window_end() - self.now + 1 });
         }
-        // A free place with a confirmed waiter exists only within the entry that granted the name already.
+        // A free slot and a confirmed waiter exist together only inside the entry that granted the name already.
         (self.is_granted_here(record) || !record.queue.is_empty()).then_some(Refusal::GrantedInThisEntry)
     }
 
-    /// Joins the queue; who is in it already keeps the place and waits with what it asked for last.
-    fn wait(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
+    /// Adds a waiter to the queue. A holder that waits already keeps its position, and this request replaces its last
+    /// one.
+    fn enqueue_claim(&mut self, acquire: &Acquire, limit: u32, wait_ms: u64) -> Outcome {
         let name = &acquire.name;
         let record = self.record(name);
         let queue = record.map(|record| &record.queue);
         let (length, ticket) = queue.map_or((0, None), |queue| (queue.len(), queue.ticket_of(&acquire.holder)));
         let until = self.now.saturating_add(wait_ms);
         let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
-        let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |place| place.ask.bytes());
-        let has_room = has_room(record, before, kept::bytes(&acquire.holder, &acquire.metadata));
+        let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |waiter| waiter.request.bytes());
+        let has_room = has_room(record, before, kept::retained_bytes(&acquire.holder, &acquire.metadata));
         if let Some(ticket) = ticket {
             if !has_room {
                 return LEASE_FULL;
             }
             let place = queue.map_or(0, |queue| queue.ahead_of(ticket));
-            self.adjust(name, ticket, |waiting| {
-                waiting.ask = ask_of(acquire);
-                waiting.until = until;
-                waiting.patience_until = patience_until;
-                waiting.confirmed_term = confirmed_term;
+            self.update_waiter(name, ticket, |waiter| {
+                waiter.request = wait_request(acquire);
+                waiter.until = until;
+                waiter.patience_until = patience_until;
+                waiter.confirmed_term = confirmed_term;
             });
             return Outcome::Queued { place };
         }
@@ -130,8 +132,9 @@ impl Entry<'_> {
             return LEASE_FULL;
         }
         let (since, since_wall_ms) = (self.now, self.wall_ms);
-        let place = Place { ask: ask_of(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
-        Outcome::Queued { place: self.join(name, limit, place) }
+        let waiter =
+            QueueEntry { request: wait_request(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
+        Outcome::Queued { place: self.enqueue(name, limit, waiter) }
     }
 
     fn patience_until(&self) -> ClusterMs {
@@ -141,11 +144,11 @@ impl Entry<'_> {
     fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
         let Renewal { name, token, ttl } = renewal;
         let renewed =
-            self.prolong(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
+            self.renew_grant(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
         renewed.ok_or_else(|| self.machine.lost(name, holder, *token))
     }
 
-    /// A request that arrives twice finds its own change and is answered as done.
+    /// A repeated request finds its own change and succeeds again.
     fn update_metadata(
         &mut self,
         name: &LeaseName,
@@ -165,7 +168,7 @@ impl Entry<'_> {
         if grant.metadata_version != version {
             return Outcome::Refused(Refusal::MetadataChanged { version: grant.metadata_version });
         }
-        if !has_room(Some(record), grant.bytes(), kept::bytes(holder, metadata)) {
+        if !has_room(Some(record), grant.bytes(), kept::retained_bytes(holder, metadata)) {
             return LEASE_FULL;
         }
         let lease = self.replace_metadata(name, token, metadata.clone());
@@ -173,7 +176,7 @@ impl Entry<'_> {
         Outcome::Held { lease, fresh: false }
     }
 
-    /// Whether it was held: releasing what one does not hold changes nothing.
+    /// Returns whether the holder had the grant. Otherwise nothing changes.
     fn release(&mut self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> bool {
         let is_held = self.own_grant(name, holder, token).is_ok();
         if is_held {
@@ -183,7 +186,7 @@ impl Entry<'_> {
         is_held
     }
 
-    /// Ends every grant of the name. Waiters keep their places.
+    /// Ends every grant of the name and returns their number. Waiters keep their positions.
     fn revoke(&mut self, name: &LeaseName, reason: &str) -> u32 {
         let Some(record) = self.record(name) else { return 0 };
         let tokens: Vec<u64> = record.holders.iter().map(|grant| grant.token.as_u64()).collect();
@@ -194,7 +197,7 @@ impl Entry<'_> {
         tokens.len() as u32
     }
 
-    /// No lock delay applies: the holder itself says that the next one may start.
+    /// No lock delay applies: the holder itself lets the next holder start.
     fn hand_over(
         &mut self,
         name: &LeaseName,
@@ -205,20 +208,20 @@ impl Entry<'_> {
         if let Err(lost) = self.own_grant(name, holder, token) {
             return Outcome::Refused(Refusal::Lost(lost));
         }
-        let record = self.record(name).expect("it has a holder");
+        let record = self.record(name).expect("the name has a holder");
         let waiter = match to {
-            Some(heir) => record.queue.ticket_of(heir),
-            // A waiter that is not confirmed may be dead.
-            None => record.queue.iter().find(|(_, place)| self.machine.is_confirmed(place)).map(|(ticket, _)| ticket),
+            Some(named) => record.queue.ticket_of(named),
+            // An unconfirmed waiter can be dead.
+            None => record.queue.iter().find(|(_, waiter)| self.machine.is_confirmed(waiter)).map(|(ticket, _)| ticket),
         };
         let Some(ticket) = waiter else { return Outcome::Refused(Refusal::NoSuchWaiter) };
         if self.is_granted_here(record) {
             return Outcome::Refused(Refusal::GrantedInThisEntry);
         }
         let limit = record.limit;
-        let heir = self.take_waiter(name, ticket).ask;
-        self.end(name, token.as_u64(), Change::HandedOver { to: heir.holder.clone() });
-        let mut lease = self.grant(name, limit, heir, GrantCause::HandOver);
+        let recipient = self.take_waiter(name, ticket).request;
+        self.end(name, token.as_u64(), Change::HandedOver { to: recipient.holder.clone() });
+        let mut lease = self.grant(name, limit, recipient, GrantCause::HandOver);
         self.promote_waiter(name);
         lease.waiters = self.record(name).map_or(0, |record| record.queue.len() as u32);
         Outcome::HandedOver(lease)
@@ -227,9 +230,9 @@ impl Entry<'_> {
     fn keep_waiting(&mut self, waiter: &WaiterId) -> bool {
         let Some(ticket) = self.ticket_of(waiter) else { return false };
         let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
-        self.adjust(&waiter.name, ticket, |place| {
-            place.patience_until = patience_until;
-            place.confirmed_term = confirmed_term;
+        self.update_waiter(&waiter.name, ticket, |waiter| {
+            waiter.patience_until = patience_until;
+            waiter.confirmed_term = confirmed_term;
         });
         if self.machine.timers.is_unconfirmed(&waiter.name) {
             self.promote_waiter(&waiter.name);
@@ -248,21 +251,21 @@ impl Entry<'_> {
         self.record(&waiter.name)?.queue.ticket_of(&waiter.holder)
     }
 
-    /// Only the current token of its holder will do.
+    /// Checks that the holder has the grant with this token.
     fn own_grant(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Result<(), Lost> {
         let grant = self.record(name).and_then(|record| record.grant(holder, token));
         grant.map(|_| ()).ok_or_else(|| self.machine.lost(name, holder, token))
     }
 }
 
-/// Whether a name may keep a holder or waiter that counts `after` bytes, in place of one that counts `before`.
+/// Whether a name may retain a holder or waiter of `after` bytes in place of one of `before` bytes.
 fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
-    let engaged = record.map_or(0, Record::in_use_bytes);
-    after <= before || engaged - before + after <= MAX_NAME_BYTES_KEPT
+    let in_use = record.map_or(0, Record::in_use_bytes);
+    after <= before || in_use - before + after <= MAX_NAME_BYTES_KEPT
 }
 
-fn ask_of(acquire: &Acquire) -> Ask {
-    Ask {
+fn wait_request(acquire: &Acquire) -> WaitRequest {
+    WaitRequest {
         holder: acquire.holder.clone(),
         ttl: acquire.ttl,
         lock_delay_ms: acquire.lock_delay_ms,
@@ -271,7 +274,7 @@ fn ask_of(acquire: &Acquire) -> Ask {
 }
 
 impl Record {
-    /// The refusal of a name that is held by as many as may, naming the one whose time runs out first.
+    /// The refusal of a name without a free slot. It names the holder whose deadline is first.
     pub fn held_refusal(&self, now: ClusterMs) -> Option<Refusal> {
         self.holders.soonest().map(|grant| Refusal::Held {
             holder: grant.holder.clone(),

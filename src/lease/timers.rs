@@ -1,36 +1,36 @@
-//! Timer is due when: the one index that time is driven by. Derived from the records, never stored.
+//! The timers of all records, in the order in which they fire. Derived from the records; snapshots do not store it.
 
 use imbl::OrdSet;
 
 use super::turn::Turn;
 use crate::types::{ClusterMs, LeaseName};
 
-/// Something that happens at a cluster time. Its order is the order in which things due together happen.
+/// A timer set for a cluster time. Timers fire in the derived order: apply depends on it, so it is frozen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Due {
-    /// The first stamp at which it happens: see [`Timer::first_stamp`].
+pub(super) struct ScheduledTimer {
+    /// The first stamp at which it fires: see [`Timer::first_stamp`].
     at: ClusterMs,
     pub name: LeaseName,
-    pub what: Timer,
+    pub timer: Timer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// The grant with this token expires.
     Expiry(u64),
-    /// The waiter with this ticket is out of time or patience.
+    /// The wait or the patience of the waiter with this ticket ends.
     WaitEnds(u64),
-    /// The lock delay is over.
+    /// The lock delay ends.
     DelayEnds,
-    /// A place is free, but this entry has granted the name already: the first waiter's turn is the next entry.
+    /// A slot is free, but this entry has granted the name already. The next entry grants the slot to the first waiter.
     Turn,
 }
 
 impl Timer {
     /// The first stamp at which a timer set for `at` fires.
     ///
-    /// A stamp is rounded down: an entry stamped `at` can be up to 1 ms younger than `at` plus the moment at which the
-    /// timer was set. Firing one stamp later keeps every duration at least as long as was acknowledged.
+    /// Stamps are rounded down, so the time between two stamps can exceed the real time by almost 1 ms. A timer that
+    /// fires one stamp later never shortens an acknowledged duration.
     fn first_stamp(self, at: ClusterMs) -> ClusterMs {
         match self {
             Timer::Expiry(_) | Timer::WaitEnds(_) | Timer::DelayEnds => at.saturating_add(1),
@@ -41,32 +41,33 @@ impl Timer {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimerQueue {
-    timers: OrdSet<Due>,
-    /// Names with a free place whose first waiter is not confirmed. All have the same deadline: the machine knows it.
+    timers: OrdSet<ScheduledTimer>,
+    /// Names with a free slot and an unconfirmed first waiter. All share the deadline
+    /// [`Machine::window_end`](super::Machine).
     unconfirmed: OrdSet<LeaseName>,
 }
 
 impl TimerQueue {
     pub fn first(&self) -> Option<ClusterMs> {
-        self.timers.get_min().map(|due| due.at)
+        self.timers.get_min().map(|timer| timer.at)
     }
 
-    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
-        self.timers.insert(Due { at: what.first_stamp(at), name: name.clone(), what });
+    pub fn add(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
+        self.timers.insert(ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
     }
 
-    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, what: Timer) {
-        self.timers.remove(&Due { at: what.first_stamp(at), name: name.clone(), what });
+    pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
+        self.timers.remove(&ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
     }
 
-    /// Takes the first thing that is due at `now`.
-    pub fn pop(&mut self, now: ClusterMs) -> Option<Due> {
-        let first = self.timers.get_min().filter(|due| due.at <= now)?.clone();
+    /// Removes and returns the first timer that is due at `now`.
+    pub fn pop(&mut self, now: ClusterMs) -> Option<ScheduledTimer> {
+        let first = self.timers.get_min().filter(|timer| timer.at <= now)?.clone();
         self.timers.remove(&first);
         Some(first)
     }
 
-    /// Notes when the free place of a name goes to a waiter.
+    /// Sets or clears the timers for the free slot of a name.
     pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
         match turn {
             Some(Turn::Next) => self.add(now, name, Timer::Turn),

@@ -1,57 +1,57 @@
-//! Reads of one name. They tell the committed state: what is due but not yet in the log has not happened.
+//! Reads of one name. They return the applied state: a due timer that no entry has fired yet is not visible.
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::Place;
+use super::queue::QueueEntry;
 use super::record::Record;
 use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
-/// Timer is known of one name.
+/// The state of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
-    /// Who holds it, in the order of their tokens: at most one for a plain lease.
+    /// Its holders in token order: at most one for a plain lease.
     pub held: Vec<Lease>,
-    /// Its grants that are over and still remembered, in the order of their tokens.
+    /// Its ended grants that the machine remembers, in token order.
     pub ended: Vec<Lease>,
-    /// Nobody gets it before this cluster time.
+    /// The last millisecond of the lock delay, in cluster time.
     pub delay_until: Option<ClusterMs>,
     pub waiters: u32,
 }
 
-/// Why things are as they are with one name.
+/// The holders and waiters of one name, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Who holds it, since when and until when: as many as [`Machine::holders`] shows.
+    /// Its holders: as many as [`Machine::holders`] returns.
     pub held: Vec<Lease>,
-    /// Nobody gets it before this cluster time.
+    /// The last millisecond of the lock delay, in cluster time.
     pub delay_until: Option<ClusterMs>,
-    /// Who gets it next.
+    /// The first waiter.
     pub next: Option<Waiter>,
     pub waiters: u32,
-    /// How the holder that was asked about stands with it.
+    /// The standing of the holder in the request.
     pub standing: Option<Standing>,
 }
 
-/// How one holder stands with one name.
+/// The relation of one holder to one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     Holds {
         lease: Lease,
-        /// `None` when that is forgotten.
+        /// `None` if the history has forgotten it.
         cause: Option<GrantCause>,
     },
-    /// Waits; `place` 0 is next.
+    /// The holder waits; `place` is the number of waiters before it.
     Waits { place: u32, waiter: Waiter },
-    /// Held it; this transition ended that.
+    /// The holder had the lease; this transition ended the last grant.
     Ended(Transition),
-    /// Neither holds nor waits, and no grant of it is remembered.
+    /// The holder neither has the lease nor waits, and the history has no end of its grants.
     Unknown,
 }
 
 impl Machine {
-    /// One name, unless nothing is remembered of it.
+    /// The state of one name; `None` if the machine remembers nothing of it.
     pub fn get(&self, name: &LeaseName) -> Option<LeaseView> {
         self.records.get(name).map(|record| LeaseView {
             held: held(name, record),
@@ -61,7 +61,7 @@ impl Machine {
         })
     }
 
-    /// The lease that is held with this token.
+    /// The held lease with this token.
     pub fn held_with(&self, name: &LeaseName, token: FencingToken) -> Option<Lease> {
         let record = self.records.get(name)?;
         record.holders.with_token(token.as_u64()).map(|grant| record.lease(name, grant))
@@ -69,27 +69,27 @@ impl Machine {
 
     /// Why this holder does not have the lease with this token.
     pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
-        let unheard = Lost { cause: LostCause::Unknown, holder: None };
-        self.records.get(name).map_or(unheard, |record| record.lost(holder, token))
+        let unknown = Lost { cause: LostCause::Unknown, holder: None };
+        self.records.get(name).map_or(unknown, |record| record.lost(holder, token))
     }
 
-    /// Who waits, first to be granted first.
+    /// The waiters in the order of the queue.
     pub fn queue(&self, name: &LeaseName) -> Vec<Waiter> {
         self.next_waiters(name, usize::MAX).0
     }
 
-    /// The first `most` who wait, and how many wait in all.
+    /// The first `most` waiters, and the number of all waiters.
     pub fn next_waiters(&self, name: &LeaseName, most: usize) -> (Vec<Waiter>, u32) {
         let Some(record) = self.records.get(name) else { return (Vec::new(), 0) };
         (waiters(record).take(most).collect(), record.queue.len() as u32)
     }
 
-    /// How many hold a name.
+    /// The number of holders of a name.
     pub fn holder_count(&self, name: &LeaseName) -> u32 {
         self.records.get(name).map_or(0, |record| record.holders.len() as u32)
     }
 
-    /// The last grant of a name that is over and still remembered.
+    /// The ended lease with the highest token, if the machine remembers one.
     pub fn last_ended(&self, name: &LeaseName) -> Option<Lease> {
         let record = self.records.get(name)?;
         record.ended.newest().map(|ended| record.ended_lease(name, ended))
@@ -103,8 +103,8 @@ impl Machine {
         events.iter().skip(beyond).map(|event| event.transition(name)).collect()
     }
 
-    /// Who holds a name and who is next; and for one holder, why it does not hold it. A name of which nothing is
-    /// remembered is explained as free.
+    /// The holders of a name, its first waiter, and the standing of one holder. A name that the machine does not
+    /// remember is free.
     pub fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Explanation {
         let Some(record) = self.records.get(name) else {
             let standing = holder.map(|_| Standing::Unknown);
@@ -119,12 +119,12 @@ impl Machine {
         }
     }
 
-    /// The refusal that this acquire gets, if it is certain to be refused as [`Refusal::Held`] at `now`: the lease
-    /// cannot expire at `now`, and this acquire would not wait. `None` means ask the log.
+    /// The refusal of this acquire, if the log would certainly refuse it with [`Refusal::Held`] at `now`. That is so if
+    /// the lease cannot expire at `now` and the acquire does not wait. With `None` only the log can decide.
     pub fn held_by_other(&self, acquire: &Acquire, now: ClusterMs) -> Option<Refusal> {
         let record = self.records.get(&acquire.name)?;
         let is_same_kind = acquire.wait_ms.is_none() && record.limit == acquire.limit;
-        let is_full = !record.has_free_place() && record.holders.of(&acquire.holder).is_none();
+        let is_full = !record.has_free_slot() && record.holders.of(&acquire.holder).is_none();
         let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at >= now);
         if is_same_kind && is_full && lasts { record.held_refusal(now) } else { None }
     }
@@ -135,12 +135,12 @@ fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
 }
 
 fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {
-    record.queue.iter().map(|(_, place)| waiter(place))
+    record.queue.iter().map(|(_, entry)| waiter(entry))
 }
 
-fn waiter(place: &Place) -> Waiter {
-    let Place { since, since_wall_ms, until, .. } = *place;
-    Waiter { holder: place.ask.holder.clone(), since, since_wall_ms, until }
+fn waiter(entry: &QueueEntry) -> Waiter {
+    let QueueEntry { since, since_wall_ms, until, .. } = *entry;
+    Waiter { holder: entry.request.holder.clone(), since, since_wall_ms, until }
 }
 
 fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
@@ -151,8 +151,8 @@ fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
         return Standing::Holds { lease: record.lease(name, grant), cause };
     }
     if let Some(ticket) = record.queue.ticket_of(holder) {
-        let place = record.queue.get(ticket).expect("a ticket is of a place");
-        return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(place) };
+        let entry = record.queue.get(ticket).expect("each ticket has a waiter");
+        return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(entry) };
     }
     let last_end = events.find(|event| event.change.ended_as().is_some());
     last_end.map_or(Standing::Unknown, |event| Standing::Ended(event.transition(name)))

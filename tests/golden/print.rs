@@ -1,4 +1,4 @@
-//! Answers as a person reads them: tokens as term/index, times as cluster milliseconds.
+//! Prints outcomes and reads for transcripts: tokens as term/index, times as cluster milliseconds.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use tenure::lease::{
 use tenure::token::FencingToken;
 use tenure::types::ClusterMs;
 
-/// One log entry: where and when, an outcome for each command, and what changed for the world.
+/// One log entry: position, time, an outcome for each command, and the effects.
 pub fn entry(position: FencingToken, now: ClusterMs, outcomes: &[Outcome], effects: &Effects) -> String {
     let mut text = format!("{} @{now}", token(position));
     let is_batch = outcomes.len() > 1;
@@ -18,11 +18,12 @@ pub fn entry(position: FencingToken, now: ClusterMs, outcomes: &[Outcome], effec
         text.push_str(&self::outcome(outcome));
     }
     for transition in &effects.transitions {
-        write!(text, "\n  {}", self::transition(transition)).expect("a string takes all");
+        write!(text, "\n  {}", self::transition(transition)).expect("a write to a string succeeds");
     }
     for dropped in &effects.dropped {
         let waiter = &dropped.waiter;
-        write!(text, "\n  {}: {} left the queue: {:?}", waiter.name, waiter.holder, dropped.cause).expect("as above");
+        write!(text, "\n  {}: {} left the queue: {:?}", waiter.name, waiter.holder, dropped.cause)
+            .expect("a write to a string succeeds");
     }
     text
 }
@@ -79,7 +80,7 @@ fn lease(lease: &Lease) -> String {
         (LeaseState::Active, None) => write!(text, ", until released"),
         (state, _) => write!(text, ", {state:?}"),
     }
-    .expect("a string takes all");
+    .expect("a write to a string succeeds");
     let details = [
         ("renewals", lease.renewals, lease.renewals > 0),
         ("limit", lease.limit as u64, lease.limit > 1),
@@ -87,11 +88,11 @@ fn lease(lease: &Lease) -> String {
         ("waiters", lease.waiters as u64, lease.waiters > 0),
         ("metadata version", lease.metadata_version, lease.metadata_version > 0),
     ];
-    for (what, value, _) in details.iter().filter(|(.., is_shown)| *is_shown) {
-        write!(text, ", {what} {value}").expect("a string takes all");
+    for (label, value, _) in details.iter().filter(|(.., is_shown)| *is_shown) {
+        write!(text, ", {label} {value}").expect("a write to a string succeeds");
     }
     for (name, value) in lease.metadata.iter() {
-        write!(text, ", {name}={value}").expect("a string takes all");
+        write!(text, ", {name}={value}").expect("a write to a string succeeds");
     }
     text
 }
@@ -146,7 +147,7 @@ pub fn explanation(explanation: &Explanation) -> String {
     lines.join("\n")
 }
 
-/// All pages, with a line between two of them.
+/// All pages of a list, with a line between pages.
 pub fn list(machine: &Machine, filter: &ListFilter, page: usize) -> String {
     let mut lines = Vec::new();
     let mut after = None;

@@ -1,5 +1,5 @@
-//! The script's commands: `at`, `term`, `begin` and `end` set the scene, the machine's own commands make log
-//! entries, and the rest read.
+//! The commands of the scripts: `at`, `term`, `begin`, `end` and `restart` control the log and the machine. The
+//! machine's own commands make log entries. The others read.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,15 +12,15 @@ use tenure::types::{ClusterMs, HolderId, Metadata, Ttl};
 
 use crate::print;
 
-/// Wall clock of cluster time 0: decides nothing.
+/// Wall clock at cluster time 0. No rule reads it.
 const WALL_MS: u64 = 1_700_000_000_000;
 
 pub struct Transcript {
     machine: Machine,
     position: FencingToken,
     now: ClusterMs,
-    /// The commands of the entry that `begin` opened.
-    open: Option<Vec<Command>>,
+    /// The commands since `begin`.
+    pending: Option<Vec<Command>>,
 }
 
 type Failure = Box<dyn Error>;
@@ -28,11 +28,11 @@ type Failure = Box<dyn Error>;
 impl Transcript {
     pub fn new() -> Transcript {
         let position = FencingToken { term: 1, index: 0 };
-        Transcript { machine: Machine::new(), position, now: 0, open: None }
+        Transcript { machine: Machine::new(), position, now: 0, pending: None }
     }
 
     fn propose(&mut self, command: Command) -> String {
-        match &mut self.open {
+        match &mut self.pending {
             Some(commands) => {
                 commands.push(command);
                 String::new()
@@ -48,7 +48,7 @@ impl Transcript {
         print::entry(self.position, self.machine.now(), &outcomes, &effects)
     }
 
-    /// Continues with a machine rebuilt from its stored form, as after a restart.
+    /// Rebuilds the machine from its stored form, like a restart.
     fn restart(&mut self) -> Result<(), Failure> {
         self.machine = Machine::from_records(self.machine.header(), self.machine.records())?;
         Ok(())
@@ -70,11 +70,11 @@ impl Runner for Transcript {
                 String::new()
             }
             "begin" => {
-                self.open = Some(Vec::new());
+                self.pending = Some(Vec::new());
                 String::new()
             }
             "end" => {
-                let commands = self.open.take().ok_or("end without begin")?;
+                let commands = self.pending.take().ok_or("end without begin")?;
                 self.apply(commands)
             }
             "restart" => {
@@ -137,7 +137,7 @@ fn machine_command(verb: &str, args: &mut ArgumentConsumer) -> Result<Command, F
         },
         "tick" => Command::Tick,
         "limits" => Command::SetLimits(limits(args)?),
-        _ => return Err(format!("unknown command {verb}").into()),
+        _ => return Err(format!("unknown command {verb:?}").into()),
     })
 }
 
@@ -163,14 +163,14 @@ fn metadata(args: &mut ArgumentConsumer) -> Result<Metadata, Failure> {
 }
 
 fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {
-    let usual = Limits::default();
+    let default = Limits::default();
     Ok(Limits {
-        max_leases: key(args, "max_leases")?.unwrap_or(usual.max_leases),
-        max_waiters: key(args, "max_waiters")?.unwrap_or(usual.max_waiters),
-        history: key(args, "history")?.unwrap_or(usual.history),
-        ended_keep_ms: key(args, "ended_keep_ms")?.unwrap_or(usual.ended_keep_ms),
-        ended_keep: key(args, "ended_keep")?.unwrap_or(usual.ended_keep),
-        patience_ms: key(args, "patience_ms")?.unwrap_or(usual.patience_ms),
+        max_leases: key(args, "max_leases")?.unwrap_or(default.max_leases),
+        max_waiters: key(args, "max_waiters")?.unwrap_or(default.max_waiters),
+        history: key(args, "history")?.unwrap_or(default.history),
+        ended_keep_ms: key(args, "ended_keep_ms")?.unwrap_or(default.ended_keep_ms),
+        ended_keep: key(args, "ended_keep")?.unwrap_or(default.ended_keep),
+        patience_ms: key(args, "patience_ms")?.unwrap_or(default.patience_ms),
     })
 }
 
@@ -184,7 +184,7 @@ fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
             "released" => ListState::Released,
             "revoked" => ListState::Revoked,
             "handed_over" => ListState::HandedOver,
-            other => return Err(format!("unknown state {other}").into()),
+            other => return Err(format!("unknown state {other:?}: expected a lease state such as \"active\"").into()),
         });
     }
     let prefix = args.take_key("prefix").unwrap_or_default().to_string();
@@ -192,7 +192,7 @@ fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
 }
 
 fn next<T: FromStr<Err: Error + 'static>>(args: &mut ArgumentConsumer) -> Result<T, Failure> {
-    Ok(args.next_pos().ok_or("an argument is missing")?.parse()?)
+    Ok(args.next_pos().ok_or("missing positional argument")?.parse()?)
 }
 
 fn key<T: FromStr<Err: Error + 'static>>(args: &mut ArgumentConsumer, key: &str) -> Result<Option<T>, Failure> {
@@ -200,11 +200,11 @@ fn key<T: FromStr<Err: Error + 'static>>(args: &mut ArgumentConsumer, key: &str)
 }
 
 fn own_token(args: &mut ArgumentConsumer) -> Result<FencingToken, Failure> {
-    token(args.take_key("token").ok_or("token= is missing")?)
+    token(args.take_key("token").ok_or("missing argument token=TERM/INDEX")?)
 }
 
 fn token(text: &str) -> Result<FencingToken, Failure> {
-    let (term, index) = text.split_once('/').ok_or("a token is term/index")?;
+    let (term, index) = text.split_once('/').ok_or("invalid token: expected TERM/INDEX")?;
     Ok(FencingToken { term: term.parse()?, index: index.parse()? })
 }
 

@@ -1,4 +1,4 @@
-//! The checker is checked: machines that are broken on purpose, and the promise that catches each.
+//! Tests of the promise checks: faulty machines, and the promise that detects each fault.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -7,10 +7,10 @@ use tenure::token::FencingToken;
 use tenure::types::Ttl;
 
 use crate::model::Model;
-use crate::promises::{Broken, Promises};
-use crate::requests::{Proposer, Step, limits, machine_with, steps};
+use crate::promises::{BrokenPromise, Promises};
+use crate::requests::{PlannedEntry, Proposer, limits, machine_with, plans};
 
-/// Random histories within which a broken machine must be caught.
+/// Number of random histories in which the checks must detect a faulty machine.
 const HISTORIES: u32 = 500;
 
 pub trait Replica {
@@ -23,13 +23,14 @@ impl Replica for Machine {
     }
 }
 
-/// Runs a history; the requests are those of somebody who talks to a machine that works.
-pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, steps: &[Step]) -> Option<Broken> {
+/// Runs a history and returns the first broken promise. The tokens in the requests come from the model, so a fault of
+/// the machine does not change the requests.
+pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, plan: &[PlannedEntry]) -> Option<BrokenPromise> {
     let mut model = Model::new(limits);
     let mut proposer = Proposer::new();
     let mut promises = Promises::default();
-    steps.iter().find_map(|step| {
-        let (position, batch) = proposer.entry(step, &model);
+    plan.iter().find_map(|planned| {
+        let (position, batch) = proposer.entry(planned, &model);
         model.apply(position, &batch);
         let (outcomes, effects) = replica.apply(position, &batch);
         promises.check(position, &batch, &outcomes, &effects).err()
@@ -38,7 +39,7 @@ pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, steps: &[
 
 type Fault = fn(&mut Machine, FencingToken, Batch) -> (Vec<Outcome>, Effects);
 
-/// A machine with one fault: in what goes in, or in what comes out.
+/// A machine with a fault in its input or its output.
 struct Faulty {
     machine: Machine,
     fault: Fault,
@@ -50,14 +51,15 @@ impl Replica for Faulty {
     }
 }
 
-/// The promise that catches a fault, in the first random history in which one does. The same histories every time.
+/// The promise that detects a fault in the first of [`HISTORIES`] random histories that shows it. The histories are the
+/// same in each run.
 fn caught_by(fault: Fault) -> Option<&'static str> {
     let mut runner = TestRunner::deterministic();
-    let histories = (limits(), steps());
+    let histories = (limits(), plans());
     (0..HISTORIES).find_map(|_| {
-        let (limits, steps) = histories.new_tree(&mut runner).expect("no filter rejects").current();
+        let (limits, plan) = histories.new_tree(&mut runner).expect("no filter rejects").current();
         let mut faulty = Faulty { machine: machine_with(limits), fault };
-        first_broken_promise(&mut faulty, limits, &steps).map(|broken| broken.promise)
+        first_broken_promise(&mut faulty, limits, &plan).map(|broken| broken.promise)
     })
 }
 
@@ -74,12 +76,12 @@ fn scaled(ttl: Ttl, percent: u64) -> Ttl {
 }
 
 #[test]
-fn no_fault_is_caught_in_the_machine_itself() {
+fn correct_machine_breaks_no_promise() {
     assert_eq!(caught_by(|machine, position, batch| machine.apply(position, &batch)), None);
 }
 
 #[test]
-fn a_token_given_twice_is_caught() {
+fn token_given_twice_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (outcomes, mut effects) = machine.apply(position, &batch);
         effects.transitions.iter_mut().for_each(|transition| transition.token = FencingToken { term: 1, index: 1 });
@@ -89,7 +91,7 @@ fn a_token_given_twice_is_caught() {
 }
 
 #[test]
-fn a_second_token_for_a_retried_acquire_is_caught() {
+fn second_token_for_a_retried_acquire_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (mut outcomes, effects) = machine.apply(position, &batch);
         outcomes.iter_mut().for_each(|outcome| {
@@ -103,7 +105,7 @@ fn a_second_token_for_a_retried_acquire_is_caught() {
 }
 
 #[test]
-fn a_renewal_that_revives_is_caught() {
+fn renewal_that_revives_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (mut outcomes, effects) = machine.apply(position, &batch);
         for (command, outcome) in batch.commands.iter().zip(&mut outcomes) {
@@ -122,7 +124,7 @@ fn a_renewal_that_revives_is_caught() {
 }
 
 #[test]
-fn a_release_that_ignores_the_token_is_caught() {
+fn release_that_ignores_the_token_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         batch.commands.iter_mut().for_each(|command| {
             if let Command::Release { name, holder, token } = command {
@@ -137,7 +139,7 @@ fn a_release_that_ignores_the_token_is_caught() {
 }
 
 #[test]
-fn an_early_expiry_is_caught() {
+fn early_expiry_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.ttl = scaled(acquire.ttl, 70));
         machine.apply(position, &batch)
@@ -146,7 +148,7 @@ fn an_early_expiry_is_caught() {
 }
 
 #[test]
-fn an_expiry_that_does_not_happen_is_caught() {
+fn missing_expiry_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.ttl = scaled(acquire.ttl, 130));
         machine.apply(position, &batch)
@@ -155,7 +157,7 @@ fn an_expiry_that_does_not_happen_is_caught() {
 }
 
 #[test]
-fn a_clock_that_runs_by_itself_is_caught() {
+fn time_outside_the_log_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         batch.stamp.now += position.index;
         machine.apply(position, &batch)
@@ -164,7 +166,7 @@ fn a_clock_that_runs_by_itself_is_caught() {
 }
 
 #[test]
-fn a_second_holder_is_caught() {
+fn second_holder_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.limit += 1);
         machine.apply(position, &batch)
@@ -173,7 +175,7 @@ fn a_second_holder_is_caught() {
 }
 
 #[test]
-fn an_overtaken_waiter_is_caught() {
+fn overtaken_waiter_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let before = machine.clone();
         let (outcomes, mut effects) = machine.apply(position, &batch);
@@ -189,7 +191,7 @@ fn an_overtaken_waiter_is_caught() {
 }
 
 #[test]
-fn a_skipped_lock_delay_is_caught() {
+fn skipped_lock_delay_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
         each_acquire(&mut batch, |acquire| acquire.lock_delay_ms = 0);
         machine.apply(position, &batch)
@@ -198,7 +200,7 @@ fn a_skipped_lock_delay_is_caught() {
 }
 
 #[test]
-fn a_transition_told_twice_is_caught() {
+fn duplicate_transition_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (outcomes, mut effects) = machine.apply(position, &batch);
         effects.transitions.extend(effects.transitions.last().cloned());
@@ -208,7 +210,7 @@ fn a_transition_told_twice_is_caught() {
 }
 
 #[test]
-fn a_command_without_an_answer_is_caught() {
+fn missing_outcome_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (mut outcomes, effects) = machine.apply(position, &batch);
         outcomes.pop();

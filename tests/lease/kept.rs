@@ -4,12 +4,16 @@ use proptest::prelude::*;
 use tenure::lease::Limits;
 
 use crate::broken::{Replica, first_broken_promise};
-use crate::requests::{Step, limits, machine_with, steps};
+use crate::requests::{PlannedEntry, limits, machine_with, plans};
 
-fn assert_kept(limits: Limits, steps: &[Step], promise: &str) -> Result<(), TestCaseError> {
-    let broken = first_broken_promise(&mut machine_with(limits) as &mut dyn Replica, limits, steps);
-    // One run checks all promises; each test speaks for the one that it is named for.
-    prop_assert!(broken.as_ref().is_none_or(|broken| broken.promise != promise), "{}", broken.expect("just seen"));
+fn assert_kept(limits: Limits, plan: &[PlannedEntry], promise: &str) -> Result<(), TestCaseError> {
+    let broken = first_broken_promise(&mut machine_with(limits) as &mut dyn Replica, limits, plan);
+    // One run checks all promises; each test fails only for the promise in its name.
+    prop_assert!(
+        broken.as_ref().is_none_or(|broken| broken.promise != promise),
+        "{}",
+        broken.expect("is_none_or returned false")
+    );
     Ok(())
 }
 
@@ -19,8 +23,8 @@ macro_rules! kept {
             #![proptest_config(ProptestConfig::with_cases(256))]
             $(
                 #[test]
-                fn $promise(limits in limits(), steps in steps()) {
-                    assert_kept(limits, &steps, stringify!($promise))?;
+                fn $promise(limits in limits(), plan in plans()) {
+                    assert_kept(limits, &plan, stringify!($promise))?;
                 }
             )+
         }

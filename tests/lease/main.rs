@@ -1,5 +1,5 @@
-//! The lease machine's promises on random histories, against a naive model and against invariants of their own; and
-//! the invariants against machines that are broken on purpose.
+//! Random histories of the lease machine, checked against a simple model and against the promises. Faulty machines test
+//! the promise checks.
 #![cfg(feature = "server")]
 
 mod broken;

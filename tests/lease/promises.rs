@@ -1,5 +1,5 @@
-//! The promises as invariants on what a machine lets out: each entry, its outcomes and its effects. They know the
-//! requests and their answers, nothing of the machine's state and nothing of the naive model.
+//! The promises as invariants on the output of a machine: outcomes and effects of each entry. The checks see only
+//! requests and output, not the state of the machine or the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,49 +8,49 @@ use tenure::lease::{Acquire, Batch, Change, Command, DropCause, Effects, GrantCa
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName, Ttl};
 
-/// Which promise was broken, and how.
+/// A broken promise, with details.
 #[derive(Debug)]
-pub struct Broken {
+pub struct BrokenPromise {
     pub promise: &'static str,
-    how: String,
+    detail: String,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.promise, self.how)
+        write!(f, "{}: {}", self.promise, self.detail)
     }
 }
 
 macro_rules! promise {
-    ($promise:literal, $holds:expr, $($how:tt)+) => {
+    ($promise:literal, $holds:expr, $($detail:tt)+) => {
         if !$holds {
-            return Err(Broken { promise: $promise, how: format!($($how)+) });
+            return Err(BrokenPromise { promise: $promise, detail: format!($($detail)+) });
         }
     };
 }
 
-/// Follows one machine from its first entry.
+/// Checks the output of one machine from its first entry.
 #[derive(Default)]
 pub struct Promises {
     now: ClusterMs,
-    names: BTreeMap<LeaseName, Seen>,
+    names: BTreeMap<LeaseName, ObservedName>,
 }
 
-/// What the world knows of one name.
+/// The state of one name according to the output.
 #[derive(Default)]
-struct Seen {
+struct ObservedName {
     limit: usize,
-    held: BTreeMap<FencingToken, Held>,
-    /// In the order in which they came.
+    held: BTreeMap<FencingToken, HeldGrant>,
+    /// In the order of the queue.
     waiting: Vec<(HolderId, Acquire)>,
     highest: Option<FencingToken>,
     not_before: ClusterMs,
 }
 
-struct Held {
+struct HeldGrant {
     holder: HolderId,
     ttl: Ttl,
-    /// The time that was acknowledged, and not taken back by the holder's own choice.
+    /// The acknowledged deadline.
     until: Option<ClusterMs>,
     lock_delay_ms: u64,
 }
@@ -62,7 +62,7 @@ impl Promises {
         batch: &Batch,
         outcomes: &[Outcome],
         effects: &Effects,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         self.now = self.now.max(batch.stamp.now);
         promise!("each_is_answered", outcomes.len() == batch.commands.len(), "{} outcomes", outcomes.len());
         self.check_numbers(position, effects)?;
@@ -71,8 +71,7 @@ impl Promises {
             let mut answered = batch.commands.iter().zip(outcomes);
             answered.any(|(command, outcome)| is_granted_by(transition, command, outcome))
         };
-        // What ended and was granted by time is settled before the first command. A waiter that is not the first one yet gets
-        // its turn by a command of this entry.
+        // Timers fire before the first command. A grant to a waiter that is not the first yet comes from a command.
         let mut rest = effects.transitions.iter();
         while let Some(transition) =
             rest.clone().next().filter(|next| is_of_time(next) && !is_claimed(next) && self.can_follow(next))
@@ -86,13 +85,13 @@ impl Promises {
                 self.follow(position, transition)?;
             }
             self.check_answer(position, command, outcome)?;
-            // A place that a command frees goes to a waiter in the same entry.
+            // A slot that a command frees goes to a waiter in the same entry.
             while let Some(turn) = rest.clone().next().filter(|next| is_turn(next) && self.can_follow(next)) {
                 rest.next();
                 self.follow(position, turn)?;
             }
         }
-        // A turn that no command explains is one out of order.
+        // A queue grant that no command explains is out of order: `follow` reports it.
         if let Some(turn) = rest.clone().next().filter(|next| is_turn(next)) {
             self.follow(position, turn)?;
         }
@@ -101,8 +100,8 @@ impl Promises {
         Ok(())
     }
 
-    /// (index, part) without a gap: the watch can resume anywhere.
-    fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), Broken> {
+    /// Checks that (index, part) has no gap, so that a watch can resume after each transition.
+    fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), BrokenPromise> {
         for (part, transition) in effects.transitions.iter().enumerate() {
             let is_numbered = transition.index == position.index && transition.part as usize == part;
             promise!("each_transition_once", is_numbered, "{transition:?} is number {part} of {position:?}");
@@ -111,7 +110,7 @@ impl Promises {
         Ok(())
     }
 
-    fn forget_late_waiters(&mut self, effects: &Effects) -> Result<(), Broken> {
+    fn forget_late_waiters(&mut self, effects: &Effects) -> Result<(), BrokenPromise> {
         for dropped in effects.dropped.iter().filter(|dropped| dropped.cause != DropCause::Left) {
             let waiting = &mut self.names.entry(dropped.waiter.name.clone()).or_default().waiting;
             let place = waiting.iter().position(|(holder, _)| *holder == dropped.waiter.holder);
@@ -121,21 +120,21 @@ impl Promises {
         Ok(())
     }
 
-    /// Whether it ends a grant, or is one to the first waiter as of now.
+    /// Whether the transition ends a grant, or grants to the current first waiter.
     fn can_follow(&self, transition: &Transition) -> bool {
         let waiting = self.names.get(&transition.name).map_or(&[][..], |seen| &seen.waiting);
         !matches!(transition.change, Change::Granted(_))
             || waiting.first().is_some_and(|(first, _)| *first == transition.holder)
     }
 
-    fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), Broken> {
+    fn follow(&mut self, position: FencingToken, transition: &Transition) -> Result<(), BrokenPromise> {
         let now = self.now;
         let seen = self.names.entry(transition.name.clone()).or_default();
         let Transition { holder, token, change, .. } = transition;
         let Change::Granted(cause) = change else {
             let held = seen.held.remove(token).filter(|held| held.holder == *holder);
-            promise!("each_transition_once", held.is_some(), "{transition:?} ends what is not held");
-            let held = held.expect("just checked");
+            promise!("each_transition_once", held.is_some(), "{transition:?} ends a grant that is not held");
+            let held = held.expect("the promise above checks it");
             let is_in_time = *change != Change::Expired || held.until.is_some_and(|until| until < now);
             promise!("no_early_expiry", is_in_time, "{transition:?}, acknowledged until {:?}", held.until);
             if matches!(change, Change::Expired | Change::Revoked { .. }) {
@@ -168,8 +167,8 @@ impl Promises {
         Ok(())
     }
 
-    /// Only who holds it can give a lease back or hand it over, and only with its token.
-    fn check_giver(&self, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+    /// Checks that only the holder with its current token can release a lease or hand it over.
+    fn check_giver(&self, command: &Command, outcome: &Outcome) -> Result<(), BrokenPromise> {
         let (Command::Release { name, holder, token } | Command::HandOver { name, holder, token, .. }) = command else {
             return Ok(());
         };
@@ -186,7 +185,12 @@ impl Promises {
         Ok(())
     }
 
-    fn check_answer(&mut self, position: FencingToken, command: &Command, outcome: &Outcome) -> Result<(), Broken> {
+    fn check_answer(
+        &mut self,
+        position: FencingToken,
+        command: &Command,
+        outcome: &Outcome,
+    ) -> Result<(), BrokenPromise> {
         match (command, outcome) {
             (Command::Acquire(acquire), _) => self.check_acquire(position, acquire, outcome),
             (Command::Renew { holder, leases }, Outcome::Renewed(answers)) => {
@@ -204,7 +208,12 @@ impl Promises {
         }
     }
 
-    fn check_acquire(&mut self, position: FencingToken, acquire: &Acquire, outcome: &Outcome) -> Result<(), Broken> {
+    fn check_acquire(
+        &mut self,
+        position: FencingToken,
+        acquire: &Acquire,
+        outcome: &Outcome,
+    ) -> Result<(), BrokenPromise> {
         let now = self.now;
         let seen = self.names.entry(acquire.name.clone()).or_default();
         let own = seen.held.iter_mut().find(|(_, held)| held.holder == acquire.holder);
@@ -213,7 +222,7 @@ impl Promises {
                 promise!("reentrance_keeps_the_token", lease.token == *token, "{lease:?} for {token:?}");
                 held.extend(acquire.ttl, now);
             }
-            // It waited, and the place was kept for it: the transition has been followed, with what it asked for before.
+            // The holder waited, and a slot was reserved for it. `follow` recorded the grant with the older request.
             (Outcome::Held { lease, fresh: true }, Some((token, _))) if *token == position => {
                 promise!("tokens_rise", lease.token == position, "{lease:?} at {position:?}");
                 seen.hold(position, acquire, now);
@@ -252,7 +261,7 @@ impl Promises {
         token: FencingToken,
         ttl: Option<Ttl>,
         is_renewed: bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         let now = self.now;
         let mut own = self.names.entry(name).or_default().held.iter_mut();
         let own = own.find(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64());
@@ -263,8 +272,8 @@ impl Promises {
         Ok(())
     }
 
-    /// Nothing outlives its time by more than the entry that let the time pass; and no name has too many holders.
-    fn check_expired(&self) -> Result<(), Broken> {
+    /// Checks that no grant outlives the first entry after its deadline, and that no name has too many holders.
+    fn check_expired(&self) -> Result<(), BrokenPromise> {
         for (name, seen) in &self.names {
             let late = seen.held.iter().find(|(_, held)| held.until.is_some_and(|until| until < self.now));
             promise!("expiry_happens", late.is_none(), "{name} {:?} at {}", late.map(|(token, _)| token), self.now);
@@ -276,12 +285,12 @@ impl Promises {
     }
 }
 
-impl Seen {
+impl ObservedName {
     fn hold(&mut self, token: FencingToken, asked: &Acquire, now: ClusterMs) {
         if self.held.is_empty() {
             self.limit = asked.limit as usize;
         }
-        let held = Held {
+        let held = HeldGrant {
             holder: asked.holder.clone(),
             ttl: asked.ttl,
             until: asked.ttl.deadline(now),
@@ -291,8 +300,8 @@ impl Seen {
     }
 }
 
-impl Held {
-    /// Acknowledged time is never taken back by a request that only asks for time.
+impl HeldGrant {
+    /// An acquire or a renewal never moves the acknowledged deadline to an earlier time.
     fn extend(&mut self, ttl: Ttl, now: ClusterMs) {
         let asked = ttl.deadline(now);
         if self.until.is_some() && asked.is_none_or(|asked| self.until.is_some_and(|until| until <= asked)) {
@@ -301,7 +310,7 @@ impl Held {
     }
 }
 
-/// Expires, and the grants to waiters that they and the passing of time make possible, come before all else.
+/// Whether a timer can cause the transition: an expiry, or a grant from the queue. Such transitions come first.
 fn is_of_time(transition: &Transition) -> bool {
     matches!(transition.change, Change::Expired | Change::Granted(GrantCause::Queue))
 }
@@ -310,13 +319,13 @@ fn is_turn(transition: &Transition) -> bool {
     transition.change == Change::Granted(GrantCause::Queue)
 }
 
-/// Whether this claim got this grant.
+/// Whether this command is a claim that got this grant.
 fn is_granted_by(transition: &Transition, command: &Command, outcome: &Outcome) -> bool {
     let (Command::Acquire(acquire), Outcome::Held { fresh: true, .. }) = (command, outcome) else { return false };
     is_turn(transition) && acquire.name == transition.name && acquire.holder == transition.holder
 }
 
-/// How many transitions this command itself caused, before those of the waiters behind it.
+/// The number of transitions that this command caused, without grants to waiters.
 fn transitions_of(command: &Command, outcome: &Outcome) -> usize {
     match (command, outcome) {
         (_, Outcome::Held { fresh: true, .. }) => 1,

@@ -1,4 +1,4 @@
-//! Random batches at random times: few names and holders, short times and small limits, so that they meet.
+//! Random batches at random times. Few names and holders, short times and small limits make conflicts likely.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,12 +8,13 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 use crate::model::Model;
 
-/// One log entry to be; requests are completed with what the holders know when it is proposed.
+/// A planned log entry. The proposer fills in the tokens that holders know at the time of the proposal.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct PlannedEntry {
     skipped_indexes: u64,
     is_new_term: bool,
-    /// Cluster milliseconds since the step before; sometimes negative, as with a leader that starts from an old time.
+    /// Cluster milliseconds since the previous entry. Sometimes negative, like the start of a leader from an older
+    /// time.
     elapsed: i64,
     requests: Vec<Request>,
 }
@@ -32,12 +33,12 @@ enum Request {
     UpdateMetadata { name: u8, holder: u8, aim: Aim, version: u64, tag: u8 },
 }
 
-/// Which token a request carries.
+/// The token in a request.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
-    /// That of the holder's grant, if it has one.
+    /// The token of the holder's grant, if it has one.
     Current,
-    /// One from so many entries ago: mostly wrong.
+    /// The position this many entries ago: usually not a token of the holder.
     Ago(u64),
 }
 
@@ -60,7 +61,7 @@ fn holder(which: u8) -> HolderId {
     HolderId::new(HOLDERS[which as usize]).expect("a valid holder")
 }
 
-/// Turns steps into log entries, each completed with what the model knows at that moment.
+/// Makes log entries from planned entries, with tokens from the model.
 pub struct Proposer {
     position: FencingToken,
     clock: i64,
@@ -71,12 +72,12 @@ impl Proposer {
         Proposer { position: FencingToken { term: 1, index: 0 }, clock: 1000 }
     }
 
-    pub fn entry(&mut self, step: &Step, model: &Model) -> (FencingToken, Batch) {
-        self.position.term += step.is_new_term as u64;
-        self.position.index += 1 + step.skipped_indexes;
-        self.clock = (self.clock + step.elapsed).max(0);
+    pub fn entry(&mut self, planned: &PlannedEntry, model: &Model) -> (FencingToken, Batch) {
+        self.position.term += planned.is_new_term as u64;
+        self.position.index += 1 + planned.skipped_indexes;
+        self.clock = (self.clock + planned.elapsed).max(0);
         let now = self.clock as u64;
-        let commands = step.requests.iter().map(|request| self.command(request, model)).collect();
+        let commands = planned.requests.iter().map(|request| self.command(request, model)).collect();
         (self.position, Batch { stamp: Stamp { now, wall_ms: 1_000_000 + now }, commands })
     }
 
@@ -135,15 +136,20 @@ pub fn machine_with(limits: Limits) -> Machine {
     machine
 }
 
-pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    vec(step(), 1..60)
+pub fn plans() -> impl Strategy<Value = Vec<PlannedEntry>> {
+    vec(planned_entry(), 1..60)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
     let elapsed = prop_oneof![3 => Just(0), 6 => 1..120i64, 2 => 120..1500i64, 1 => -300..0i64];
     let skipped = prop_oneof![5 => Just(0), 1 => 1..4u64];
     (skipped, proptest::bool::weighted(0.1), elapsed, vec(request(), 0..4)).prop_map(
-        |(skipped_indexes, is_new_term, elapsed, requests)| Step { skipped_indexes, is_new_term, elapsed, requests },
+        |(skipped_indexes, is_new_term, elapsed, requests)| PlannedEntry {
+            skipped_indexes,
+            is_new_term,
+            elapsed,
+            requests,
+        },
     )
 }
 
@@ -154,7 +160,7 @@ fn request() -> impl Strategy<Value = Request> {
     let delay = prop_oneof![3 => Just(0), 1 => 1..300u64];
     let acquire = (n(), h(), ttl(), wait, delay, limit(), proptest::option::of(0..9u8)).prop_map(
         |(name, holder, ttl, wait_ms, lock_delay_ms, limit, tag)| {
-            // Counted leases have their own names most of the time, or limits would only ever differ.
+            // Most claims of a name have the same limit. Otherwise the machine would refuse most of them.
             let limit = if limit < 9 { 1 + name as u32 / 2 } else { limit - 8 };
             Request::Acquire { name, holder, ttl, wait_ms, lock_delay_ms, limit, tag }
         },

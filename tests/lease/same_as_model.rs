@@ -1,22 +1,22 @@
-//! The machine answers what the naive model answers, entry by entry: outcomes, effects and reads.
+//! Compares the machine with the simple model after each entry: outcomes, effects and reads.
 
 use proptest::prelude::*;
 use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal, Stamp};
 use tenure::token::FencingToken;
 
 use crate::model::Model;
-use crate::requests::{Proposer, holders, limits, machine_with, names, steps};
+use crate::requests::{Proposer, holders, limits, machine_with, names, plans};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn outcomes_effects_and_reads_equal_the_models(limits in limits(), steps in steps()) {
+    fn outcomes_effects_and_reads_equal_the_models(limits in limits(), plan in plans()) {
         let mut machine = machine_with(limits);
         let mut model = Model::new(limits);
         let mut proposer = Proposer::new();
-        for step in &steps {
-            let (position, batch) = proposer.entry(step, &model);
+        for planned in &plan {
+            let (position, batch) = proposer.entry(planned, &model);
             let (outcomes, effects) = machine.apply(position, &batch);
             let (expected_outcomes, expected_effects) = model.apply(position, &batch);
             prop_assert_eq!(&outcomes, &expected_outcomes, "at {:?} {:?}", position, batch);
@@ -27,13 +27,13 @@ proptest! {
 }
 
 proptest! {
-    /// What a leader refuses from memory, the log would refuse just so.
+    /// The log would return the same refusal as the leader's memory.
     #[test]
-    fn a_refusal_from_memory_is_the_logs(limits in limits(), steps in steps()) {
+    fn refusal_from_memory_equals_the_logs(limits in limits(), plan in plans()) {
         let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
         let mut proposer = Proposer::new();
-        for step in &steps {
-            let (position, batch) = proposer.entry(step, &model);
+        for planned in &plan {
+            let (position, batch) = proposer.entry(planned, &model);
             for command in &batch.commands {
                 compare_refusals(&machine, position, batch.stamp, command)?;
             }
@@ -61,7 +61,7 @@ fn compare_refusals(
     if machine.next_due().is_none_or(|due| due > now) {
         prop_assert_eq!(from_memory, by_the_log);
     } else if from_memory.is_some() {
-        // Something is due: then it may be unsaid, or say more waiters than are left, but not be wrong.
+        // With a due timer, memory can omit the refusal or count too many waiters. The log must refuse too.
         prop_assert!(by_the_log.is_some(), "{:?} = {:?}, {:?} from memory", acquire, outcomes, from_memory);
     }
     Ok(())
@@ -95,7 +95,7 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// A listing in pages of two is the listing.
+/// All leases, read in pages of two.
 fn pages(machine: &Machine) -> Vec<Lease> {
     let mut leases = Vec::new();
     let mut after = None;

@@ -1,4 +1,4 @@
-//! The bytes of a snapshot, recorded: they are on disks.
+//! Recorded bytes of a snapshot. Disks have snapshots in these forms.
 
 use tenure::lease::{Acquire, Batch, Command, LeaseView, Machine, SnapshotHeaderV1, Stamp, StoredRecord};
 use tenure::token::FencingToken;
@@ -6,7 +6,7 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 use crate::replicas::{bytes, rebuilt};
 
-/// One of everything that is stored: held, waiting, delayed, ended, and each kind of transition.
+/// A machine with each stored item: holders, waiters, a lock delay, ended grants, and each kind of transition.
 fn machine_with_everything() -> Machine {
     let name = |text: &str| LeaseName::new(text).expect("a valid name");
     let holder = |text: &str| HolderId::new(text).expect("a valid holder");
@@ -24,7 +24,7 @@ fn machine_with_everything() -> Machine {
         vec![acquire("d", "p", None)],
     ];
     let mut machine = Machine::new();
-    // The last entry comes in the first millisecond in which the lease "c" has expired.
+    // The last entry has the first millisecond in which lease "c" is expired.
     let times = [100, 200, 300, 400, 500, 601];
     for (((position, commands), now), number) in TOKENS.into_iter().zip(entries).zip(times).zip(1..) {
         let stamp = Stamp { now, wall_ms: 1_700_000_000_000 + number };
@@ -43,19 +43,19 @@ const TOKENS: [FencingToken; 6] = {
     tokens
 };
 
-/// The bytes that a text of hexadecimal digits stands for.
+/// Decodes hexadecimal digits.
 fn bytes_of(text: &str) -> Vec<u8> {
     let hex = text.lines().collect::<Vec<_>>().concat();
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex")).collect()
 }
 
-/// Snapshots are on disks: these bytes stay readable, and a change of them is a new version.
+/// A change of these bytes needs a new version of the stored form.
 #[test]
-fn the_stored_form_is_frozen() {
+fn stored_form_is_frozen() {
     let frozen = bytes_of(include_str!("stored_form.hex"));
     let bytes = bytes(&machine_with_everything());
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(bytes == frozen, "the stored form has changed: {hex}");
+    assert!(bytes == frozen, "the stored form changed without a new version: {hex}");
     assert_eq!(self::bytes(&rebuilt(&frozen)), frozen);
 }
 
@@ -64,11 +64,12 @@ fn stored_form_of_version_1_is_read() {
     type Snapshot = (SnapshotHeaderV1, Vec<StoredRecord>);
     let frozen = bytes_of(include_str!("stored_form_v1.hex"));
     let decoded = bincode::serde::decode_from_slice(&frozen, bincode::config::standard());
-    let ((header, records), read): (Snapshot, usize) = decoded.expect("it decodes");
+    let ((header, records), read): (Snapshot, usize) = decoded.expect("version 1 decodes");
     assert_eq!(read, frozen.len());
     let header = header.try_into().expect("version 1");
-    let (old, new) = (Machine::from_records(header, records).expect("it is readable"), machine_with_everything());
-    // A lease expired one millisecond sooner then, so the last entry came at 600.
+    let (old, new) =
+        (Machine::from_records(header, records).expect("version 1 is readable"), machine_with_everything());
+    // In version 1 a lease expired one millisecond earlier, so the last entry came at 600.
     assert_eq!((old.now(), old.applied(), old.limits()), (600, new.applied(), new.limits()));
     assert_eq!((old.counts(), old.next_due()), (new.counts(), new.next_due()));
     for name in ["a", "b"].map(|name| LeaseName::new(name).expect("a valid name")) {
@@ -77,7 +78,7 @@ fn stored_form_of_version_1_is_read() {
     }
     for name in ["c", "d"].map(|name| LeaseName::new(name).expect("a valid name")) {
         let grants = |machine: &Machine| {
-            let LeaseView { held, ended, .. } = machine.get(&name).expect("it is remembered");
+            let LeaseView { held, ended, .. } = machine.get(&name).expect("the machine remembers it");
             held.into_iter()
                 .chain(ended)
                 .map(|lease| (lease.holder, lease.token, lease.state, lease.ttl))

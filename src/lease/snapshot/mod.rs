@@ -1,9 +1,10 @@
-//! Timer is stored of a machine, and a machine rebuilt from it.
+//! The stored form of a machine, and a machine rebuilt from it.
 //!
-//! A snapshot is a [`SnapshotHeader`] and then the [`StoredRecord`]s of each name, in the order of names. A name that
-//! keeps much takes several, none of them larger than [`PART_BYTES`]. Replicas with the same state make the same bytes.
+//! A snapshot is a [`SnapshotHeader`] followed by the [`StoredRecord`]s of each name, in the order of names. A large
+//! name takes several records, each with at most [`PART_BYTES`] of items. Replicas with the same state make the same
+//! bytes.
 //!
-//! Derived state (what is due, what is forgotten next, the counts) is not stored.
+//! A snapshot does not store derived state: timers, tombstones and counts.
 
 #[cfg(test)]
 pub(crate) mod old;
@@ -19,7 +20,7 @@ use super::timers::Timer;
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 pub use parts::PART_BYTES;
-use parts::Whole;
+use parts::RecordBuilder;
 use stored::HEADER_VERSION;
 pub use stored::{SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 
@@ -35,12 +36,16 @@ impl Machine {
         }
     }
 
-    /// Every name, in order. Take a clone of the machine first, and applies go on beside the encoding.
+    /// The records of all names, in order. Encode them from a clone of the machine, so that applies can continue.
     pub fn records(&self) -> impl Iterator<Item = StoredRecord> {
-        self.records.iter().flat_map(|(name, record)| parts::cut(name, record))
+        self.records.iter().flat_map(|(name, record)| parts::split(name, record))
     }
 
-    /// The machine that a snapshot was taken of.
+    /// Rebuilds a machine from a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSnapshot`] if no machine can have written this snapshot.
     pub fn from_records(
         header: SnapshotHeader,
         records: impl IntoIterator<Item = StoredRecord>,
@@ -51,16 +56,16 @@ impl Machine {
     }
 }
 
-/// A machine that is being rebuilt, record by record: for a snapshot that arrives in pieces.
+/// Rebuilds a machine record by record, for a snapshot that arrives in chunks.
 #[derive(Debug)]
 pub struct Rebuild {
     machine: Machine,
     expected: u64,
     found: u64,
     last: Option<LeaseName>,
-    /// The name whose parts are arriving.
-    open: Option<Whole>,
-    keeps: bool,
+    /// The current name, until the next name or the end.
+    pending: Option<RecordBuilder>,
+    keeps_records: bool,
 }
 
 impl Rebuild {
@@ -73,21 +78,21 @@ impl Rebuild {
         machine.applied = header.applied;
         machine.limits = header.limits;
         machine.term_began = header.term_began;
-        Ok(Rebuild { machine, expected: header.names, found: 0, last: None, open: None, keeps: true })
+        Ok(Rebuild { machine, expected: header.names, found: 0, last: None, pending: None, keeps_records: true })
     }
 
-    /// Checks the records that follow in the same way, and keeps none of them: the machine has no names in the end.
+    /// From now on only checks the records and discards them. The finished machine then has no names.
     pub fn keep_nothing(&mut self) {
-        self.keeps = false;
+        self.keeps_records = false;
     }
 
     pub fn push(&mut self, record: StoredRecord) -> Result<(), BadSnapshot> {
         match record {
             StoredRecord::V1(record) => self.begin(record.into()),
             StoredRecord::V2(record) => self.begin(record.into()),
-            StoredRecord::More(more) => match &mut self.open {
-                Some(open) if open.name == more.name => {
-                    open.extend(more.part);
+            StoredRecord::More(more) => match &mut self.pending {
+                Some(pending) if pending.name == more.name => {
+                    pending.extend(more.part);
                     Ok(())
                 }
                 _ => Err(BadSnapshot::Order(more.name)),
@@ -95,28 +100,28 @@ impl Rebuild {
         }
     }
 
-    fn begin(&mut self, whole: Whole) -> Result<(), BadSnapshot> {
+    fn begin(&mut self, record: RecordBuilder) -> Result<(), BadSnapshot> {
         self.complete()?;
-        if self.last.as_ref().is_some_and(|last| *last >= whole.name) {
-            return Err(BadSnapshot::Order(whole.name));
+        if self.last.as_ref().is_some_and(|last| *last >= record.name) {
+            return Err(BadSnapshot::Order(record.name));
         }
-        self.last = Some(whole.name.clone());
+        self.last = Some(record.name.clone());
         self.found += 1;
-        self.open = Some(whole);
+        self.pending = Some(record);
         Ok(())
     }
 
-    /// The parts of the last name are all there.
+    /// Checks and adds the current name after its last part.
     fn complete(&mut self) -> Result<(), BadSnapshot> {
-        let Some(whole) = self.open.take() else { return Ok(()) };
-        let name = whole.name.clone();
-        let record = whole.into_record()?;
+        let Some(builder) = self.pending.take() else { return Ok(()) };
+        let name = builder.name.clone();
+        let record = builder.build()?;
         let applied = self.machine.applied.map_or(0, FencingToken::as_u64);
         let last_held = record.holders.iter().map(|grant| grant.token.as_u64()).max().unwrap_or_default();
         if record.last_grant > applied || last_held > record.last_grant {
             return Err(BadSnapshot::Impossible(name));
         }
-        if self.keeps {
+        if self.keeps_records {
             self.machine.index(&name, &record);
             self.machine.records.insert(name, Arc::new(record));
         }
@@ -134,24 +139,25 @@ impl Rebuild {
 }
 
 impl Machine {
-    /// Derives from one record what applying the entries had derived.
+    /// Derives the indexes and counts of one record, with the same result as applying the entries.
     fn index(&mut self, name: &LeaseName, record: &Record) {
         for grant in record.holders.iter() {
             if let Some(at) = grant.deadline {
                 self.timers.add(at, name, Timer::Expiry(grant.token.as_u64()));
             }
         }
-        for (ticket, place) in record.queue.iter() {
-            self.timers.add(place.due(), name, Timer::WaitEnds(ticket));
+        for (ticket, waiter) in record.queue.iter() {
+            self.timers.add(waiter.deadline(), name, Timer::WaitEnds(ticket));
         }
         if let Some(at) = record.delay_until {
             self.timers.add(at, name, Timer::DelayEnds);
         }
-        // Put off by the last entry, since every entry sees to the ones before; or not confirmed yet.
+        // A free slot with a waiter means one of two cases: the last entry deferred the grant, or the first waiter is
+        // unconfirmed. No older grant is open, because each entry fires the due timers first.
         self.timers.set_turn(self.now, name, self.turn(record));
         for ended in record.ended.iter() {
-            let tombstones = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
-            self.tombstones.insert(ended.ended_at(), tombstones);
+            let tombstone = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
+            self.tombstones.insert(ended.ended_at(), tombstone);
         }
         self.counts.held += record.holders.len() as u64;
         self.counts.waiting += record.queue.len() as u64;
@@ -165,17 +171,17 @@ impl Machine {
 /// A snapshot that no machine can have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSnapshot {
-    #[error("snapshot header version {0} is unknown; this program reads versions 1 to {HEADER_VERSION}")]
+    #[error("unknown snapshot header version {0}: this build reads versions 1 to {HEADER_VERSION}")]
     Version(u32),
-    #[error("snapshot record {0} is out of order")]
+    #[error("snapshot record {0} is out of order: expected rising names, and the parts of a name together")]
     Order(LeaseName),
-    #[error("snapshot has {found} names; its header says {expected}")]
+    #[error("snapshot has {found} names: expected {expected}, from its header")]
     Count { expected: u64, found: u64 },
     #[error("snapshot record {0} has more holders than its limit")]
     TooManyHolders(LeaseName),
-    #[error("snapshot record {0} has more or fewer parts than it says")]
+    #[error("snapshot record {0} has more or fewer items than its first part declares")]
     Incomplete(LeaseName),
-    #[error("snapshot record {0} has grants of its future, or one holder or place twice")]
+    #[error("snapshot record {0} has grants after its last entry, or a repeated or unordered item")]
     Impossible(LeaseName),
 }
 

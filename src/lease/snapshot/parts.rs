@@ -1,20 +1,22 @@
-//! One name in parts: no record is larger than [`PART_BYTES`] and the little that names it, however much the name keeps.
+//! Splits a name into parts and joins them again. The items of one stored record take at most [`PART_BYTES`].
 
 use super::BadSnapshot;
-use super::stored::{CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, PlaceV2, RecordV1, RecordV2, StoredRecord};
+use super::stored::{
+    CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, QueueEntryV2, RecordV1, RecordV2, StoredRecord,
+};
 use crate::lease::history::History;
 use crate::lease::record::Record;
 use crate::types::{ClusterMs, LeaseName, Metadata};
 
-/// Most bytes of grants, waiters and transitions in one stored record.
+/// Most bytes of grants, waiters and transitions in one stored record: 256 KiB.
 pub const PART_BYTES: usize = 256 << 10;
-/// Timer the numbers and lengths of a grant, a waiter or a transition take at most.
+/// Upper bound for the numbers and lengths in one encoded grant, waiter or transition, in bytes.
 const NUMBERS_BYTES: usize = 128;
-/// Timer the lengths of a key and a value of metadata take at most.
+/// Upper bound for the encoded lengths of one key and one value of metadata, in bytes.
 const ENTRY_BYTES: usize = 6;
 
-/// The records of one name, in their order.
-pub(super) fn cut<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+/// The records of one name, in order.
+pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut items = items(record).peekable();
     let mut is_first = true;
     std::iter::from_fn(move || {
@@ -31,33 +33,33 @@ pub(super) fn cut<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<
     })
 }
 
-/// One thing that a name keeps.
+/// One item of a name.
 enum Item {
     Held(GrantV2),
-    Waiting(PlaceV2),
+    Waiting(QueueEntryV2),
     Ended(EndedV2),
     Event(EventV1),
 }
 
 fn items(record: &Record) -> impl Iterator<Item = Item> {
     let held = record.holders.iter().map(|grant| Item::Held(GrantV2::new(grant)));
-    let waiting = record.queue.iter().map(|(ticket, place)| Item::Waiting(PlaceV2::new(ticket, place)));
+    let waiting = record.queue.iter().map(|(ticket, waiter)| Item::Waiting(QueueEntryV2::new(ticket, waiter)));
     let ended = record.ended.iter().map(|ended| Item::Ended(EndedV2::new(ended)));
     let events = record.history.events(&record.holders).into_iter().map(|event| Item::Event(EventV1::new(&event)));
     held.chain(waiting).chain(ended).chain(events)
 }
 
 impl Item {
-    /// At least as many as it takes.
+    /// An upper bound for its encoded size.
     fn bytes(&self) -> usize {
-        let texts = match self {
+        let text_bytes = match self {
             Item::Held(GrantV2 { grant, .. }) | Item::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
                 grant.holder.as_str().len() + metadata_bytes(&grant.metadata)
             }
-            Item::Waiting(place) => place.holder.as_str().len() + metadata_bytes(&place.metadata),
+            Item::Waiting(waiter) => waiter.holder.as_str().len() + metadata_bytes(&waiter.metadata),
             Item::Event(event) => event.holder.as_str().len() + event.change.text().len(),
         };
-        NUMBERS_BYTES + texts
+        NUMBERS_BYTES + text_bytes
     }
 }
 
@@ -69,7 +71,7 @@ impl PartV2 {
     fn push(&mut self, item: Item) {
         match item {
             Item::Held(grant) => self.held.push(grant),
-            Item::Waiting(place) => self.waiting.push(place),
+            Item::Waiting(waiter) => self.waiting.push(waiter),
             Item::Ended(ended) => self.ended.push(ended),
             Item::Event(event) => self.history.push(event),
         }
@@ -98,9 +100,9 @@ impl RecordV2 {
     }
 }
 
-/// One name while its records are read.
+/// Collects the parts of one name.
 #[derive(Debug, PartialEq)]
-pub(super) struct Whole {
+pub(super) struct RecordBuilder {
     pub name: LeaseName,
     pub limit: u32,
     pub last_grant: u64,
@@ -109,26 +111,26 @@ pub(super) struct Whole {
     pub items: PartV2,
 }
 
-impl From<RecordV1> for Whole {
-    fn from(record: RecordV1) -> Whole {
+impl From<RecordV1> for RecordBuilder {
+    fn from(record: RecordV1) -> RecordBuilder {
         let RecordV1 { name, limit, last_grant, delay_until, held, waiting, ended, history } = record;
         let held = held.into_iter().map(GrantV2::from).collect();
-        let waiting = waiting.into_iter().map(PlaceV2::from).collect();
+        let waiting = waiting.into_iter().map(QueueEntryV2::from).collect();
         let ended = ended.into_iter().map(EndedV2::from).collect();
         let items = PartV2 { held, waiting, ended, history };
-        Whole { name, limit, last_grant, delay_until, counts: items.counts(), items }
+        RecordBuilder { name, limit, last_grant, delay_until, counts: items.counts(), items }
     }
 }
 
-impl From<RecordV2> for Whole {
-    fn from(record: RecordV2) -> Whole {
+impl From<RecordV2> for RecordBuilder {
+    fn from(record: RecordV2) -> RecordBuilder {
         let RecordV2 { name, limit, last_grant, delay_until, counts, part } = record;
-        Whole { name, limit, last_grant, delay_until, counts, items: part }
+        RecordBuilder { name, limit, last_grant, delay_until, counts, items: part }
     }
 }
 
-impl Whole {
-    /// Takes the next part.
+impl RecordBuilder {
+    /// Adds the next part.
     pub fn extend(&mut self, part: PartV2) {
         self.items.held.extend(part.held);
         self.items.waiting.extend(part.waiting);
@@ -136,8 +138,8 @@ impl Whole {
         self.items.history.extend(part.history);
     }
 
-    /// The record, if it comes out as it was stored: with no holder or place twice, none missing and none out of order.
-    pub fn into_record(self) -> Result<Record, BadSnapshot> {
+    /// Builds the record. Encoding the record again must give the same items: none repeated, missing or out of order.
+    pub fn build(self) -> Result<Record, BadSnapshot> {
         if self.items.counts() != self.counts {
             return Err(BadSnapshot::Incomplete(self.name));
         }
@@ -145,7 +147,7 @@ impl Whole {
         if record.holders.len() > record.limit as usize {
             return Err(BadSnapshot::TooManyHolders(self.name));
         }
-        if !self.is_of(&record) {
+        if !self.matches(&record) {
             return Err(BadSnapshot::Impossible(self.name));
         }
         Ok(record)
@@ -158,8 +160,8 @@ impl Whole {
         for held in self.items.held.iter().cloned() {
             record.holders.insert(held.into_grant());
         }
-        for place in self.items.waiting.iter().cloned() {
-            record.queue.put(place.ticket, place.into_place());
+        for waiter in self.items.waiting.iter().cloned() {
+            record.queue.insert(waiter.ticket, waiter.into_entry());
         }
         for ended in self.items.ended.iter().cloned() {
             record.ended.insert(ended.into_ended());
@@ -170,10 +172,15 @@ impl Whole {
         record
     }
 
-    fn is_of(&self, record: &Record) -> bool {
+    fn matches(&self, record: &Record) -> bool {
         let events = record.history.events(&record.holders);
         self.items.held.iter().cloned().eq(record.holders.iter().map(GrantV2::new))
-            && self.items.waiting.iter().cloned().eq(record.queue.iter().map(|(ticket, at)| PlaceV2::new(ticket, at)))
+            && self
+                .items
+                .waiting
+                .iter()
+                .cloned()
+                .eq(record.queue.iter().map(|(ticket, at)| QueueEntryV2::new(ticket, at)))
             && self.items.ended.iter().cloned().eq(record.ended.iter().map(EndedV2::new))
             && self.items.history.iter().cloned().eq(events.iter().map(EventV1::new))
     }
@@ -183,22 +190,22 @@ impl Whole {
 mod tests {
     use super::*;
     use crate::lease::holders::Grant;
-    use crate::lease::queue::{Ask, Place};
+    use crate::lease::queue::{QueueEntry, WaitRequest};
     use crate::lease::snapshot::stored::GrantV1;
     use crate::lease::{Change, LeaseState};
     use crate::storage::codec;
     use crate::token::FencingToken;
     use crate::types::{HolderId, Ttl};
 
-    /// Bytes in the encoding of the stores.
+    /// Encoded size in the format of the disk store.
     fn encoded(value: impl serde::Serialize) -> usize {
         codec::encode(&value).len()
     }
 
-    /// Items with the largest numbers and 32 entries of metadata, each with what it takes.
+    /// Items with the largest numbers and 32 entries of metadata, each with its encoded size.
     fn largest() -> [(Item, usize); 5] {
         let metadata = (0..32).map(|number| (format!("key-{number:02}"), "v".repeat(122))).collect();
-        let metadata = Metadata::new(metadata).expect("it fits");
+        let metadata = Metadata::new(metadata).expect("metadata within its bounds");
         let holder = HolderId::new("h".repeat(200)).expect("a valid holder");
         let (token, ttl) = (FencingToken { term: u64::MAX, index: u64::MAX }, Ttl::Finite(u64::MAX));
         let grant = Grant {
@@ -215,15 +222,15 @@ mod tests {
             metadata: metadata.clone(),
             metadata_version: u64::MAX,
         };
-        let waiting = Place {
-            ask: Ask { holder: holder.clone(), ttl, lock_delay_ms: u64::MAX, metadata },
+        let waiting = QueueEntry {
+            request: WaitRequest { holder: holder.clone(), ttl, lock_delay_ms: u64::MAX, metadata },
             since: u64::MAX,
             since_wall_ms: u64::MAX,
             until: u64::MAX,
             patience_until: u64::MAX,
             confirmed_term: u64::MAX,
         };
-        let (held, waiting) = (GrantV2::new(&grant), PlaceV2::new(u64::MAX, &waiting));
+        let (held, waiting) = (GrantV2::new(&grant), QueueEntryV2::new(u64::MAX, &waiting));
         let ended = EndedV2 {
             grant: GrantV2 { grant: GrantV1 { lock_delay_ms: 0, ..held.grant.clone() }, metadata_version: 0 },
             limit: u32::MAX,
@@ -255,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn item_counts_at_least_what_it_takes() {
-        for (number, (item, takes)) in largest().into_iter().enumerate() {
-            let most = takes + NUMBERS_BYTES + 32 * ENTRY_BYTES;
-            assert!((takes..most).contains(&item.bytes()), "{number} takes {takes}, counts {}", item.bytes());
+    fn item_size_is_an_upper_bound() {
+        for (number, (item, encoded)) in largest().into_iter().enumerate() {
+            let most = encoded + NUMBERS_BYTES + 32 * ENTRY_BYTES;
+            assert!((encoded..most).contains(&item.bytes()), "item {number}: {encoded} bytes, bound {}", item.bytes());
         }
     }
 }

@@ -1,6 +1,8 @@
-//! The types that are stored, and the parts of a name that they are made from. **They are on disks and on the wire: their
-//! fields are frozen**, in number, order and type (the same holds for what they contain: tokens, names, `Change`,
-//! `Limits`). A change of shape is a new variant of [`StoredRecord`] at the end, or a new header; old ones stay readable.
+//! The stored types, and their conversions.
+//!
+//! **Disks and connections carry these types, so their fields are frozen** in number, order and type. The same holds
+//! for the types of the fields: tokens, names, `Change`, `Limits`. A new layout needs a new variant at the end of
+//! [`StoredRecord`], or a new header. The old ones stay readable.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use super::BadSnapshot;
 use crate::lease::ended::Ended;
 use crate::lease::history::Event;
 use crate::lease::holders::Grant;
-use crate::lease::queue::{Ask, Place};
+use crate::lease::queue::{QueueEntry, WaitRequest};
 use crate::lease::{Change, LeaseState, Limits};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
@@ -16,21 +18,21 @@ use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 /// The version of [`SnapshotHeader`] that this code writes.
 pub(super) const HEADER_VERSION: u32 = 2;
 
-/// Timer a snapshot begins with.
+/// The start of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     pub version: u32,
     pub now: ClusterMs,
-    /// Position of the last entry in it.
+    /// Position of the last applied entry.
     pub applied: Option<FencingToken>,
     pub limits: Limits,
-    /// How many names follow.
+    /// Number of names that follow.
     pub names: u64,
-    /// Cluster time of the first entry of the present term; 0 if that is not known.
+    /// Cluster time of the first entry of the current term; 0 if unknown.
     pub term_began: ClusterMs,
 }
 
-/// Timer a snapshot of version 1 begins with. It is read, and not written any more.
+/// The start of a snapshot of version 1. This build reads it and does not write it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeaderV1 {
     pub version: u32,
@@ -40,14 +42,14 @@ pub struct SnapshotHeaderV1 {
     pub records: u64,
 }
 
-/// A name as it is stored, or a part of it.
+/// A stored name, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredRecord {
-    /// A whole name, however large. It is read, and not written any more.
+    /// A whole name of any size. This build reads it and does not write it.
     V1(RecordV1),
-    /// A name, with the first part of what it keeps.
+    /// A name with the first part of its items.
     V2(RecordV2),
-    /// The next part of the name before.
+    /// The next part of the previous record's name.
     More(MoreV2),
 }
 
@@ -57,7 +59,7 @@ pub struct RecordV2 {
     pub(super) limit: u32,
     pub(super) last_grant: u64,
     pub(super) delay_until: Option<ClusterMs>,
-    /// Of all parts.
+    /// Totals of all parts.
     pub(super) counts: CountsV2,
     pub(super) part: PartV2,
 }
@@ -79,13 +81,13 @@ pub(super) struct CountsV2 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PartV2 {
     pub held: Vec<GrantV2>,
-    pub waiting: Vec<PlaceV2>,
+    pub waiting: Vec<QueueEntryV2>,
     pub ended: Vec<EndedV2>,
     pub history: Vec<EventV1>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PlaceV2 {
+pub(super) struct QueueEntryV2 {
     pub ticket: u64,
     pub holder: HolderId,
     pub ttl: Ttl,
@@ -121,7 +123,7 @@ pub struct RecordV1 {
     pub(super) last_grant: u64,
     pub(super) delay_until: Option<ClusterMs>,
     pub(super) held: Vec<GrantV1>,
-    pub(super) waiting: Vec<PlaceV1>,
+    pub(super) waiting: Vec<QueueEntryV1>,
     pub(super) ended: Vec<EndedV1>,
     pub(super) history: Vec<EventV1>,
 }
@@ -142,7 +144,7 @@ pub(super) struct GrantV1 {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PlaceV1 {
+pub(super) struct QueueEntryV1 {
     pub ticket: u64,
     pub holder: HolderId,
     pub ttl: Ttl,
@@ -254,11 +256,11 @@ impl GrantV1 {
     }
 }
 
-impl PlaceV2 {
-    pub fn new(ticket: u64, place: &Place) -> PlaceV2 {
-        let Ask { holder, ttl, lock_delay_ms, metadata } = place.ask.clone();
-        let Place { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *place;
-        PlaceV2 {
+impl QueueEntryV2 {
+    pub fn new(ticket: u64, waiter: &QueueEntry) -> QueueEntryV2 {
+        let WaitRequest { holder, ttl, lock_delay_ms, metadata } = waiter.request.clone();
+        let QueueEntry { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *waiter;
+        QueueEntryV2 {
             ticket,
             holder,
             ttl,
@@ -272,19 +274,19 @@ impl PlaceV2 {
         }
     }
 
-    pub fn into_place(self) -> Place {
-        let PlaceV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
-        let PlaceV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
-        let ask = Ask { holder, ttl, lock_delay_ms, metadata };
-        Place { ask, since, since_wall_ms, until, patience_until, confirmed_term }
+    pub fn into_entry(self) -> QueueEntry {
+        let QueueEntryV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
+        let QueueEntryV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
+        let request = WaitRequest { holder, ttl, lock_delay_ms, metadata };
+        QueueEntry { request, since, since_wall_ms, until, patience_until, confirmed_term }
     }
 }
 
-impl From<PlaceV1> for PlaceV2 {
-    fn from(place: PlaceV1) -> PlaceV2 {
-        let PlaceV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
-            place;
-        PlaceV2 {
+impl From<QueueEntryV1> for QueueEntryV2 {
+    fn from(waiter: QueueEntryV1) -> QueueEntryV2 {
+        let QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
+            waiter;
+        QueueEntryV2 {
             ticket,
             holder,
             ttl,

@@ -1,4 +1,4 @@
-//! Views, large names, older versions, and snapshots that are refused.
+//! Views, retained bytes, older versions, and invalid snapshots.
 
 use super::*;
 use crate::lease::snapshot::stored::{MoreV2, PartV2};
@@ -15,9 +15,9 @@ fn name() -> LeaseName {
     LeaseName::new("pool").expect("a valid name")
 }
 
-/// A claim of the counted lease `pool`.
+/// A claim of the counted lease `pool` with `bytes` of metadata.
 fn claim(number: u64, bytes: usize, wait_ms: Option<u64>) -> Command {
-    let metadata = Metadata::new([("k".to_owned(), "v".repeat(bytes - 1))].into()).expect("it fits");
+    let metadata = Metadata::new([("k".to_owned(), "v".repeat(bytes - 1))].into()).expect("metadata within its bounds");
     let (holder, ttl, limit) = (holder(number), Ttl::Infinite, 1_000_000);
     Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit, metadata })
 }
@@ -34,7 +34,7 @@ fn acquire(name: String) -> Command {
     })
 }
 
-/// One entry of one command, in the term 1.
+/// Applies one entry with one command in term 1.
 fn apply(machine: &mut Machine, command: Command) -> Outcome {
     apply_in(machine, 1, command)
 }
@@ -52,9 +52,9 @@ fn machine_of(leases: u64) -> Machine {
     machine
 }
 
-/// Rebuilt from its own records, with what it derives.
+/// Rebuilds the machine from its records and compares state and derived values.
 fn assert_comes_back(machine: &Machine) {
-    let again = Machine::from_records(machine.header(), machine.records()).expect("it wrote them");
+    let again = Machine::from_records(machine.header(), machine.records()).expect("the machine wrote these records");
     assert_eq!(again.header(), machine.header());
     assert!(again.records().eq(machine.records()));
     assert_eq!((again.counts(), again.ended_bytes), (machine.counts(), machine.ended_bytes));
@@ -64,11 +64,11 @@ fn assert_comes_back(machine: &Machine) {
 }
 
 #[test]
-fn a_view_of_100_000_leases_shares_them_and_stands_still() {
+fn view_of_100_000_leases_is_shared_and_unchanged() {
     let mut machine = machine_of(100_000);
     let view = machine.clone();
-    assert!(view.records.ptr_eq(&machine.records), "taking a view copies no record");
-    assert!(view.tombstones.ptr_eq(&machine.tombstones), "nor an index");
+    assert!(view.records.ptr_eq(&machine.records), "a clone copies no record");
+    assert!(view.tombstones.ptr_eq(&machine.tombstones), "a clone copies no index");
     let expire_all = Batch { stamp: Stamp { now: 60_001, wall_ms: 0 }, commands: vec![acquire("new".to_string())] };
     machine.apply(FencingToken { term: 1, index: 2 }, &expire_all);
     assert_eq!((machine.counts().held, machine.now()), (1, 60_001));
@@ -76,14 +76,15 @@ fn a_view_of_100_000_leases_shares_them_and_stands_still() {
     assert_eq!(view.records().count(), 100_000);
 }
 
-/// The bytes of each name and of all ended grants are the sums of what is kept. Each grant, waiter and ended grant
-/// counts 512 bytes, its holder and its metadata.
+/// The retained bytes of each name and of all ended grants are the sums over their items. Each grant, waiter and ended
+/// grant counts 512 bytes plus its holder and metadata.
 fn assert_bytes_are_sums(machine: &Machine) {
     let bytes = |holder: &HolderId, metadata: &Metadata| 512 + (holder.as_str().len() + metadata.bytes()) as u64;
     let mut all_ended = 0;
     for (name, record) in &machine.records {
         let held: u64 = record.holders.iter().map(|grant| bytes(&grant.holder, &grant.metadata)).sum();
-        let waiting: u64 = record.queue.iter().map(|(_, place)| bytes(&place.ask.holder, &place.ask.metadata)).sum();
+        let waiting: u64 =
+            record.queue.iter().map(|(_, waiter)| bytes(&waiter.request.holder, &waiter.request.metadata)).sum();
         let ended: u64 = record.ended.iter().map(|ended| bytes(&ended.grant.holder, &ended.grant.metadata)).sum();
         assert_eq!((record.in_use_bytes(), record.ended.bytes()), (held + waiting, ended), "{name}");
         all_ended += ended;
@@ -92,7 +93,7 @@ fn assert_bytes_are_sums(machine: &Machine) {
 }
 
 #[test]
-fn counted_bytes_follow_each_change() {
+fn retained_bytes_follow_each_change() {
     let mut machine = Machine::new();
     let mut step = |command| {
         let outcome = apply(&mut machine, command);
@@ -109,22 +110,22 @@ fn counted_bytes_follow_each_change() {
     for number in 3..=6 {
         step(limited(number, 100 * number as usize, Some(9_000)));
     }
-    assert!(matches!(step(limited(4, 4_000, Some(9_000))).0, Outcome::Queued { place: 1 }), "asks for more");
-    assert!(matches!(step(limited(5, 50, Some(9_000))).0, Outcome::Queued { place: 2 }), "asks for less");
+    assert!(matches!(step(limited(4, 4_000, Some(9_000))).0, Outcome::Queued { place: 1 }), "more metadata");
+    assert!(matches!(step(limited(5, 50, Some(9_000))).0, Outcome::Queued { place: 2 }), "less metadata");
     step(Command::LeaveQueue { waiter: WaiterId { name: name(), holder: holder(3) } });
     let Command::Acquire(Acquire { metadata, .. }) = limited(1, 70, None) else { unreachable!() };
     step(Command::UpdateMetadata { name: name(), holder: holder(1), token: tokens[0], version: 0, metadata });
     for (number, token) in (1..).zip(tokens) {
         assert_eq!(step(Command::Release { name: name(), holder: holder(number), token }).0, Outcome::Released(true));
     }
-    assert_eq!(step(Command::Revoke { name: name(), reason: String::new() }).2.ended, 2, "the oldest is forgotten");
+    assert_eq!(step(Command::Revoke { name: name(), reason: String::new() }).2.ended, 2, "ended_keep is 2");
     step(Command::Revoke { name: name(), reason: String::new() });
     let counts = step(Command::SetLimits(Limits { ended_keep: 0, ..Limits::INITIAL })).2;
     assert_eq!((counts.held, counts.waiting, counts.ended), (0, 0, 0));
 }
 
 #[test]
-fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
+fn lease_full_refuses_claims_and_forgets_ended_grants() {
     let mut machine = Machine::new();
     for number in 0..1_000 {
         apply(&mut machine, claim(number, MAX_METADATA_BYTES, None));
@@ -136,15 +137,15 @@ fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
     let mut number = 10_000;
     while apply(&mut machine, claim(number, MAX_METADATA_BYTES, None)) != full {
         number += 1;
-        assert!(number < 30_000, "never refused");
+        assert!(number < 30_000, "30,000 claims without a refusal");
     }
-    let engaged = machine.records[&name()].in_use_bytes();
-    assert_eq!(engaged, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
+    let in_use = machine.records[&name()].in_use_bytes();
+    assert_eq!(in_use, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
     assert!(number - 10_000 > 10_000, "10,000 holders with the largest metadata fit");
-    assert!(engaged <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "ended grants make room");
+    assert!(in_use <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "the machine forgets ended grants first");
     assert_eq!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, Some(1_000))), full, "a waiter");
-    let small = MAX_NAME_BYTES_KEPT - engaged - 512 - 13;
-    assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { .. }), "what is left");
+    let small = MAX_NAME_BYTES_KEPT - in_use - 512 - 13;
+    assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { .. }), "the rest");
     let token = machine.applied().expect("applied");
     let Command::Acquire(Acquire { metadata, .. }) = claim(1, small as usize + 1, None) else { unreachable!() };
     let update = Command::UpdateMetadata { name: name(), holder: holder(1), token, version: 0, metadata };
@@ -154,7 +155,7 @@ fn lease_full_refuses_holders_and_waiters_and_forgets_ended_grants() {
 }
 
 #[test]
-fn ended_grant_stays_until_its_name_keeps_64_mib() {
+fn ended_grant_stays_until_its_name_retains_64_mib() {
     let mut machine = Machine::new();
     apply(&mut machine, claim(0, 1, None));
     let token = machine.applied().expect("applied");
@@ -171,7 +172,11 @@ fn ended_grant_stays_until_its_name_keeps_64_mib() {
     let Command::Acquire(Acquire { holder, metadata, .. }) = claim(99_999, rest + 1, None) else { unreachable!() };
     let update = Command::UpdateMetadata { name: name(), holder, token, version: 0, metadata };
     assert!(!matches!(apply(&mut machine, update), Outcome::Refused(_)));
-    assert_eq!((machine.records[&name()].in_use_bytes(), machine.counts().ended), (left + 1, 0), "one byte more");
+    assert_eq!(
+        (machine.records[&name()].in_use_bytes(), machine.counts().ended),
+        (left + 1, 0),
+        "one byte above the bound"
+    );
 }
 
 #[test]
@@ -180,18 +185,18 @@ fn ended_grants_of_all_names_are_forgotten_above_their_bound() {
     apply(&mut machine, Command::Revoke { name: LeaseName::new("lease-1").expect("valid"), reason: String::new() });
     apply(&mut machine, Command::Revoke { name: LeaseName::new("lease-0").expect("valid"), reason: String::new() });
     assert_eq!((machine.counts().ended, machine.ended_bytes), (2, 2 * (512 + 13)));
-    // As many others as bring the sum to the bound, then one byte above: they would take minutes to make.
+    // Real grants up to the bound would take minutes, so the test sets the sum.
     machine.ended_bytes = MAX_ENDED_BYTES_KEPT;
     apply(&mut machine, Command::Tick);
     assert_eq!((machine.counts().ended, machine.ended_bytes), (2, MAX_ENDED_BYTES_KEPT), "at the bound");
     machine.ended_bytes = MAX_ENDED_BYTES_KEPT + 1;
     apply(&mut machine, Command::Tick);
     assert_eq!((machine.counts().ended, machine.ended_bytes), (1, MAX_ENDED_BYTES_KEPT + 1 - (512 + 13)));
-    assert!(machine.get(&LeaseName::new("lease-1").expect("valid")).is_none(), "the one that ended first");
+    assert!(machine.get(&LeaseName::new("lease-1").expect("valid")).is_none(), "lease-1 ended first");
 }
 
 #[test]
-fn only_a_finite_lease_has_a_deadline() {
+fn only_finite_leases_have_deadlines() {
     let mut machine = Machine::new();
     assert!(!machine.has_deadlines(), "nothing is held");
     apply(&mut machine, claim(1, 1, None));
@@ -202,7 +207,7 @@ fn only_a_finite_lease_has_a_deadline() {
 
 #[test]
 fn waiter_is_confirmed_in_the_term_of_the_entry() {
-    let confirmed = |machine: &Machine| machine.records[&name()].queue.first().expect("one waits").1.confirmed_term;
+    let confirmed = |machine: &Machine| machine.records[&name()].queue.first().expect("one waiter").1.confirmed_term;
     let Command::Acquire(wait) = acquire("pool".to_owned()) else { unreachable!() };
     let wait = Command::Acquire(Acquire { holder: holder(1), limit: 1, wait_ms: Some(9_000), ..wait });
     let mut machine = Machine::new();
@@ -210,7 +215,7 @@ fn waiter_is_confirmed_in_the_term_of_the_entry() {
     apply_in(&mut machine, 2, wait.clone());
     assert_eq!((confirmed(&machine), machine.term_began), (2, 2));
     apply_in(&mut machine, 4, Command::Tick);
-    assert_eq!((confirmed(&machine), machine.term_began), (2, 3), "a new term says nothing of the waiter");
+    assert_eq!((confirmed(&machine), machine.term_began), (2, 3), "a new term does not confirm the waiter");
     let waiters = vec![WaiterId { name: name(), holder: holder(1) }];
     apply_in(&mut machine, 4, Command::KeepWaiting { waiters });
     assert_eq!((confirmed(&machine), machine.term_began), (4, 3));
@@ -225,22 +230,22 @@ fn older_version_is_read_and_its_terms_are_unknown() {
     let Command::Acquire(wait) = acquire("pool".to_owned()) else { unreachable!() };
     let wait = Acquire { holder: holder(1), wait_ms: Some(9_000), ..wait };
     apply_in(&mut machine, 3, Command::Acquire(wait));
-    assert_eq!(machine.records[&name()].queue.first().expect("one waits").1.confirmed_term, 3);
+    assert_eq!(machine.records[&name()].queue.first().expect("one waiter").1.confirmed_term, 3);
     assert_eq!(machine.term_began, 1);
     let (header, records) = old::snapshot(&machine);
     let header = SnapshotHeader::try_from(header).expect("version 1");
-    let read = Machine::from_records(header, records.clone()).expect("it is readable");
-    assert_eq!(read.records[&name()].queue.first().expect("one waits").1.confirmed_term, 0);
+    let read = Machine::from_records(header, records.clone()).expect("version 1 is readable");
+    assert_eq!(read.records[&name()].queue.first().expect("one waiter").1.confirmed_term, 0);
     assert_eq!((read.term_began, read.counts(), read.next_due()), (0, machine.counts(), machine.next_due()));
-    assert!(old::snapshot(&read).1 == records, "nothing else of it is lost");
+    assert!(old::snapshot(&read).1 == records, "all other state is the same");
 }
 
 #[test]
-fn a_snapshot_that_no_machine_wrote_is_refused() {
+fn invalid_snapshot_is_refused() {
     let machine = machine_of(2);
     let records: Vec<StoredRecord> = machine.records().collect();
     let rebuild = |header: SnapshotHeader, records: Vec<StoredRecord>| {
-        Machine::from_records(header, records).expect_err("it is refused")
+        Machine::from_records(header, records).expect_err("invalid snapshot")
     };
     let swapped = vec![records[1].clone(), records[0].clone()];
     assert!(matches!(rebuild(machine.header(), swapped), BadSnapshot::Order(_)));

@@ -1,4 +1,4 @@
-//! What each command does, by the rules.
+//! The effect of each command.
 
 use tenure::lease::{
     Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, Waiter,
@@ -7,10 +7,10 @@ use tenure::lease::{
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
-use super::{Model, Waiting};
+use super::{Model, ModelWaiter};
 
 impl Model {
-    pub(super) fn obey(&mut self, command: &Command) -> Outcome {
+    pub(super) fn apply_command(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
             Command::Renew { holder, leases } => {
@@ -81,13 +81,13 @@ impl Model {
         if !self.live_names().contains(name) && self.live_names().len() as u64 >= self.limits.max_leases {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases: self.limits.max_leases });
         }
-        let Some(refusal) = self.obstacle(acquire) else {
+        let Some(refusal) = self.grant_refusal(acquire) else {
             return Outcome::Held { lease: self.grant(acquire, GrantCause::Asked), fresh: true };
         };
-        acquire.wait_ms.map_or(Outcome::Refused(refusal), |wait_ms| self.wait(acquire, wait_ms))
+        acquire.wait_ms.map_or(Outcome::Refused(refusal), |wait_ms| self.enqueue_claim(acquire, wait_ms))
     }
 
-    fn obstacle(&self, acquire: &Acquire) -> Option<Refusal> {
+    fn grant_refusal(&self, acquire: &Acquire) -> Option<Refusal> {
         let name = &acquire.name;
         if self.held(name).count() >= acquire.limit as usize {
             let forever = ClusterMs::MAX;
@@ -110,7 +110,7 @@ impl Model {
         is_granted.then_some(Refusal::GrantedInThisEntry)
     }
 
-    fn wait(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
+    fn enqueue_claim(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
         let (now, name) = (self.now, &acquire.name);
         let (patience_until, confirmed_term) = (now + self.limits.patience_ms, self.position.term);
         let me = WaiterId { name: name.clone(), holder: acquire.holder.clone() };
@@ -133,7 +133,7 @@ impl Model {
         }
         let holder = acquire.holder.clone();
         let shown = Waiter { holder, since: now, since_wall_ms: self.wall_ms, until: now + wait_ms };
-        self.waiters.push(Waiting { acquire: acquire.clone(), shown, patience_until, confirmed_term });
+        self.waiters.push(ModelWaiter { acquire: acquire.clone(), shown, patience_until, confirmed_term });
         Outcome::Queued { place }
     }
 
@@ -186,16 +186,18 @@ impl Model {
             return Outcome::Refused(Refusal::Lost(self.lost(name, holder, token)));
         };
         let term = self.position.term;
-        let is_heir = |waiting: &Waiting| {
-            let is_meant = to.map_or(waiting.confirmed_term == term, |heir| waiting.acquire.holder == *heir);
+        let is_recipient = |waiting: &ModelWaiter| {
+            let is_meant = to.map_or(waiting.confirmed_term == term, |named| waiting.acquire.holder == *named);
             waiting.acquire.name == *name && is_meant
         };
-        let Some(at) = self.waiters.iter().position(is_heir) else { return Outcome::Refused(Refusal::NoSuchWaiter) };
+        let Some(at) = self.waiters.iter().position(is_recipient) else {
+            return Outcome::Refused(Refusal::NoSuchWaiter);
+        };
         if self.granted_here.contains(name) {
             return Outcome::Refused(Refusal::GrantedInThisEntry);
         }
-        let heir = self.waiters.remove(at).acquire;
-        self.end(name, token, Change::HandedOver { to: heir.holder.clone() });
-        Outcome::HandedOver(self.grant(&heir, GrantCause::HandOver))
+        let recipient = self.waiters.remove(at).acquire;
+        self.end(name, token, Change::HandedOver { to: recipient.holder.clone() });
+        Outcome::HandedOver(self.grant(&recipient, GrantCause::HandOver))
     }
 }

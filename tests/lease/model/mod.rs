@@ -1,5 +1,5 @@
-//! The rules once more, slow and obvious: flat lists, scanned from end to end, no index. Written from the rules and
-//! not from the machine, so that both being wrong alike is unlikely.
+//! A second implementation of the rules: slow and simple, with flat lists and no index. It follows the rules, not the
+//! machine's code, so that both are unlikely to have the same bug.
 
 mod commands;
 mod reads;
@@ -20,27 +20,28 @@ pub struct Model {
     pub limits: Limits,
     term_began: ClusterMs,
     /// Held and ended leases of all names, in the order of their grants.
-    leases: Vec<Remembered>,
-    /// Waiters of all names, in the order in which they came.
-    waiters: Vec<Waiting>,
+    leases: Vec<ModelLease>,
+    /// Waiters of all names, in the order of arrival.
+    waiters: Vec<ModelWaiter>,
     delays: BTreeMap<LeaseName, ClusterMs>,
     history: BTreeMap<LeaseName, Vec<Transition>>,
-    /// The names that this entry has granted, and the effects that it has had.
+    /// The names that the current entry granted.
     granted_here: BTreeSet<LeaseName>,
+    /// The effects of the current entry.
     effects: Effects,
 }
 
-struct Remembered {
+struct ModelLease {
     lease: Lease,
-    /// Time and transition of its end.
+    /// Time, log index and part of its end.
     ended: Option<(ClusterMs, u64, u32)>,
 }
 
-struct Waiting {
+struct ModelWaiter {
     acquire: Acquire,
     shown: Waiter,
     patience_until: ClusterMs,
-    /// The term in which it was last asked for or kept.
+    /// Term of the last entry that confirmed it.
     confirmed_term: u64,
 }
 
@@ -62,9 +63,9 @@ impl Model {
     }
 
     pub fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
-        let mut put_off = self.put_off();
-        put_off.retain(|name| !self.waits_for_confirmation(name));
-        let put_off: Vec<_> = put_off.into_iter().map(|name| (self.now, name, 3)).collect();
+        let mut deferred = self.deferred();
+        deferred.retain(|name| !self.waits_for_confirmation(name));
+        let deferred: Vec<_> = deferred.into_iter().map(|name| (self.now, name, 3)).collect();
         self.now = self.now.max(batch.stamp.now);
         if self.position.term < position.term {
             self.term_began = self.now;
@@ -72,10 +73,10 @@ impl Model {
         self.position = position;
         self.wall_ms = batch.stamp.wall_ms;
         self.granted_here.clear();
-        self.let_time_pass(put_off);
+        self.expire_due(deferred);
         let mut outcomes = Vec::new();
         for command in &batch.commands {
-            outcomes.push(self.obey(command));
+            outcomes.push(self.apply_command(command));
             self.grant_turns(None);
             self.forget_histories();
         }
@@ -83,8 +84,8 @@ impl Model {
         (outcomes, std::mem::take(&mut self.effects))
     }
 
-    /// `put_off`: the turns that the entry before put off, due since then.
-    fn let_time_pass(&mut self, put_off: Vec<(ClusterMs, LeaseName, u8)>) {
+    /// `deferred`: the grants that the previous entry deferred.
+    fn expire_due(&mut self, deferred: Vec<(ClusterMs, LeaseName, u8)>) {
         let now = self.now;
         let mut due: Vec<(ClusterMs, LeaseName, FencingToken)> = Vec::new();
         for held in self.leases.iter().filter(|held| held.ended.is_none()) {
@@ -93,7 +94,7 @@ impl Model {
             }
         }
         due.sort();
-        let mut events = put_off;
+        let mut events = deferred;
         events.extend(due.iter().map(|(at, name, _)| (*at, name.clone(), 0)));
         let mut late: Vec<(ClusterMs, LeaseName, usize)> = Vec::new();
         for (at, waiting) in self.waiters.iter().enumerate() {
@@ -121,7 +122,7 @@ impl Model {
             at += 1;
             !gone.contains(&(at - 1))
         });
-        // Places go to waiters in the order in which names came due.
+        // Slots go to waiters in the order in which the timers of the names fire.
         events.sort();
         for (_, name, _) in events {
             self.grant_turns(Some(&name));
@@ -130,14 +131,14 @@ impl Model {
         self.forget_histories();
     }
 
-    /// Names with a free place and a waiter for it.
-    fn put_off(&self) -> Vec<LeaseName> {
+    /// Names with a free slot and a waiter.
+    fn deferred(&self) -> Vec<LeaseName> {
         let names: BTreeSet<&LeaseName> = self.waiters.iter().map(|waiting| &waiting.acquire.name).collect();
         names.into_iter().filter(|name| self.turn(name).is_some()).cloned().collect()
     }
 
     fn grant_turns(&mut self, only: Option<&LeaseName>) {
-        for name in self.put_off() {
+        for name in self.deferred() {
             if only.is_some_and(|only| *only != name) {
                 continue;
             }
@@ -160,12 +161,12 @@ impl Model {
         self.waiters[at].confirmed_term == self.position.term
     }
 
-    /// The last millisecond in which a free place waits for a waiter of an earlier term.
+    /// The last millisecond in which a free slot stays reserved for a waiter of an earlier term.
     fn window_end(&self) -> ClusterMs {
         self.term_began + CONFIRM_WINDOW_MS
     }
 
-    /// Whether a free place waits for its first waiter to be confirmed.
+    /// Whether a free slot is reserved for an unconfirmed first waiter.
     fn waits_for_confirmation(&self, name: &LeaseName) -> bool {
         self.turn(name).is_some_and(|at| !self.is_confirmed(at)) && self.now <= self.window_end()
     }
@@ -196,8 +197,8 @@ impl Model {
             waiters: 0,
             metadata_version: 0,
         };
-        self.tell(&lease, Change::Granted(cause));
-        self.leases.push(Remembered { lease, ended: None });
+        self.record_transition(&lease, Change::Granted(cause));
+        self.leases.push(ModelLease { lease, ended: None });
         self.granted_here.insert(acquire.name.clone());
         self.shown(&acquire.name, token)
     }
@@ -211,8 +212,8 @@ impl Model {
             Change::Granted(_) => panic!("a grant ends nothing"),
         };
         let end = (self.now, self.position.index, self.effects.transitions.len() as u32);
-        let held = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
-        let ending = self.leases.iter_mut().find(held).expect("it is held");
+        let held = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
+        let ending = self.leases.iter_mut().find(held).expect("the lease is held");
         ending.ended = Some(end);
         ending.lease.state = state;
         ending.lease.deadline = None;
@@ -221,10 +222,10 @@ impl Model {
             let until = self.delays.entry(name.clone()).or_insert(0);
             *until = (*until).max(self.now + lease.lock_delay_ms);
         }
-        self.tell(&lease, change);
+        self.record_transition(&lease, change);
     }
 
-    fn tell(&mut self, lease: &Lease, change: Change) {
+    fn record_transition(&mut self, lease: &Lease, change: Change) {
         let transition = Transition {
             index: self.position.index,
             part: self.effects.transitions.len() as u32,
@@ -255,7 +256,7 @@ impl Model {
         self.forget_histories();
     }
 
-    /// A history goes with the last that is known of its name.
+    /// Removes the histories of names that the model does not remember.
     fn forget_histories(&mut self) {
         let mut known = self.live_names();
         known.extend(self.leases.iter().map(|held| held.lease.name.clone()));
@@ -266,12 +267,12 @@ impl Model {
         self.leases.iter().filter(|held| held.ended.is_none()).map(|held| &held.lease).filter(move |l| l.name == *name)
     }
 
-    fn waiting(&self, name: &LeaseName) -> impl Iterator<Item = &Waiting> {
+    fn waiting(&self, name: &LeaseName) -> impl Iterator<Item = &ModelWaiter> {
         self.waiters.iter().filter(move |waiting| waiting.acquire.name == *name)
     }
 
     fn place(&self, waiter: &WaiterId) -> Option<usize> {
-        let is_it = |at: &Waiting| at.acquire.name == waiter.name && at.acquire.holder == waiter.holder;
+        let is_it = |at: &ModelWaiter| at.acquire.name == waiter.name && at.acquire.holder == waiter.holder;
         self.waiters.iter().position(is_it)
     }
 
@@ -286,7 +287,7 @@ impl Model {
         held.chain(waiting).chain(self.delays.keys()).cloned().collect()
     }
 
-    /// The token as it was granted: a caller may know only its integer form.
+    /// The granted token. A caller can have its integer form only, with a saturated term.
     fn own(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Option<FencingToken> {
         let fits = |lease: &&Lease| lease.holder == *holder && lease.token.as_u64() == token.as_u64();
         self.held(name).find(fits).map(|lease| lease.token)
@@ -317,12 +318,12 @@ impl Model {
     }
 
     fn lease_mut(&mut self, name: &LeaseName, token: FencingToken) -> &mut Lease {
-        let is_it = |held: &&mut Remembered| held.lease.name == *name && held.lease.token == token;
-        &mut self.leases.iter_mut().find(is_it).expect("it is held").lease
+        let is_it = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
+        &mut self.leases.iter_mut().find(is_it).expect("the lease is held").lease
     }
 
     fn shown(&self, name: &LeaseName, token: FencingToken) -> Lease {
-        let held = self.held(name).find(|lease| lease.token == token).expect("it is held");
+        let held = self.held(name).find(|lease| lease.token == token).expect("the lease is held");
         Lease { waiters: self.waiting(name).count() as u32, ..held.clone() }
     }
 }

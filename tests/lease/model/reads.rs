@@ -1,4 +1,4 @@
-//! What the machine's reads must say.
+//! The expected results of the machine's reads.
 
 use tenure::lease::{Change, Counts, Explanation, Lease, LeaseState, Standing, Transition, Waiter};
 use tenure::token::FencingToken;
@@ -7,7 +7,7 @@ use tenure::types::{ClusterMs, HolderId, LeaseName};
 use super::Model;
 
 impl Model {
-    /// Held leases in token order, then ended ones.
+    /// Held leases in token order, then ended leases.
     pub fn leases_of(&self, name: &LeaseName) -> Vec<Lease> {
         let waiters = self.waiting(name).count() as u32;
         let of_name = self.leases.iter().filter(|held| held.lease.name == *name);
@@ -38,7 +38,7 @@ impl Model {
         }
     }
 
-    /// What is remembered last counts: the last grant of the present lease, or else the last end of one.
+    /// From the newest event backwards: the grant of the current lease, or else the last end of one.
     fn standing(&self, name: &LeaseName, holder: &HolderId, held: &[Lease]) -> Standing {
         let remembered = self.history.get(name).into_iter().flatten().rev();
         let mut remembered = remembered.filter(|event| event.holder == *holder);
@@ -59,11 +59,11 @@ impl Model {
     pub fn next_due(&self) -> Option<ClusterMs> {
         let expires = self.leases.iter().filter_map(|held| held.lease.deadline);
         let waits = self.waiters.iter().map(|waiting| waiting.shown.until.min(waiting.patience_until));
-        let turns = self.put_off().into_iter().map(|name| match self.waits_for_confirmation(&name) {
+        let turns = self.deferred().into_iter().map(|name| match self.waits_for_confirmation(&name) {
             true => self.window_end() + 1,
             false => self.now,
         });
-        // A timer fires in the first millisecond after the last one that it covers.
+        // A timer fires in the millisecond after its deadline.
         let timers = expires.chain(waits).chain(self.delays.values().copied()).map(|last| last + 1);
         timers.chain(turns).min()
     }
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// The token that this holder has, for those who write requests.
+    /// The token of this holder's grant.
     pub fn token_of(&self, name: &LeaseName, holder: &HolderId) -> Option<FencingToken> {
         self.held(name).find(|lease| lease.holder == *holder).map(|lease| lease.token)
     }

@@ -1,4 +1,4 @@
-//! How fast a disk makes a small write durable.
+//! Measures how fast a disk makes a small write durable.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::StorageError;
 
-/// About what one small commit writes.
+/// The approximate size of one small commit.
 const PROBE_BYTES: usize = 512;
 const PROBE_FILE: &str = "fsync-probe";
 
-/// Times `n` rounds of a small append and `fdatasync` in `dir`, which must exist. The shortest is first.
+/// Times `n` rounds of a small append and `fdatasync` in `dir`, and returns the durations in ascending order.
 ///
-/// A commit of the store costs about this much; a node warns at its start when it does not fit the timings.
+/// One commit of the store takes about this long. At its start a node warns if the disk is too slow for its timings.
+///
+/// # Errors
+///
+/// [`StorageError::Io`] if `dir` does not exist or a write, sync or removal in it fails.
 pub fn measure_fsync(dir: &Path, n: usize) -> Result<Vec<Duration>, StorageError> {
     let path = dir.join(PROBE_FILE);
     let mut file = File::create(&path).map_err(|error| StorageError::io("create", &path, &error))?;

@@ -1,13 +1,14 @@
-//! The storage thread: it alone writes to sled, in groups that share one sync.
+//! Group commit. Only the storage thread writes to sled, in groups that share one sync.
 //!
-//! A group is what has been queued when the last one was done, up to [`GROUP_BYTES`] or [`GROUP_ENTRIES`]. Its writes
-//! are single inserts and removes in the order of the queue; sled's log recovers to a prefix of them. Then `flush()`
-//! hands sled's buffers to the kernel, and `fdatasync` on a handle of our own makes the device keep them: sled's
-//! `flush` alone neither reaches the device nor stores the file's new size. Only then are the callers told.
+//! A group holds the operations that callers queued during the previous commit, up to [`GROUP_BYTES`] or
+//! [`GROUP_ENTRIES`]. Its writes are single inserts and removes in queue order. sled's log recovers to a prefix of
+//! them. Then `flush()` passes sled's buffers to the kernel, and `fdatasync` on a second file handle makes them
+//! durable. The `flush` of sled alone neither reaches the device nor stores the new file size. The callbacks run after
+//! the sync.
 //!
-//! The bound on a group is not about speed: commits near the size of a sled segment were seen to lose data. What
-//! reaches the file is a multiple of the payload, because sled writes whole pages and moves old ones out of the way, so
-//! that is measured as well, and synced in between when it gets too much.
+//! The bound on a group protects data: commits near the size of a sled segment lost data in tests. The file receives a
+//! multiple of the payload, because sled writes whole pages and moves old ones. The storage thread measures these
+//! bytes, too, and syncs within a group when they exceed [`UNSYNCED_BYTES`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -25,28 +26,29 @@ use super::trees::Trees;
 use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
 use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
 
-/// Most bytes of payload in one group.
+/// Maximum bytes of payload in one group.
 const GROUP_BYTES: usize = 128 << 10;
-/// Most entries, or other writes, in one group.
+/// Maximum entries, or other writes, in one group.
 pub(super) const GROUP_ENTRIES: usize = 1024;
-/// sled is made to show how much it has written after this many writes, each KiB of payload counting as one.
+/// Flush sled after this many writes to measure its log. Each KiB of payload counts as one write.
 const LOOK_EVERY: usize = 128;
-/// A group syncs in between when sled has written so much since the last sync: an eighth of its segment.
+/// Sync within a group when sled has written this many bytes since the last sync: an eighth of its segment.
 const UNSYNCED_BYTES: i64 = 1 << 20;
-/// What the storage thread owns.
+
+/// The data of the storage thread.
 pub(super) struct Committer {
     shared: Arc<Shared>,
     pub(super) trees: Trees,
     directory: Directory,
-    /// sled's data file, opened once more: `fdatasync` through it reaches what sled wrote through its own handle.
+    /// A second handle of sled's data file. `fdatasync` on it also covers the writes through sled's own handle.
     data_file: File,
     work: VecDeque<Op>,
-    /// How far the entries at the front of `work` have been written: entries, and parts of the next one.
+    /// The progress of the append at the front of `work`: written entries, and written parts of the next entry.
     cursor: (usize, u32),
     pub(super) group: Group,
-    /// Writes since sled was last flushed.
+    /// Writes since the last flush of sled.
     unflushed: usize,
-    /// Up to where sled's log is on the device.
+    /// sled's log is on the device up to this offset.
     synced_lsn: i64,
     pub(super) sweeps: VecDeque<Sweep>,
     /// Chunks written of each unfinished snapshot.
@@ -54,27 +56,27 @@ pub(super) struct Committer {
     metrics: CommitMetrics,
 }
 
-/// What is being committed.
+/// The current group commit.
 #[derive(Default)]
 pub(super) struct Group {
     bytes: usize,
     pub writes: usize,
     pub entries: usize,
-    /// The tail's sequence number up to which entries are written.
+    /// Entries are written up to this sequence number of the tail.
     written_seq: u64,
     dones: VecDeque<(Done, Result<(), StorageError>)>,
-    /// Follows the sync.
+    /// Removals that may start only after the sync.
     sweeps: Vec<Sweep>,
     finished: Option<SnapshotManifest>,
     committed: Option<Option<Position>>,
 }
 
-/// How far an operation got.
+/// The result of writing one operation.
 enum Progress {
     Written,
-    /// The group is full: the next one goes on.
+    /// The group is full. The next group continues the operation.
     Partly,
-    /// It could not be done; the store is as good as before.
+    /// The operation is invalid. The store stays usable.
     Refused(StorageError),
 }
 
@@ -108,12 +110,12 @@ impl Committer {
         }
     }
 
-    /// What an earlier run left to be removed.
+    /// Schedules removals that an earlier run did not finish.
     pub fn sweep(&mut self, sweeps: Vec<Sweep>) {
         self.sweeps.extend(sweeps);
     }
 
-    /// Commits groups until the store is closed, or fails: then [`fail_all`](Committer::fail_all) is due.
+    /// Commits groups until the store is closed or fails. The caller then calls [`fail_all`](Committer::fail_all).
     pub fn run(&mut self) -> Result<(), StorageError> {
         while self.wait_for_work() {
             self.fill()?;
@@ -122,7 +124,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Tells everybody who still waits. The store must be poisoned, so that nobody comes after.
+    /// Passes the error to all pending callbacks. The store must be closed or poisoned, so that no call queues more.
     pub fn fail_all(&mut self, error: &StorageError) {
         self.group.dones.drain(..).for_each(|(done, _)| done(Err(error.clone())));
         let queued = std::mem::take(&mut self.shared.state.lock().queue);
@@ -137,12 +139,12 @@ impl Committer {
         (self.trees, self.directory)
     }
 
-    /// Waits until there is something to commit; `false` when the store is closed and everything is done.
+    /// Waits for operations to commit. Returns `false` when the store is closed and all operations are committed.
     fn wait_for_work(&mut self) -> bool {
         let mut state = self.shared.state.lock();
         loop {
             self.work.append(&mut state.queue);
-            // Nobody waits for a noted position, so it alone starts no group, but the last one takes it along.
+            // No caller waits for a committed position, so it starts a group only when the store closes.
             let last_note = state.closing && state.committed.is_some();
             if !self.work.is_empty() || !self.sweeps.is_empty() && !state.closing || last_note {
                 state.committing_since = Some(Instant::now());
@@ -179,10 +181,10 @@ impl Committer {
         self.sweep_some()
     }
 
-    /// Writes an operation, or as much of it as the group has room for.
+    /// Writes an operation, or the part of it that fits into the group.
     fn write(&mut self, op: &Op) -> Result<Progress, StorageError> {
         match op {
-            // A manifest says that its chunks are durable: they must be, by an earlier sync.
+            // A manifest states that its chunks are durable, so an earlier group must have synced them.
             Op::Finish { .. } if self.group.writes > 0 => return Ok(Progress::Partly),
             Op::Finish { manifest, .. } => return self.finish_snapshot(manifest),
             Op::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
@@ -190,7 +192,7 @@ impl Committer {
             op if !self.group.has_room_for(op.bytes()) => return Ok(Progress::Partly),
             Op::Purge { upto, .. } => {
                 self.write_floor(*upto)?;
-                // The entries go once the floor is durable: below it nobody misses them.
+                // Remove entries only after the floor is durable: a missing entry above the floor is damage.
                 self.group.sweeps.push(Sweep::Log(upto.index));
             }
             Op::Vote { vote, .. } => self.write_vote(*vote)?,
@@ -226,7 +228,7 @@ impl Committer {
         Ok(Progress::Written)
     }
 
-    /// Removes from the end, so that whatever a power cut leaves is a log that ends earlier.
+    /// Removes entries from the end, so that a power cut at any point leaves a contiguous log that ends earlier.
     fn remove_end(&mut self, after: Option<u64>) -> Result<Progress, StorageError> {
         let above = entries::key(after.map_or(0, |after| after + 1), 0);
         while let Some(last) = self.trees.log.range(above..).next_back() {
@@ -255,8 +257,10 @@ impl Committer {
         Ok(Progress::Written)
     }
 
-    /// Makes the group durable, then tells everybody in order. A failed sync is not tried again: the kernel may have
-    /// dropped what it could not write, and a second sync would report success without it.
+    /// Makes the group durable, then runs its callbacks in order.
+    ///
+    /// It never retries a failed sync: the kernel may have dropped the pages that it could not write, and a second sync
+    /// would report success without them.
     fn commit(&mut self) -> Result<(), StorageError> {
         let start = Instant::now();
         self.flush()?;
@@ -273,8 +277,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Counts a write, and syncs when the group has become more than it looked like. Nobody is told anything by that: a
-    /// power cut after it leaves a prefix of the writes, as any other does.
+    /// Counts a write, and syncs if sled has written more than [`UNSYNCED_BYTES`]. This sync runs no callbacks: a power
+    /// cut after it leaves a prefix of the writes, as at any other point.
     pub(super) fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
         self.unflushed += 1 + (bytes >> 10);
         if self.unflushed < LOOK_EVERY {
@@ -297,7 +301,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Shows what is durable now. Returns the snapshot that was replaced.
+    /// Shows the durable group to readers. Returns the id of the replaced snapshot.
     fn publish(&mut self) -> Option<u64> {
         let mut state = self.shared.state.lock();
         state.committing_since = None;

@@ -1,4 +1,4 @@
-//! The store on a disk: opening and closing it, and the calls.
+//! The store on a disk: open, close, and the calls of [`Storage`].
 
 mod commit;
 pub(crate) mod directory;
@@ -37,9 +37,9 @@ use super::{
 };
 use crate::rng::rng;
 
-/// A node's store in a directory, safe against power cuts.
+/// The store of a node in a directory. It survives power cuts.
 ///
-/// Clones share it. It is closed by [`close`](SledStorage::close), or when the last clone goes.
+/// Clones share the store. [`close`](SledStorage::close) or the drop of the last clone closes it.
 #[derive(Clone)]
 pub struct SledStorage {
     handle: Arc<Handle>,
@@ -48,40 +48,46 @@ pub struct SledStorage {
 /// A store that has just been opened.
 pub struct Opened {
     pub storage: SledStorage,
-    /// Nothing was in the directory: this is the first start of its node.
+    /// Whether the directory was empty: this is the first start of the node.
     pub is_new: bool,
-    /// A random number from the first start: a directory that was emptied and filled again has another one.
+    /// A random number from the first start. A directory that lost its data and was filled again has another one.
     pub incarnation: u64,
 }
 
-/// Closes the store when the last clone goes.
+/// Closes the store when the last clone is dropped.
 struct Handle {
     shared: Arc<Shared>,
     recovered: Recovered,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What callers and the storage thread share.
+/// Shared by the callers and the storage thread.
 struct Shared {
     pub state: Mutex<State>,
-    /// The storage thread waits here.
+    /// The storage thread waits for work on this condition.
     pub wake: Condvar,
-    /// For reading; gone once the store is closed.
+    /// For reads. `None` after the store is closed.
     trees: RwLock<Option<Trees>>,
     failure: watch::Sender<Option<StorageError>>,
     dir: PathBuf,
 }
 
 impl SledStorage {
-    /// Opens the store of this node, or creates it in a directory that is empty or missing.
+    /// Opens the store of this node, or creates it in an empty or missing directory.
     ///
-    /// Refuses when another process uses the directory, when it belongs to somebody else, comes
-    /// from a newer version, has lost its data, or when any record in it is not what was written.
+    /// # Errors
+    ///
+    /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
+    /// data; a record in it is damaged; an I/O error.
     pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
         Ok(SledStorage::open_or_create(dir, identity)?.storage)
     }
 
-    /// [`open`](SledStorage::open), and says whether this is the node's first start.
+    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](SledStorage::open).
     pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
         let directory = Directory::claim(dir.as_ref())?;
         let is_initialised = directory.check_marker(&identity)?;
@@ -127,10 +133,11 @@ impl SledStorage {
         Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
     }
 
-    /// Writes what is queued, and releases every file. The directory can be opened again when this returns. Calls on
-    /// clones fail with [`StorageError::Closed`] from then on.
+    /// Writes all queued data and releases every file. The directory can be opened again when this returns. Later calls
+    /// on clones fail with [`StorageError::Closed`].
     ///
-    /// Inside a callback it returns at once, because it would wait for itself. On a disk that hangs it hangs, too.
+    /// Inside a callback this returns at once, because the storage thread cannot wait for itself. It blocks for as long
+    /// as the disk hangs.
     pub fn close(&self) {
         self.handle.close();
     }
@@ -139,7 +146,7 @@ impl SledStorage {
         &self.handle.shared
     }
 
-    /// Queues what `prepare` makes of the state, or fails it.
+    /// Queues the operation that `prepare` returns, or passes its error to the callback.
     fn queue(&self, done: Done, prepare: impl FnOnce(&mut State, Done) -> Result<Op, (Done, StorageError)>) {
         let mut state = self.shared().state.lock();
         let prepared = match state.check() {
@@ -181,7 +188,7 @@ impl Drop for Handle {
 }
 
 impl Shared {
-    /// The first error stays; nothing is written after it.
+    /// Records the first error. The store writes nothing after it.
     pub fn poison(&self, error: StorageError) {
         let mut state = self.state.lock();
         if state.failure.is_none() {
@@ -202,7 +209,7 @@ impl Shared {
         StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
     }
 
-    /// The bytes of a chunk from what is stored of it.
+    /// Decodes the stored record of a chunk.
     fn chunk(&self, id: u64, number: u64, stored: Option<sled::IVec>) -> Result<Bytes, StorageError> {
         let Some(stored) = stored else {
             return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
@@ -221,7 +228,7 @@ impl Shared {
     }
 }
 
-/// Checks all that there is, and writes what a first start has to. With it the store's incarnation.
+/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
 fn recover(
     directory: &Directory,
     trees: &Trees,
@@ -241,7 +248,7 @@ fn recover(
         None => {}
     }
     if !is_initialised {
-        // Until the marker is there no open has returned, so nothing but the identity can have been written.
+        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
         if recovery::holds_data(directory, trees)? {
             return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
         }
@@ -251,10 +258,10 @@ fn recover(
     Ok((incarnation, recovery::check_all(directory, trees)?))
 }
 
-/// The storage thread, from its start to the release of everything.
+/// The main function of the storage thread.
 fn run_thread(mut committer: Committer) {
     let shared = committer.shared();
-    // sled panics where it finds itself in a state that it does not expect: for us that is a failed store.
+    // sled panics on an unexpected internal state. Treat that as a failed store.
     let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
         Ok(Ok(())) => StorageError::Closed,
         Ok(Err(error)) => error,
@@ -292,7 +299,7 @@ impl Storage for SledStorage {
     }
 
     fn truncate_after(&self, index: Option<u64>, done: Done) {
-        // The term of the entry that becomes the last one; entries do not change, so it can be read beforehand.
+        // The position of the entry that becomes the last one. Entries do not change, so read it before the lock.
         let at = match index.map_or(Ok(None), |index| self.shared().position_at(index)) {
             Ok(at) => at,
             Err(error) => return done(Err(error)),
@@ -301,7 +308,7 @@ impl Storage for SledStorage {
             if state.last.is_some_and(|last| index.is_none_or(|index| last.index > index)) {
                 state.truncate(at);
             }
-            // Never below the floor: what is there is not part of the log any more.
+            // Never below the floor: entries there no longer belong to the log.
             let after = index.max(state.floor.map(|floor| floor.index));
             Ok(Op::Truncate { after, done })
         });
@@ -363,7 +370,7 @@ impl Storage for SledStorage {
             .map_err(|error| self.shared().sled_error("read", error))?;
         let state = self.shared().state.lock();
         state.check()?;
-        // Looked at after the read: a chunk that was there may be one of a snapshot that is being removed.
+        // Check the id after the read: the chunk may belong to a snapshot that the storage thread is removing.
         if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.id != id) {
             return Err(StorageError::SnapshotReplaced { id });
         }

@@ -1,4 +1,4 @@
-//! Reading entries: the newest from memory, older ones from the disk, while both move on.
+//! Reads entries: the newest from memory, older ones from the disk, while the storage thread changes both.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use super::entries::{Damage, Entries};
 use super::trees::Trees;
 use crate::storage::{LogRecord, Position, StorageError};
 
-/// Entries that are being read.
+/// The result of one read so far.
 struct Page {
     records: Vec<LogRecord>,
     next: u64,
@@ -15,16 +15,17 @@ struct Page {
     max_bytes: usize,
 }
 
-/// Entries below `to` are on the disk only.
+/// Entries below `to` are only on the disk.
 struct Gap {
     to: u64,
+    /// The truncations at the time of the check in memory.
     truncations: u64,
-    /// Nothing was purged.
+    /// The log was never purged.
     is_first: bool,
 }
 
 impl Page {
-    /// Takes entries as long as there is room. Returns whether there is some left.
+    /// Takes entries until the byte limit. Returns whether there is room for more.
     fn take_all(&mut self, entries: impl Iterator<Item = Result<LogRecord, Damage>>) -> Result<bool, Damage> {
         for entry in entries {
             let entry = entry?;
@@ -50,7 +51,7 @@ impl Shared {
         Ok(page.records)
     }
 
-    /// Fills the page from memory. Returns what has to be read from the disk first.
+    /// Fills the page from memory. Returns the gap that must be read from the disk first.
     fn read_tail(&self, page: &mut Page, to: u64) -> Result<Option<Gap>, StorageError> {
         let state = self.state.lock();
         state.check()?;
@@ -83,7 +84,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// An entry could not be read: it was cut off or purged in the meantime, or else the store is damaged.
+    /// Handles an unreadable entry: a concurrent truncate or purge removed it, or the store is damaged.
     fn damaged(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
         let state = self.state.lock();
         state.check()?;
@@ -97,7 +98,7 @@ impl Shared {
         Err(error)
     }
 
-    /// The position of the entry with this index; of the floor below it, of the last one above.
+    /// The position of the entry with this index. An index below the log gives the floor; one above it, the last entry.
     pub fn position_at(&self, index: u64) -> Result<Option<Position>, StorageError> {
         let state = self.state.lock();
         let known = [state.floor.filter(|floor| index <= floor.index), state.last.filter(|last| index >= last.index)];

@@ -1,26 +1,26 @@
-//! Removal of log entries and snapshot chunks that the store no longer needs, a bounded part with each group.
+//! Removes purged log entries and the chunks of replaced or unfinished snapshots, a bounded part with each group.
 
 use super::commit::{Committer, GROUP_ENTRIES};
 use super::entries;
 use super::layout::chunk_key;
 use crate::storage::StorageError;
 
-/// Most bytes of what is not needed any more that go in one group: sled writes the pages that they leave anew.
+/// Maximum bytes of values that one group removes: sled rewrites the pages that held them.
 const SWEEP_BYTES: usize = 128 << 10;
-/// Fewest removes of what is not needed any more in one group, so that a big purge delays nobody for long.
+/// The limit of removes in a group with few entries. It is small, so that a large purge does not delay other writes.
 const SWEEP_AT_LEAST: usize = 64;
 
-/// Removal of what nothing refers to any more. A power cut may leave any part of it: opening starts it again.
+/// A removal of unreferenced records. A power cut may leave any part of them; the next open restarts the removal.
 #[derive(Debug)]
 pub(super) enum Sweep {
-    /// Entries up to and with this index, ascending.
+    /// Entries up to and including this index, in ascending order.
     Log(u64),
-    /// Chunks of this snapshot, ascending.
+    /// Chunks of this snapshot, in ascending order.
     Snapshot(u64),
 }
 
 impl Committer {
-    /// Removes a bounded part of what is not needed, faster than this group added to it.
+    /// Removes a bounded number of records. It removes up to twice as many as the group appends: the backlog shrinks.
     pub(super) fn sweep_some(&mut self) -> Result<(), StorageError> {
         let most = match self.group.writes {
             0 => GROUP_ENTRIES,

@@ -1,4 +1,4 @@
-//! Reading back what a directory holds, every record of it, before anything relies on it.
+//! Reads and checks every record of a directory before the store opens.
 
 use serde::Deserialize;
 
@@ -19,20 +19,20 @@ pub(super) struct Found {
     /// The newest entries.
     pub tail: Tail,
     pub next_snapshot_id: u64,
-    /// What a power cut left over: nothing refers to it.
+    /// Unreferenced records that a power cut or a close left.
     pub leftovers: Vec<Sweep>,
-    /// The last entry was being written, or removed, when the power went: only some of its parts are there.
+    /// Whether the last entry has only some of its parts: a power cut interrupted its write or its removal.
     pub unfinished_entry: bool,
 }
 
-/// The identity record, if there is one: whose store this is, and its incarnation.
+/// Reads the identity record: the owner of the store and its incarnation.
 pub(super) fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identity, u64)>, StorageError> {
     read_meta(directory, trees, Kind::Identity, IDENTITY, |stored: IdentityV1| {
         (Identity { cluster: stored.cluster, node: stored.node }, stored.incarnation)
     })
 }
 
-/// Whether there is anything but an identity.
+/// Whether the store holds any record besides the identity.
 pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
     let filled = |tree: &sled::Tree| tree.iter().next().transpose().map(|first| first.is_some());
     let in_meta = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
@@ -40,7 +40,7 @@ pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, S
     found.map_err(|error| directory.corrupt(error))
 }
 
-/// Checks every record, and that the log is contiguous from the floor.
+/// Checks every record and that the log is contiguous from the floor.
 pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<Found, StorageError> {
     check_meta_keys(directory, trees)?;
     let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
@@ -83,8 +83,8 @@ fn check_log(
                 tail.push(entry);
                 tail.written(tail.newest_seq());
             }
-            // Nobody was told that it is there: appends are acknowledged with all their parts, and a truncate that began
-            // to remove it was asked to.
+            // Safe to drop: the store acknowledges an append only with all parts of its entries, and a caller requested
+            // any truncate that began to remove the entry.
             Err(Damage::Unfinished { .. }) => return Ok((last, true)),
             Err(Damage::Record { error: RecordError::Newer { version }, .. }) => return Err(newer(directory, version)),
             Err(damage) => return Err(directory.corrupt(damage)),
@@ -93,8 +93,8 @@ fn check_log(
     Ok((last, false))
 }
 
-/// Checks the snapshot's chunks against its manifest. Returns the highest id that was ever used, as far as can be seen,
-/// and the other snapshots, which were never finished or not needed any more.
+/// Checks the snapshot's chunks against its manifest. Returns the highest id in the store, and the other snapshots,
+/// which are unfinished or replaced.
 fn check_chunks(
     directory: &Directory,
     trees: &Trees,
@@ -106,7 +106,9 @@ fn check_chunks(
     for item in trees.snap.iter() {
         let (key, value) = item.map_err(|error| directory.corrupt(error))?;
         let Some((id, number)) = split_chunk_key(&key) else {
-            return Err(directory.corrupt(format!("a snapshot key of {} bytes: {key:02x?}", key.len())));
+            return Err(
+                directory.corrupt(format!("invalid snapshot key {key:02x?} of {} bytes: expected 16 bytes", key.len()))
+            );
         };
         highest = highest.max(id);
         if manifest.is_none_or(|manifest| manifest.id != id) {
@@ -129,7 +131,7 @@ fn check_chunks(
         manifest.filter(|manifest| (manifest.chunks, manifest.bytes, manifest.crc) != (chunks, bytes, crc))
     {
         return Err(directory.corrupt(format!(
-            "snapshot {} has {chunks} chunks, {bytes} bytes and crc32 {crc:08x}, where {}, {} and {:08x} were written",
+            "snapshot {} has {chunks} chunks, {bytes} bytes and crc32 {crc:08x}: expected {}, {} and {:08x}",
             manifest.id, manifest.chunks, manifest.bytes, manifest.crc
         )));
     }
@@ -160,7 +162,7 @@ where
     Ok(Some(read(stored)))
 }
 
-/// A key that we do not know is a promise that we would not keep.
+/// Rejects unknown keys: a record that this program does not know may hold a guarantee that it would break.
 fn check_meta_keys(directory: &Directory, trees: &Trees) -> Result<(), StorageError> {
     for key in trees.meta.iter().keys() {
         let key = key.map_err(|error| directory.corrupt(error))?;

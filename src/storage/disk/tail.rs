@@ -1,18 +1,18 @@
-//! The newest log entries in memory: those that are still on their way to the disk, and as many older ones as fit.
+//! The newest log entries in memory: all unwritten ones, and as many written ones as fit.
 
 use std::collections::VecDeque;
 
 use crate::storage::LogRecord;
 
-/// Most bytes of entries that are kept once the disk has them.
+/// Maximum bytes of the tail while it holds written entries. Unwritten entries can exceed it.
 pub(super) const TAIL_BYTES: usize = 16 << 20;
-/// What an entry costs besides its payload.
+/// The memory of an entry besides its payload.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
-/// The end of the log, contiguous. Every entry that is not in it has been written.
+/// The contiguous end of the log. Every entry outside of it is written.
 ///
-/// Entries are told apart by a sequence number rather than by their index: after a truncate the same index is written
-/// again, and an entry must not be dropped because its predecessor of that index has reached the disk.
+/// A sequence number identifies an entry, not its index: after a truncate, the log reuses an index. The tail must not
+/// drop the new entry because the old entry with the same index has reached the disk.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     entries: VecDeque<(u64, LogRecord)>,
@@ -22,19 +22,19 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Takes an entry. Its sequence number is one above that of the entry before.
+    /// Appends an entry with the next sequence number.
     pub fn push(&mut self, record: LogRecord) {
         self.next_seq += 1;
         self.bytes += cost(&record);
         self.entries.push_back((self.next_seq, record));
     }
 
-    /// The sequence number of the newest entry ever pushed.
+    /// The sequence number of the last pushed entry, even if a truncate has removed it.
     pub fn newest_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Everything up to this sequence number has been written: what is too much may go.
+    /// Marks the entries up to `seq` as written, and drops written entries above [`TAIL_BYTES`].
     pub fn written(&mut self, seq: u64) {
         self.written = self.written.max(seq);
         while self.bytes > TAIL_BYTES && self.entries.front().is_some_and(|(seq, _)| *seq <= self.written) {
@@ -44,7 +44,7 @@ impl Tail {
 
     pub fn truncate_after(&mut self, index: Option<u64>) {
         while self.entries.back().is_some_and(|(_, last)| index.is_none_or(|index| last.position.index > index)) {
-            let (_, record) = self.entries.pop_back().expect("there is a last one");
+            let (_, record) = self.entries.pop_back().expect("the loop condition found a last entry");
             self.bytes -= cost(&record);
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     fn what_is_written_goes_once_there_is_too_much() {
         let mut tail = Tail::default();
         (0..40).for_each(|index| tail.push(entry(index, 1 << 20)));
-        assert_eq!(tail.first_index(), Some(0), "nothing is written yet");
+        assert_eq!(tail.first_index(), Some(0), "no entry is written yet");
         tail.written(10);
         assert_eq!(tail.first_index(), Some(10));
         tail.written(40);
@@ -104,7 +104,7 @@ mod tests {
         tail.truncate_after(Some(4));
         (5..30).for_each(|index| tail.push(entry(index, 1 << 20)));
         tail.written(10);
-        assert_eq!(tail.first_index(), Some(5), "the first ten pushed are written, not indices up to ten");
+        assert_eq!(tail.first_index(), Some(5), "the first ten pushed entries are written, not the indices up to ten");
         assert_eq!(tail.newest_seq(), 35);
     }
 

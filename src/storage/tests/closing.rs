@@ -1,4 +1,4 @@
-//! Opening, closing, and what is on the disk in between.
+//! Open and close, and the files on the disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ fn a_closed_store_can_be_opened_again_at_once() {
         let storage = open(dir.path());
         wait(|done| storage.append(entries(1, round..round + 1, 5_000), done)).unwrap();
         let clone = storage.clone();
-        // Whatever the clones are doing: close waits for what is queued and takes everything away from them.
+        // close writes all queued data and then fails every call of the clones.
         clone.save_vote(vote(round), Box::new(drop));
         storage.close();
         assert_eq!(wait(|done| clone.save_vote(vote(99), done)), Err(StorageError::Closed));
@@ -46,7 +46,7 @@ fn the_last_clone_may_go_inside_a_callback() {
     storage.save_vote(vote(1), Box::new(done));
     drop(storage);
     told.recv().unwrap().unwrap();
-    // The storage thread is on its own now: it ends, and lets go of the directory, a moment later.
+    // No handle joins the storage thread now: it releases the directory a moment later.
     let reopened = (0..5_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
         SledStorage::open(dir.path(), identity()).ok()
@@ -63,12 +63,12 @@ fn the_first_start_is_told_from_any_other() {
     assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// The test's own executable is the other process.
+/// The second process is this test's executable.
 #[test]
 fn a_second_process_is_refused() {
     const DIR: &str = "TENURE_TEST_SECOND_PROCESS_DIR";
     if let Some(dir) = std::env::var_os(DIR) {
-        println!("the second process says: {}", refusal(Path::new(&dir)));
+        println!("error of the second process: {}", refusal(Path::new(&dir)));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -78,8 +78,8 @@ fn a_second_process_is_refused() {
     let output = second.env(DIR, dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let expected = format!(
-        "the second process says: data directory {} is in use by another process: stop that one, or give this node a \
-         directory of its own",
+        "error of the second process: data directory {} is in use by another process: stop that process, or give this \
+         node another directory",
         dir.path().display()
     );
     assert!(output.status.success() && text.contains(&expected), "{text}");
@@ -115,7 +115,7 @@ fn entries_that_left_memory_are_read_from_the_disk() {
     }
     assert_eq!(storage.read_log(0, 400, 250_000).unwrap(), written[..2]);
     assert_eq!(whole_log(&storage), written);
-    // A new last entry whose term only the disk knows.
+    // The tail does not hold the new last entry: its term comes from the disk.
     wait(|done| storage.truncate_after(Some(10), done)).unwrap();
     assert_eq!(storage.log_bounds().1, Some(at(1, 10)));
     assert_eq!(whole_log(&storage), written[..11]);
@@ -146,8 +146,8 @@ fn a_snapshot_says_what_is_too_large() {
     let storage = open(dir.path());
     let writer = storage.begin_snapshot().unwrap();
     let error = writer.finish_blocking(vec![0; 20_000]).unwrap_err();
-    assert_eq!(error.to_string(), "20000 bytes where a snapshot's meta has at most 16384");
-    wait(|done| storage.save_vote(vote(1), done)).expect("the store goes on");
+    assert_eq!(error.to_string(), "the meta of a snapshot has 20000 bytes: at most 16384 are allowed");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the store stays usable");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn what_was_purged_or_replaced_leaves_the_disk() {
     wait(|done| storage.append(entries(1, 0..5_000, 100), done)).unwrap();
     (0..3).for_each(|seed| drop(write_snapshot(&storage, 200_000, seed)));
     wait(|done| storage.purge(at(1, 4_989), done)).unwrap();
-    // Opening goes on with what closing may have cut short, a part with every commit.
+    // close may interrupt the removal. The next open continues it, a part with every commit.
     storage.close();
     let storage = open(dir.path());
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());

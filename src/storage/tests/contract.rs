@@ -1,10 +1,10 @@
-//! What holds for both twins.
+//! The contract of [`Storage`], for the store on a disk and the one in memory.
 
 use super::*;
 use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Recovered, SNAPSHOT_CHUNK_BYTES};
 
-/// A store that can be opened again.
+/// A store that a test can close and open again.
 trait Reopen: Storage {
     fn reopen(self, dir: &Path) -> Self;
 }
@@ -137,7 +137,7 @@ fn a_purge_moves_the_start(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.purge(at(1, 1999), done)).unwrap();
     assert_eq!(storage.log_bounds(), (Some(at(1, 1999)), Some(at(1, 2999))));
     assert_eq!(storage.read_log(1999, 2005, 9999), Err(StorageError::Purged { index: 1999, floor: 1999 }));
-    // An older purge that comes late moves nothing back.
+    // A late purge with an older position does not move the floor back.
     wait(|done| storage.purge(at(1, 500), done)).unwrap();
 
     let storage = storage.reopen(dir);
@@ -183,7 +183,7 @@ fn the_last_vote_and_the_committed_position_stay(storage: impl Reopen, dir: &Pat
     assert_eq!((storage.recovered().vote, storage.recovered().committed), (Some(vote(2)), Some(at(1, 7))));
 }
 
-/// As on the disk: the position can be ahead of the entries that were queued before it.
+/// As on the disk, the recovered position can be ahead of entries that were queued before it.
 #[test]
 fn power_cut_keeps_the_committed_position_before_its_group() {
     let storage = MemoryStorage::new(SyncMode::Manual);
@@ -193,7 +193,7 @@ fn power_cut_keeps_the_committed_position_before_its_group() {
     assert_eq!((found.committed, found.last), (Some(at(1, 2)), Some(at(1, 0))));
 }
 
-/// It waits for a group that something else starts.
+/// It waits for a group that another write starts.
 #[test]
 fn committed_position_alone_is_not_synced() {
     let storage = MemoryStorage::new(SyncMode::Manual);
@@ -233,8 +233,7 @@ fn an_unfinished_snapshot_leaves_nothing(storage: impl Reopen, dir: &Path) {
     assert_eq!(read_snapshot(&storage, id).unwrap(), content);
 }
 
-/// The chunks of an unfinished snapshot are removed in parts, with the commits after a start. A new one is written
-/// meanwhile.
+/// After a start, each commit removes a part of the unfinished chunks while a new snapshot is written.
 fn new_snapshot_beside_an_unfinished_one_is_whole(storage: impl Reopen, dir: &Path) {
     let mut unfinished = storage.begin_snapshot().unwrap();
     let left = unfinished.id();
@@ -244,7 +243,7 @@ fn new_snapshot_beside_an_unfinished_one_is_whole(storage: impl Reopen, dir: &Pa
 
     let storage = storage.reopen(dir);
     let (id, content) = write_snapshot(&storage, 3 * SNAPSHOT_CHUNK_BYTES, 1);
-    assert!(id > left, "{id}, and {left} may have chunks");
+    assert!(id > left, "the new id {id} is not above {left}, whose chunks may remain");
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
     assert_eq!(read_snapshot(&storage, id).unwrap(), content);
     assert_eq!(read_snapshot(&storage.reopen(dir), id).unwrap(), content);
@@ -256,7 +255,7 @@ fn a_manifest_that_does_not_fit_its_chunks_is_refused(storage: impl Reopen, dir:
     let manifest = crate::storage::SnapshotManifest { id, meta: vec![], chunks: 2, bytes: 5, crc: 0 };
     let refused = wait(|done| storage.finish_snapshot(manifest, done)).unwrap_err();
     assert_eq!(refused, StorageError::SnapshotIncomplete { id, expected: 2, found: 1 });
-    wait(|done| storage.save_vote(vote(1), done)).expect("the store goes on");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the store stays usable");
     assert_eq!(storage.reopen(dir).snapshot(), None);
 }
 
@@ -271,7 +270,7 @@ fn a_power_cut_in_memory_takes_what_was_not_synced() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     storage.append(entries(1, 0..3, 1), Box::new(drop));
     storage.sync();
-    storage.append(entries(1, 3..5, 1), Box::new(|_| panic!("never durable")));
+    storage.append(entries(1, 3..5, 1), Box::new(|_| panic!("a lost append was acknowledged")));
     storage.save_vote(vote(1), Box::new(drop));
     storage.append(entries(1, 5..9, 1), Box::new(drop));
     assert_eq!((storage.unsynced(), whole_log(&storage).len()), (3, 9));

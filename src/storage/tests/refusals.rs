@@ -1,4 +1,4 @@
-//! Directories that are not opened, and what is said about them.
+//! Directories that the store refuses to open, and the error messages.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::storage::disk::entries;
 use crate::storage::disk::layout::{FLOOR, IDENTITY, VOTE, chunk_key};
 use crate::storage::disk::trees;
 
-/// A closed store with ten entries above a floor, a vote and a snapshot.
+/// Creates a closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
@@ -21,14 +21,14 @@ fn filled() -> tempfile::TempDir {
     dir
 }
 
-/// Does something to sled's trees behind the store's back.
-fn meddle(dir: &Path, tree: &str, meddle: impl FnOnce(&sled::Tree)) {
+/// Changes one of sled's trees while the store is closed.
+fn meddle(dir: &Path, tree: &str, change: impl FnOnce(&sled::Tree)) {
     let config = sled::Config::new().path(dir.join("store")).segment_size(8 << 20).flush_every_ms(None);
     let db = config.open().unwrap();
-    meddle(&db.open_tree(tree).unwrap());
+    change(&db.open_tree(tree).unwrap());
     db.flush().unwrap();
     drop(db);
-    // sled's threads let go of the file a moment after the last handle went.
+    // sled's threads release the file a moment after the last handle drops.
     let data = fs::File::open(dir.join("store/db")).unwrap();
     data.lock().unwrap();
 }
@@ -50,11 +50,11 @@ fn the_directory_of_another_node_or_cluster() {
     let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
     let expected = format!(
         "data directory {} belongs to node 1 of cluster \"test\", not to node 2 of cluster \"other\": correct the \
-         configuration, or give this node a directory of its own",
+         configuration, or give this node another directory",
         dir.path().display()
     );
     assert_eq!(error.to_string(), expected);
-    // Also when somebody has put another node's marker there.
+    // The identity record also protects a directory with a marker of another node.
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("node = 1", "node = 2")).unwrap();
     let other = Identity { cluster: "test".to_string(), node: 2 };
@@ -67,7 +67,7 @@ fn a_directory_that_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     assert_eq!(refusal(dir.path()), StorageError::InUse { dir: dir.path().to_path_buf() });
-    wait(|done| storage.save_vote(vote(1), done)).expect("the first one goes on");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the first store stays usable");
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn a_newer_format() {
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("format = 1", "format = 7")).unwrap();
     let expected = format!(
-        "data directory {} was written in format 7; this program knows up to format 1: run the version that wrote it, \
-         or a newer one",
+        "data directory {} was written in format 7; this program supports formats up to 1: run the version that wrote \
+         it, or a newer one",
         dir.path().display()
     );
     assert_eq!(refusal(dir.path()).to_string(), expected);
@@ -103,13 +103,13 @@ fn an_emptied_directory() {
     let text = refusal(dir.path()).to_string();
     let expected = format!(
         "data directory {} was initialised for node 1 of cluster \"test\" but its data is gone ({} is missing or \
-         empty). Starting empty could lose what the cluster was promised: put the data back, or remove this node from \
-         the cluster and let it join again under a new id with an empty directory",
+         empty). Starting empty could lose votes and entries that the cluster counts on: restore the data, or remove \
+         this node from the cluster and let it join again under a new id with an empty directory",
         dir.path().display(),
         dir.path().join("store/db").display()
     );
     assert_eq!(text, expected);
-    assert_eq!(refusal(dir.path()).to_string(), expected, "and again: looking changes nothing");
+    assert_eq!(refusal(dir.path()).to_string(), expected, "the first attempt must not change the directory");
 
     // sled opens a data file without a readable segment as a new database.
     fs::create_dir_all(dir.path().join("store")).unwrap();
@@ -123,7 +123,7 @@ fn data_without_a_marker() {
     let dir = filled();
     fs::remove_file(dir.path().join("TENURE")).unwrap();
     let expected = format!(
-        "data directory {} holds data but its file TENURE is missing: put that file back, or move the directory away \
+        "data directory {} holds data but its file TENURE is missing: restore that file, or move the directory away \
          and let the node join again under a new id",
         dir.path().display()
     );
@@ -142,14 +142,14 @@ fn a_first_start_that_was_cut_short_is_still_the_first() {
 fn a_gap_in_the_log() {
     let dir = filled();
     meddle(dir.path(), "log", |log| drop(log.remove(entries::key(9, 0)).unwrap()));
-    assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next one there is 10");
+    assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next entry is 10");
 }
 
 #[test]
 fn a_log_that_does_not_start_at_the_floor() {
     let dir = filled();
     meddle(dir.path(), "log", |log| drop(log.remove(entries::key(6, 0)).unwrap()));
-    assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next one there is 7");
+    assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next entry is 7");
     let dir = filled();
     meddle(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
     assert!(refusal(dir.path()).to_string().contains("the log has a gap: entry 0 is missing"));
@@ -159,7 +159,7 @@ fn a_log_that_does_not_start_at_the_floor() {
 fn a_missing_part_in_the_middle() {
     let dir = filled();
     meddle(dir.path(), "log", |log| drop(log.remove(entries::key(15, 1)).unwrap()));
-    assert_damaged(dir.path(), "log entry 15 has part 2 where part 1 belongs");
+    assert_damaged(dir.path(), "log entry 15 has part 2: expected part 1");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_whole_table_of_sled_that_has_its_old_name_is_used() {
         let names = fs::read_dir(dir.path().join("store")).unwrap().map(|item| item.unwrap().path());
         names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("snap.")).collect::<Vec<_>>()
     };
-    let [table] = tables().try_into().expect("sled keeps one");
+    let [table] = tables().try_into().expect("sled keeps one page table");
     let old_name = std::path::PathBuf::from(format!("{}.generating", table.display()));
     fs::rename(&table, &old_name).unwrap();
     assert_eq!(open(dir.path()).vote(), Some(vote(2)));
@@ -266,10 +266,13 @@ fn torn_settings_of_sled_are_no_reason_to_refuse() {
 fn an_unreadable_marker() {
     let dir = filled();
     fs::write(dir.path().join("TENURE"), "").unwrap();
-    assert_damaged(dir.path(), &format!("{} is not readable: \"\"", dir.path().join("TENURE").display()));
+    assert_damaged(
+        dir.path(),
+        &format!("{} has no readable format, cluster and node: \"\"", dir.path().join("TENURE").display()),
+    );
 }
 
-/// As it did in recorded runs whose syncs were left out: opening had found nothing, and reading what was opened panicked.
+/// Recorded runs without syncs showed this: sled opened the store, and a later read panicked.
 #[test]
 fn a_panic_while_it_is_read_is_damage() {
     let dir = filled();

@@ -1,4 +1,4 @@
-//! The answering end: takes connections, checks who calls, and answers requests.
+//! The answering end: accepts connections, checks callers, and serves requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,19 +19,24 @@ use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, Service};
 use crate::types::NodeId;
 
-/// Most connections at once: five lanes from each of the other nodes, and room for those that have just broken.
+/// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
 const MAX_CONNECTIONS: usize = 256;
-/// Longest time a caller may take to say who it is.
+/// Maximum time for a caller to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most requests under way on one connection; further ones wait in the kernel.
+/// Maximum requests in flight on one connection. Further ones wait in the kernel.
 const MAX_UNDER_WAY: usize = 32_768;
-/// For how long the same refusal is not logged again, and how many different ones are logged in that time.
+/// The log repeats a refusal of the same subject only after this time.
 const REFUSAL_SILENCE: Duration = Duration::from_secs(10);
+/// Maximum different refusals that are logged within [`REFUSAL_SILENCE`].
 const MAX_REFUSALS: usize = 16;
-/// Wait after a failed accept (usually: no file descriptors left) before the next.
+/// The wait after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers calls until `stop`, then ends every connection and returns when nothing runs any more.
+/// Serves callers until `stop`. Then it closes every connection and returns after all of its tasks have ended.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the listener. Open connections continue until `stop`.
 pub async fn serve<S: Service>(
     listener: TcpListener,
     identity: Identity,
@@ -51,20 +56,20 @@ pub async fn serve<S: Service>(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a peer connection");
+                tracing::warn!(%error, "cannot accept a peer connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         let Ok(place) = room.clone().try_acquire_owned() else {
-            refused.say("room", &format!("{MAX_CONNECTIONS} are open"));
+            refused.say("limit", &format!("{MAX_CONNECTIONS} connections are open, and no more are allowed"));
             continue;
         };
         let (identity, incarnations, service) = (identity.clone(), incarnations.clone(), service.clone());
         let (refused, tracker, stop) = (refused.clone(), tasks.clone(), stop.clone());
         tasks.spawn(async move {
             match answer_caller(stream, &identity, &*incarnations, service, &refused, tracker, stop).await {
-                // No node of a cluster says such things, so whoever runs it should know who does.
+                // No node of a cluster sends invalid data, so log the address of this caller for the operator.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let from = address.ip().to_string();
                     refused.say(&from, &format!("from {from}: {error}"));
@@ -122,12 +127,12 @@ async fn answer_caller<S: Service>(
     read
 }
 
-/// Refusals that were logged lately: a caller that does not belong tries again many times a second.
+/// The recently logged refusals. They limit the log, because a refused node retries many times a second.
 #[derive(Default)]
 struct Refused(Mutex<Vec<(String, Instant)>>);
 
 impl Refused {
-    /// Says it, unless something was said about `subject` lately.
+    /// Logs the refusal unless one of `subject` was logged within [`REFUSAL_SILENCE`].
     fn say(&self, subject: &str, reason: &str) {
         let mut said = self.0.lock();
         said.retain(|(_, at)| at.elapsed() < REFUSAL_SILENCE);
@@ -138,7 +143,7 @@ impl Refused {
     }
 }
 
-/// What one caller has asked for.
+/// The requests of one connection.
 struct Calls<S> {
     from: NodeId,
     lane: Lane,
@@ -166,23 +171,26 @@ impl<S: Service> Calls<S> {
                     }
                 }
                 Kind::Response | Kind::NoAnswer => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer from a caller"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the caller sent an answer: expected a request",
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    /// Answers in a task of its own, so that a request that waits does not hold up the others.
+    /// Serves the request in a separate task, so that a waiting request does not delay others.
     async fn answer_beside(&self, frame: Frame) {
         let place = self.room.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (service, writer, under_way) = (self.service.clone(), self.writer.clone(), self.under_way.clone());
         let (from, lane, id) = (self.from, self.lane, frame.id);
-        // Held while spawning: the task cannot remove its entry before it is there.
+        // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
         let mut entries = self.under_way.lock();
         let call = self.tasks.spawn(async move {
             let body = service.serve(from, lane, frame.body).await;
-            // Removed before writing: from here on a withdrawal must not cut the frame in two.
+            // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
             if under_way.lock().remove(&id).is_some() {
                 let written = frame::write(&mut *writer.lock().await, &Frame::answer(id, body, lane)).await;
                 if let Err(error) = written {

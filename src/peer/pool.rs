@@ -1,4 +1,4 @@
-//! One connection to each node for each lane, opened when it is first needed and again when it broke.
+//! One connection for each node and lane. The first call opens it, and a call reopens it after it broke.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -16,10 +16,10 @@ use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, PeerError, Transport};
 use crate::types::NodeId;
 
-/// Longest time to open a connection and shake hands.
+/// Maximum time to open a connection and complete the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Calls over TCP.
+/// A [`Transport`] over TCP.
 #[derive(Clone)]
 pub struct TcpTransport {
     inner: Arc<Inner>,
@@ -34,7 +34,7 @@ struct Inner {
     stop: CancellationToken,
 }
 
-/// Async, so that concurrent callers wait for one attempt to connect instead of making many.
+/// An async mutex, so that concurrent callers wait for one connection attempt.
 type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 impl TcpTransport {
@@ -131,7 +131,7 @@ impl Transport for TcpTransport {
             Ok(Err(Broken::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
             Ok(Err(Broken::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
-                // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
+                // After a partition the kernel can retry for minutes on the old connection, so open a new one.
                 if !matches!(lane, Lane::Request | Lane::Urgent) {
                     connection.close();
                 }
@@ -144,7 +144,7 @@ impl Transport for TcpTransport {
         self.inner.stop.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
-        // The writing halves of connections that nothing reads any more.
+        // Drop the write halves. The readers have ended.
         self.inner.slots.lock().clear();
     }
 }
@@ -160,7 +160,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("plain").extend_from_slice(bytes);
+            self.0.lock().expect("no holder panics").extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -199,7 +199,8 @@ mod tests {
         transport.log_change(2, None);
         transport.log_change(2, None);
         transport.shutdown().await;
-        let lines = String::from_utf8(written.0.lock().expect("plain").clone()).expect("text");
+        let lines =
+            String::from_utf8(written.0.lock().expect("no holder panics").clone()).expect("log lines are UTF-8");
         let count = |words: &str| lines.lines().filter(|line| line.contains(words)).count();
         assert_eq!((count("a node is unreachable"), count("a node is reachable again")), (1, 1), "{lines}");
     }
@@ -211,7 +212,7 @@ mod tests {
         let transport = TcpTransport::new(identity, Arc::new(AllKnown));
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Bytes::from(vec![0; lane.max_body() + 1]);
-            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("too large");
+            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
             assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
-//! A peer that does what a test tells it, frame by frame, and the calls of a node to it.
+//! A scripted peer that sends and receives single frames, and the calls of a node to it.
 //!
-//! What is known of a call is what the frames say: an answer belongs to the request of its id and to no other, and a
-//! request that was sent may have been carried out, whatever became of its answer.
+//! Two rules hold. An answer belongs only to the request with its id. A sent request may have been carried out, even if
+//! its answer is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::tests::{Open, SOON, connect, identity};
 use super::{Lane, PeerError, Service, TcpTransport, Transport, serve};
 use crate::types::NodeId;
 
-/// Time for a call whose answer does not come.
+/// The timeout of a call that gets no answer.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Where node 2 listens.
+/// The listener of node 2.
 struct Peer(TcpListener);
 
 /// One connection of a node to the scripted peer, after the handshake.
@@ -31,7 +31,7 @@ struct Caller(TcpStream);
 impl Peer {
     async fn listen() -> (Peer, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
+        let address = listener.local_addr().expect("the listener is bound").to_string();
         (Peer(listener), address)
     }
 
@@ -39,7 +39,7 @@ impl Peer {
         let accepted = tokio::time::timeout(SOON, self.0.accept()).await.expect("a connection in time");
         let (mut stream, _) = accepted.expect("a connection");
         let met = handshake::answer(&mut stream, &identity(2), &Open).await.expect("a handshake");
-        met.expect("the caller belongs");
+        met.expect("the caller belongs to the cluster");
         Caller(stream)
     }
 }
@@ -50,7 +50,7 @@ impl Caller {
         read.await.expect("a frame in time").expect("a frame").expect("the connection is open")
     }
 
-    /// The id of the next request, which has this body.
+    /// Receives a request, checks its body, and returns its id.
     async fn request(&mut self, body: &'static str) -> u64 {
         let frame = self.receive().await;
         assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, body.as_bytes()));
@@ -58,7 +58,9 @@ impl Caller {
     }
 
     async fn answer(&mut self, id: u64, body: &'static str) {
-        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() }).await.expect("it is sent");
+        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() })
+            .await
+            .expect("the connection is open");
     }
 }
 
@@ -68,7 +70,7 @@ fn transport() -> TcpTransport {
 
 type Answer = Result<Bytes, PeerError>;
 
-/// Calls node 2 in a task.
+/// Calls node 2 in a separate task.
 fn call(
     transport: &TcpTransport,
     address: &str,
@@ -109,7 +111,7 @@ async fn answer_of_an_unknown_id_reaches_no_call() {
     caller.answer(id + 1_000, "of no request").await;
     let later = call(&transport, &address, Lane::Request, "two", SOON);
     let later_id = caller.request("two").await;
-    // In the other order, and the first of them twice.
+    // Answer in reverse order, and send the first answer twice.
     caller.answer(later_id, "second").await;
     caller.answer(later_id, "once more").await;
     caller.answer(id, "first").await;
@@ -126,7 +128,7 @@ async fn loss_after_sending_is_never_certainly_not_done() {
             let mut caller = peer.accept().await;
             caller.request("change").await;
             if half_an_answer {
-                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("it is sent");
+                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("the connection is open");
             }
             drop(caller);
             let error = ended(lost).await.expect_err("there is no answer");
@@ -170,7 +172,7 @@ async fn broken_connection_is_opened_again() {
         caller = peer.accept().await;
         let id = caller.request("next").await;
         caller.answer(id, "here").await;
-        assert_eq!(ended(next).await.expect("it is reached again"), "here", "round {round}");
+        assert_eq!(ended(next).await.expect("the node reconnects"), "here", "round {round}");
         lost = call(&transport, &address, Lane::Urgent, "lost", SOON);
     }
     lost.abort();
@@ -185,17 +187,17 @@ async fn moved_peer_is_called_at_its_new_address() {
         let mut caller = peer.accept().await;
         let id = caller.request("hello").await;
         caller.answer(id, "here").await;
-        assert_eq!(ended(called).await.expect("it answers"), "here", "place {place}");
+        assert_eq!(ended(called).await.expect("the peer answers"), "here", "address {place}");
     }
 }
 
-/// Tells when it begins to serve a request, and when one is given up.
+/// Serves requests without an end, and reports the start and the abort of each.
 struct Endless {
     began: mpsc::UnboundedSender<()>,
     given_up: mpsc::UnboundedSender<()>,
 }
 
-/// Sends when it is dropped.
+/// Sends a message when it is dropped.
 struct WhenDropped(mpsc::UnboundedSender<()>);
 
 impl Drop for WhenDropped {
@@ -213,7 +215,7 @@ impl Service for Endless {
     }
 }
 
-/// Node 2 with requests that it never answers.
+/// Node 2 with a service that never answers.
 struct Answering {
     address: String,
     begins: mpsc::UnboundedReceiver<()>,
@@ -233,7 +235,7 @@ impl Answering {
 
     async fn gives_up(&mut self) {
         let given_up = tokio::time::timeout(SOON, self.given_up.recv()).await;
-        given_up.expect("it goes on without a caller").expect("it was served");
+        given_up.expect("the node aborts the request").expect("the service reports the abort");
     }
 
     async fn end(self) {
@@ -246,22 +248,22 @@ impl Answering {
 async fn withdrawn_request_ends_at_the_answering_node() {
     let (mut node, transport) = (Answering::start().await, transport());
     let waiting = call(&transport, &node.address, Lane::Request, "wait", SOON);
-    node.begins.recv().await.expect("it is served");
+    node.begins.recv().await.expect("the node serves the request");
     waiting.abort();
     node.gives_up().await;
     node.end().await;
 }
 
-/// A caller that died withdraws nothing. Its connection closes.
+/// A crashed caller sends no withdrawal: only its connection closes.
 #[tokio::test]
 async fn requests_end_at_the_answering_node_with_their_connection() {
     let mut node = Answering::start().await;
     for lane in [Lane::Request, Lane::Urgent] {
-        let mut stream = connect(&node.address, lane).await.expect("it is let in");
+        let mut stream = connect(&node.address, lane).await.expect("a connection");
         for id in 1..=3 {
             let request = Frame { kind: Kind::Request, id, body: "wait".into() };
-            frame::write(&mut stream, &request).await.expect("it is sent");
-            node.begins.recv().await.expect("it is served");
+            frame::write(&mut stream, &request).await.expect("the connection is open");
+            node.begins.recv().await.expect("the node serves the request");
         }
         drop(stream);
         for _ in 1..=3 {

@@ -1,9 +1,11 @@
-//! The disk that a power cut leaves behind.
+//! A model of the disk after a power cut.
 //!
-//! What was synced is there. Of what was not, anything may be: all, none, the first part, or any sectors of it, because
-//! a device writes its cache in the order it likes; and a file's new size may be there without the data, or the other
-//! way round. A name (created, renamed, removed) is certain only after a sync of its directory; a new file's first name also
-//! after a sync of the file, as on ext4, XFS and btrfs.
+//! Synced data is on the disk. Of unsynced data the disk may hold all, none, the first part, or any sectors, because a
+//! device writes its cache in any order. The new size of a file may be on the disk without the data, or the data
+//! without the size.
+//!
+//! A change of a name (create, rename, remove) is durable only after a sync of its directory. A sync of a new file also
+//! makes its first name durable, as on ext4, XFS and btrfs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,16 +17,16 @@ use rand::seq::IndexedRandom;
 
 use crate::recorder::{Event, FileId};
 
-/// A device writes these as a whole.
+/// The unit in bytes that a device writes atomically.
 const SECTOR: usize = 512;
-/// The kernel writes these out as a whole.
+/// The unit in bytes that the kernel writes back.
 const PAGE: usize = 4096;
 
-/// Which syncs a run of the replayer believes in: a control leaves some out to see that it matters.
+/// The syncs that the disk model honors. A control ignores some to check that the tests find the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     All,
-    /// Every `fdatasync` is ignored: what a store does that relies on sled's `flush` alone.
+    /// Every `fdatasync` is ignored, as in a store that relies only on sled's `flush`.
     NoDataSync,
     /// Every fourth `fdatasync` is ignored.
     MostDataSyncs,
@@ -32,14 +34,14 @@ pub enum Trust {
     NoDirSync,
 }
 
-/// A directory's files, at rest.
+/// The files and directories after a cut.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     pub dirs: Vec<PathBuf>,
     pub files: BTreeMap<PathBuf, (FileId, Vec<u8>)>,
 }
 
-/// A disk while it is used: what is certain, and what is only in some cache.
+/// A disk in use, with durable and cached changes.
 pub struct Disk {
     trust: Trust,
     names: BTreeMap<PathBuf, Node>,
@@ -74,14 +76,14 @@ enum Change {
     Truncate(usize),
 }
 
-/// How much of the unsynced changes of one file a cut leaves.
+/// The part of the unsynced changes that a cut leaves.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,
     Everything,
     First,
     Some,
-    /// Any pieces of this size.
+    /// Random pieces of this size in bytes.
     Pieces(usize),
 }
 
@@ -160,7 +162,7 @@ impl Disk {
         }
         let mut image = Image::default();
         for (path, node) in &names {
-            // A file whose directory is gone is gone.
+            // A file is lost with its directory.
             let is_reachable = path.ancestors().skip(1).all(|dir| dir == Path::new("") || names.contains_key(dir));
             match node {
                 Node::Dir if is_reachable => image.dirs.push(path.clone()),
@@ -174,12 +176,12 @@ impl Disk {
     }
 
     fn file(&mut self, file: FileId) -> &mut File {
-        self.files.get_mut(&file).expect("created before it is used")
+        self.files.get_mut(&file).expect("a create event precedes the use of a file")
     }
 
     fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Node>)>) {
-        let path = remove.or(add.map(|(path, _)| path)).expect("something is renamed");
-        let dir = path.parent().expect("nobody renames the root").to_path_buf();
+        let path = remove.or(add.map(|(path, _)| path)).expect("the change removes or adds a name");
+        let dir = path.parent().expect("no event renames the root").to_path_buf();
         let add = add.map(|(path, node)| (path.clone(), node));
         self.unsynced_names.push(Renaming { dir, remove: remove.cloned(), add });
     }
@@ -237,7 +239,7 @@ impl File {
                 Survival::Pieces(size) => change.apply_pieces(&mut bytes, size, rng),
             }
         }
-        // The data went to the device, the new size did not.
+        // The device has the data, but not the new size.
         if bytes.len() > self.synced.len() && rng.random_ratio(1, 3) {
             bytes.truncate(self.synced.len());
         }
@@ -253,7 +255,7 @@ impl Change {
         }
     }
 
-    /// Applies half of its pieces; what lies between them in a file that grew reads as zeros.
+    /// Applies a random half of the pieces. In a file that grew, the others read as zeros.
     fn apply_pieces(&self, bytes: &mut Vec<u8>, size: usize, rng: &mut StdRng) {
         let Change::Write { offset, bytes: written } = self else {
             if rng.random() {
@@ -263,7 +265,7 @@ impl Change {
         };
         let mut start = 0;
         while start < written.len() {
-            // Pieces lie where the device's do, not where the write began.
+            // Align the pieces with the device, not with the start of the write.
             let end = written.len().min(start + size - (offset + start) % size);
             if rng.random() {
                 put(bytes, offset + start, &written[start..end]);
@@ -276,7 +278,9 @@ impl Change {
 impl Survival {
     fn any(rng: &mut StdRng) -> Survival {
         use Survival::*;
-        *[Nothing, Everything, First, First, Some, Pieces(SECTOR), Pieces(PAGE)].choose(rng).expect("there are some")
+        *[Nothing, Everything, First, First, Some, Pieces(SECTOR), Pieces(PAGE)]
+            .choose(rng)
+            .expect("the array is not empty")
     }
 }
 

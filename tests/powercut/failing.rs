@@ -1,5 +1,5 @@
-//! Disks that fail without a power cut: full, broken, read-only. Whatever happens, what was acknowledged is there when
-//! the disk is well again, and the error says what to do.
+//! Disks that fail without a power cut: full, broken, read-only. Every acknowledged write is there after the disk works
+//! again, and the error message advises the operator.
 
 use std::sync::mpsc;
 
@@ -18,7 +18,7 @@ fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), Storage
 fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
     let (done, durable) = mpsc::channel();
     write(Box::new(move |result| drop(done.send(result))));
-    durable.recv().expect("every callback is called")
+    durable.recv().expect("the store runs every callback")
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
     );
     assert!(text.contains(scratch.path().to_str().unwrap()), "{text}");
 
-    // Poisoned: every call says the same, and whoever watches knows.
+    // The store is poisoned: every call and the failure channel report the same error.
     assert_eq!(append(&storage, acknowledged + 1, 10), Err(error.clone()));
     assert_eq!(storage.read_log(0, 1, 1), Err(error.clone()));
     assert_eq!(storage.begin_snapshot().map(|_| ()), Err(error.clone()));
     assert_eq!(*failure.borrow_and_update(), Some(error));
 
-    // With the disk as full as before the node cannot start either, and says why.
+    // While the disk is full, the store cannot open, and the error tells the cause.
     storage.close();
     watch.set_faults(Faults { space: Some(0), ..Faults::default() });
     let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
@@ -58,7 +58,7 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
     watch.set_faults(Faults::default());
     let storage = SledStorage::open(scratch.path(), identity()).unwrap_or_else(|error| panic!("{error}"));
     let last = storage.recovered().last.map_or(0, |last| last.index + 1);
-    assert!(last >= acknowledged, "{acknowledged} were acknowledged, {last} are there");
+    assert!(last >= acknowledged, "{acknowledged} entries were acknowledged, but only {last} are there");
     let log = storage.read_log(0, last, usize::MAX).unwrap();
     assert!(log.iter().all(|record| record.payload == vec![record.position.index as u8; 9_000]));
 }
@@ -79,7 +79,7 @@ fn a_failed_sync_is_not_tried_again() {
     }
     let results: Vec<Result<(), StorageError>> = told.iter().take(50).collect();
     let text = results[0].clone().unwrap_err().to_string();
-    assert!(results.iter().all(|result| *result == results[0]), "every caller is told, and the same");
+    assert!(results.iter().all(|result| *result == results[0]), "every callback gets the same error");
     assert!(text.starts_with(&format!("could not sync {}", scratch.path().join("store/db").display())), "{text}");
     assert!(text.contains("check the disk and the system's log"), "{text}");
     assert_eq!(watch.data_syncs(), before + 1);

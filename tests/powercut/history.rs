@@ -1,15 +1,15 @@
-//! What was asked of a store, in order, and what it may hold after a power cut.
+//! The operations of a run, and the states that a power cut may leave.
 //!
-//! The store writes in the order of the calls, so what a cut leaves is the state after some prefix of the steps: at least
-//! the acknowledged ones, at most those that were handed over. An append may be cut between two entries and a truncate
-//! between two removals; everything else is there or not.
+//! The store writes in the order of the calls. So a cut leaves the state after some prefix of the operations: at least
+//! the acknowledged ones, at most the submitted ones. A cut may split an append between two entries and a truncate
+//! between two removals. Every other operation is atomic.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use tenure::storage::{LogRecord, Position, SledStorage, SnapshotManifest, Storage, VoteRecord};
 
-/// One write, in the order of the calls.
+/// One write operation on the store.
 #[derive(Clone, Debug)]
 pub enum Step {
     Append(Vec<LogRecord>),
@@ -19,15 +19,15 @@ pub enum Step {
     Snapshot(SnapshotManifest),
 }
 
-/// A committed position that was noted behind so many steps. Nothing waits for it.
+/// A committed position that the test saved after `steps` operations. No call waits for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     pub steps: usize,
     pub position: Option<Position>,
 }
 
-/// Whether a cut may leave this committed position of what was noted behind `before`. A step that was handed over behind
-/// a note and acknowledged has made the note durable.
+/// Checks that a cut may leave the committed position `found`. `before` is the position at the start of the run. An
+/// acknowledged operation that followed a saved position has made this position durable.
 pub fn allows_committed(
     before: Option<Position>,
     notes: &[Note],
@@ -40,10 +40,10 @@ pub fn allows_committed(
     if allowed.any(|position| position == found) {
         return Ok(());
     }
-    Err(format!("found the committed position {found:?}, {acknowledged} steps were acknowledged, noted were {notes:?}"))
+    Err(format!("found the committed position {found:?} after {acknowledged} acknowledged operations: saved {notes:?}"))
 }
 
-/// What a store holds.
+/// The contents of a store.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct View {
     pub floor: Option<Position>,
@@ -53,7 +53,7 @@ pub struct View {
 }
 
 impl View {
-    /// Reads everything that an opened store holds; an error when it cannot give out what it says it has.
+    /// Reads all contents of an open store. It is an error if a read fails or contradicts the store's bounds.
     pub fn read(storage: &SledStorage) -> Result<View, String> {
         let (floor, last) = storage.log_bounds();
         let from = floor.map_or(0, |floor| floor.index + 1);
@@ -69,7 +69,7 @@ impl View {
                 crc.update(&storage.read_snapshot(manifest.id, number).map_err(|error| error.to_string())?);
             }
             if crc.finalize() != manifest.crc {
-                return Err(format!("snapshot {} has other bytes than were written", manifest.id));
+                return Err(format!("the bytes of snapshot {} do not match its manifest", manifest.id));
             }
         }
         let log = log.into_iter().map(|record| (record.position.index, record)).collect();
@@ -84,7 +84,7 @@ impl View {
         self.apply_by_parts(step, |_| false);
     }
 
-    /// Applies a step in the smallest parts that can be seen, until `stop` says so after one of them.
+    /// Applies an operation in its smallest visible parts until `stop` returns true.
     fn apply_by_parts(&mut self, step: &Step, mut stop: impl FnMut(&View) -> bool) -> bool {
         match step {
             Step::Append(records) => records.iter().any(|record| {
@@ -116,7 +116,7 @@ impl View {
         }
     }
 
-    /// Whether `found` is what a cut may leave of `steps` after `self`, the first `acknowledged` of them being promised.
+    /// Checks that a cut may leave `found` after `steps` on `self`, of which the first `acknowledged` must be there.
     pub fn allows(&self, steps: &[Step], acknowledged: usize, found: &View) -> Result<(), String> {
         let (promised, possible) = steps.split_at(acknowledged);
         let mut view = self.clone();
@@ -125,11 +125,11 @@ impl View {
         if *found == view || possible.iter().any(|step| view.apply_by_parts(step, |view| view == found)) {
             return Ok(());
         }
-        Err(format!("found {found:?}, acknowledged was {least:?}, at most possible {view:?}"))
+        Err(format!("found {found:?}: expected at least {least:?} and at most {view:?}"))
     }
 }
 
-/// Short: positions instead of payloads.
+/// Prints positions instead of payloads.
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =

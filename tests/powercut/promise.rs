@@ -1,7 +1,7 @@
-//! What a power cut leaves of the file PROMISE, in the starts of a whole node.
+//! Power cuts while a node starts and writes the file PROMISE.
 //!
-//! The node that starts next must wait for each leadership lease that the node may have promised before the cut. So it
-//! must read a promise that is at least as long, whatever the cut leaves.
+//! After the cut, the next start must wait for each leadership lease that the node may have promised. So it must read a
+//! promise that is at least as long after every cut.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::{first_seed, scratch};
 const SHORT: Duration = Duration::from_millis(60);
 const MIDDLE: Duration = Duration::from_millis(90);
 const LONG: Duration = Duration::from_millis(180);
-/// Below every promise of the test.
+/// Shorter than every promise of the test.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The leadership lease of each life: it rises, falls and stays.
+/// The leadership lease of each run of the node. It rises, falls and stays the same.
 const LIVES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
 
-/// Cuts at each point. They differ in what they leave of the unsynced changes.
+/// Cuts at each point. They differ in the unsynced changes that they leave.
 const CUTS_PER_EVENT: usize = 4;
 
-/// Starts and stops a node once for each life. `Acknowledged` follows each start. `Noted` tells when the promises of the
-/// life before are over: one leadership lease after that life ended.
+/// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Noted` marks the end of
+/// the previous run's promises: one leadership lease after the end of that run.
 async fn record(root: &Path) -> Vec<Event> {
     let watch = Watch::new(root, []);
     let mut last = Duration::ZERO;
@@ -41,7 +41,7 @@ async fn record(root: &Path) -> Vec<Event> {
             tokio::time::sleep(last).await;
             watch.note(Event::Noted);
         };
-        // The note comes first if both are due: tokio polls in this order.
+        // The marker comes first if both are ready: `biased` polls in this order.
         let ((), node) = tokio::join!(biased; over, start(root, lease));
         watch.note(Event::Acknowledged(life));
         node.shutdown().await;
@@ -51,8 +51,8 @@ async fn record(root: &Path) -> Vec<Event> {
 }
 
 async fn start(root: &Path, lease: Duration) -> Node {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let peer = listener.local_addr().expect("it listens").to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let peer = listener.local_addr().expect("the listener is bound").to_string();
     let longest = lease.as_millis() as u64;
     let timings = RaftTimings {
         heartbeat_interval_ms: 10,
@@ -64,19 +64,19 @@ async fn start(root: &Path, lease: Duration) -> Node {
     node.timings(timings).peer_listener(listener).start().await.expect("the node starts")
 }
 
-/// The longest promise that may be in force at this point: that of the newest life that has started, and that of the
-/// life before until it is over.
+/// The longest promise that may be in force at this point: the one of the newest run, and the one of the previous run
+/// until it ends.
 fn in_force(past: &[Event]) -> Duration {
     let started = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
     let over = past.iter().filter(|event| matches!(event, Event::Noted)).count().saturating_sub(1);
     LIVES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
 }
 
-/// Reads the promise as the next start does, and as the start after that does if the next one crashes.
+/// Reads the promise as the next start does, and as the start after it does if the next one crashes.
 fn check(image: &Image, least: Duration) -> Result<(), String> {
     let scratch = scratch();
     image.only(|path| path.parent() == Some(Path::new(NODE))).write_to(scratch.path());
-    // A start makes the directory if the cut left none.
+    // A start creates the directory if the cut left none.
     std::fs::create_dir_all(scratch.path().join(NODE)).expect("a directory");
     let files = DirectoryFiles(scratch.path().join(NODE));
     for start in ["next", "second"] {
@@ -88,7 +88,7 @@ fn check(image: &Image, least: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// How many cuts at any point were made, and what was lost.
+/// Cuts the power at every event. Returns the number of cuts and the lost promises.
 fn cut_everywhere(events: &[Event], trust: Trust) -> (usize, Vec<String>) {
     let mut rng = StdRng::seed_from_u64(first_seed());
     let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), trust), 0, Vec::new());

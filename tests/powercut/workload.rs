@@ -1,4 +1,4 @@
-//! A node's life in short: appends, votes, truncates, purges and snapshots, under way together, decided by a seed.
+//! Workloads of a store: concurrent appends, votes, truncates, purges and snapshots, chosen by a seed.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -13,22 +13,22 @@ use crate::disk::Image;
 use crate::history::{Note, Step, View};
 use crate::recorder::{Event, Watch};
 
-/// A run of a store, recorded.
+/// A recorded run of a store.
 pub struct Recording {
     pub seed: u64,
-    /// The files and the contents before it.
+    /// The files before the run.
     pub base: Image,
     pub before: View,
     pub committed_before: Option<Position>,
     pub steps: Vec<Step>,
     pub notes: Vec<Note>,
     pub events: Vec<Event>,
-    /// How many events there were when the store was open.
+    /// The number of events of the open.
     pub opened: usize,
 }
 
-/// Records the heaviest use that the store's callers can make of it: floods of small and of large entries, purged and
-/// truncated at once, and snapshots that replace each other.
+/// Records the heaviest workload of the store's callers: many small and large entries with immediate purges and
+/// truncates, and snapshots that replace each other.
 pub fn record_flood(scratch: &Path) -> Recording {
     let watch = Arc::new(Watch::new(scratch, []));
     let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
@@ -46,7 +46,7 @@ pub fn record_flood(scratch: &Path) -> Recording {
         writer.push(&vec![bytes as u8; 6 << 20]).unwrap();
         run.finish(writer);
         run.submit(Step::Purge(Position { term: 1, index: first + count / 2 }));
-        // What is not needed any more goes with the commits that follow.
+        // The next commits remove the purged entries and the replaced snapshot.
         for _ in 0..50 {
             run.vote();
             run.drain();
@@ -58,7 +58,7 @@ pub fn record_flood(scratch: &Path) -> Recording {
     Recording { seed: 1, base, before, committed_before: None, steps, notes, events, opened }
 }
 
-/// Records a truncation of so many entries that the store needs several commits for it.
+/// Records a truncation that needs several commits.
 pub fn record_truncation(scratch: &Path) -> Recording {
     let watch = Arc::new(Watch::new(scratch, []));
     let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
@@ -79,13 +79,13 @@ pub fn record_truncation(scratch: &Path) -> Recording {
 }
 
 impl Recording {
-    /// The events from when the last step was submitted until it was acknowledged.
+    /// The events from the submission of the last operation to its acknowledgement.
     pub fn last_step(&self) -> RangeInclusive<usize> {
-        let last = |is: fn(&Event) -> bool| self.events.iter().rposition(is).expect("a run has steps");
+        let last = |is: fn(&Event) -> bool| self.events.iter().rposition(is).expect("a run has operations");
         last(|event| matches!(event, Event::Submitted))..=last(|event| matches!(event, Event::Acknowledged(_)))
     }
 
-    /// Whether sled wiped a free segment when it was opened.
+    /// Whether sled wiped a free segment while it opened.
     pub fn wipes_a_segment(&self) -> bool {
         let opening = &self.events[..self.opened];
         opening.iter().any(|event| matches!(event, Event::Write { bytes, .. } if bytes.len() == 8 << 20))
@@ -96,7 +96,7 @@ impl Recording {
         self.events.iter().map(bytes).sum()
     }
 
-    /// The most bytes that were written between two data syncs while the store was used.
+    /// The most bytes that the open store wrote between two data syncs.
     pub fn largest_commit(&self) -> usize {
         let used = &self.events[self.opened..];
         let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, .. }));
@@ -105,14 +105,14 @@ impl Recording {
     }
 }
 
-/// The store's directory inside the watched one.
+/// The directory of the store inside the recorded one.
 pub const NODE: &str = "node";
 
 pub fn identity() -> Identity {
     Identity { cluster: "powercut".to_string(), node: 1 }
 }
 
-/// Opens the store on these files and uses it for `steps` steps.
+/// Opens the store on these files and runs `steps` random operations.
 pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize) -> Recording {
     base.write_to(scratch);
     let watch = Arc::new(Watch::new(scratch, base.file_ids()));
@@ -127,7 +127,7 @@ pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize
         run.drain();
         run.storage.close();
     }
-    // Else the power goes in the middle of it all. Nothing that happens from here on is looked at.
+    // Otherwise the recording ends with operations in flight. The test ignores all later events.
     let events = watch.events();
     Recording { seed, base, before, committed_before, steps: run.steps, notes: run.notes, events, opened }
 }
@@ -136,12 +136,12 @@ struct Run {
     rng: StdRng,
     storage: SledStorage,
     watch: Arc<Watch>,
-    /// As the store will be when everything is written.
+    /// The contents of the store after all submitted operations.
     view: View,
     steps: Vec<Step>,
     notes: Vec<Note>,
     snapshot: Option<SnapshotWriter<SledStorage>>,
-    /// Tells when the newest step is done.
+    /// Receives a message after the acknowledgement of the newest operation.
     last: Option<mpsc::Receiver<()>>,
 }
 
@@ -167,7 +167,7 @@ impl Run {
             78..98 => self.snapshot(),
             _ => self.commit(),
         }
-        // Now and then the caller waits, as Raft does: groups of all sizes come about.
+        // Wait at times, as Raft does, so that groups of all sizes occur.
         if self.rng.random_ratio(1, 3) {
             self.drain();
         }
@@ -211,7 +211,7 @@ impl Run {
     fn purge(&mut self) {
         let (Some(first), Some(last)) = (self.view.log.keys().next().copied(), self.view.last()) else { return };
         let upto = match self.rng.random_range(0..20) {
-            // A snapshot from a peer, far ahead.
+            // Like a snapshot from a peer that is far ahead.
             0 => Position { term: last.term + 1, index: last.index + self.rng.random_range(0..1000) },
             1..5 => last,
             _ => self.view.log[&self.rng.random_range(first..=last.index)].position,
@@ -248,7 +248,7 @@ impl Run {
             Step::Truncate(after) => self.storage.truncate_after(after, done),
             Step::Purge(upto) => self.storage.purge(upto, done),
             Step::Vote(vote) => self.storage.save_vote(vote, done),
-            Step::Snapshot(_) => unreachable!("finished by its writer"),
+            Step::Snapshot(_) => unreachable!("the writer of a snapshot submits its manifest"),
         }
         self.finish_step(step);
     }
@@ -259,7 +259,7 @@ impl Run {
         self.last = Some(told);
         let watch = Arc::clone(&self.watch);
         let done = move |result: Result<(), _>| {
-            result.expect("the disk is fine");
+            result.expect("this workload injects no disk failure");
             watch.note(Event::Acknowledged(n));
             let _ = tell.send(());
         };
@@ -273,7 +273,7 @@ impl Run {
 
     fn drain(&mut self) {
         if let Some(told) = self.last.take() {
-            told.recv().expect("every step is acknowledged");
+            told.recv().expect("the store acknowledges every operation");
         }
     }
 }

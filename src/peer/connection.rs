@@ -21,18 +21,18 @@ pub struct Connection {
     address: String,
     next_id: AtomicU64,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
     /// Cancelled when the connection closes: later sends fail, and waiting calls return.
     closed: CancellationToken,
     tasks: TaskTracker,
 }
 
 /// The answer to a call, or the reason why the other end cannot send it.
-type Answer = Result<Bytes, String>;
+type CallResult = Result<Bytes, String>;
 
 /// The reason why a call on a connection has no answer.
 #[derive(Debug)]
-pub enum Broken {
+pub enum ConnectionError {
     BeforeSending(String),
     AfterSending(String),
     /// The connection stays usable.
@@ -74,12 +74,14 @@ impl Connection {
     }
 
     /// Sends one request and waits for its answer. Dropping the future after the send withdraws the request.
-    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, Broken> {
+    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ConnectionError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
-        let mut pending = Pending { connection: self, id, sent: false };
-        self.send(Frame { kind: Kind::Request, id, body }).await.map_err(|e| Broken::BeforeSending(e.to_string()))?;
+        let mut pending = PendingCall { connection: self, id, sent: false };
+        self.send(Frame { kind: Kind::Request, id, body })
+            .await
+            .map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
         pending.sent = true;
         let answer = tokio::select! {
             biased;
@@ -87,8 +89,8 @@ impl Connection {
             () = self.closed.cancelled() => None,
         };
         pending.sent = false;
-        let answer = answer.ok_or_else(|| Broken::AfterSending("the connection closed".into()))?;
-        answer.map_err(Broken::NoAnswer)
+        let answer = answer.ok_or_else(|| ConnectionError::AfterSending("the connection closed".into()))?;
+        answer.map_err(ConnectionError::NoAnswer)
     }
 
     /// Writes a whole frame or closes the connection: a partial frame would corrupt all frames after it.
@@ -104,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    fn answered(&self, id: u64, answer: Answer) {
+    fn answered(&self, id: u64, answer: CallResult) {
         if let Some(waiting) = self.waiting.lock().remove(&id) {
             // The caller may have dropped its future.
             let _ = waiting.send(answer);
@@ -146,13 +148,13 @@ impl Connection {
 }
 
 /// A call in flight. If it is dropped between the send and the answer, it sends a withdrawal to the other end.
-struct Pending<'a> {
+struct PendingCall<'a> {
     connection: &'a Arc<Connection>,
     id: u64,
     sent: bool,
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.connection.waiting.lock().remove(&self.id);
         if self.sent && !self.connection.is_closed() {

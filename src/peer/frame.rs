@@ -9,7 +9,7 @@ use super::Lane;
 
 const HEADER_BYTES: usize = 4 + 1 + 8;
 /// Initial capacity of the buffer for a body, in bytes.
-const FIRST_BYTES: usize = 16 << 10;
+const INITIAL_CAPACITY: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -39,7 +39,7 @@ impl Frame {
     }
 }
 
-/// Reads one frame. Returns `None` if the stream ends between two frames. Not cancel safe.
+/// Reads one frame. Returns `None` if the stream ends between two frames or inside a length. Not cancel safe.
 pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::Result<Option<Frame>> {
     let mut length = [0; 4];
     match reader.read_exact(&mut length).await {
@@ -64,7 +64,7 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
 
 /// Allocates memory as the bytes arrive, so that a sender cannot reserve memory with a large length alone.
 async fn read_body<R: AsyncRead + Unpin>(reader: &mut R, length: usize) -> io::Result<Bytes> {
-    let mut body = BytesMut::with_capacity(length.min(FIRST_BYTES));
+    let mut body = BytesMut::with_capacity(length.min(INITIAL_CAPACITY));
     let mut rest = reader.take(length as u64);
     while body.len() < length {
         if body.len() == body.capacity() {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_frame_comes_back_as_it_was_sent() {
+    async fn frame_reads_back_as_sent() {
         let frame = Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
         write(&mut wire, &frame).await.expect("a vector accepts all bytes");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_body_comes_whole_however_it_is_cut() {
+    async fn large_body_arrives_whole_in_any_pieces() {
         let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
         let frame = Frame { kind: Kind::Request, id: 7, body: body.into() };
         let (mut near, mut far) = tokio::io::duplex(777);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_that_are_too_large_too_short_unknown_or_cut_are_errors() {
+    async fn invalid_frames_are_errors() {
         let frame = Frame { kind: Kind::Response, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
         write(&mut wire, &frame).await.expect("a vector accepts all bytes");

@@ -204,7 +204,7 @@ mod tests {
         Identity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
     }
 
-    async fn meet(
+    async fn shake_hands(
         caller: Identity,
         target: NodeId,
         callee: Identity,
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_nodes_of_one_cluster_meet() {
-        let (called, answered) = meet(identity("a", 1), 2, identity("a", 2), Some(11)).await;
+    async fn handshake_connects_two_nodes_of_one_cluster() {
+        let (called, answered) = shake_hands(identity("a", 1), 2, identity("a", 2), Some(11)).await;
         assert_eq!(called, Ok(()));
         assert_eq!(answered, Ok((1, Lane::Log)));
     }
 
     #[tokio::test]
-    async fn another_cluster_node_or_disk_a_double_and_other_timings_are_refused_at_both_ends() {
+    async fn mismatched_peers_are_refused_at_both_ends() {
         let cases = [
             (identity("b", 1), 2, None, "belongs to cluster"),
             (identity("a", 1), 3, None, "called node 3, but node 2 answered"),
@@ -234,14 +234,14 @@ mod tests {
             (Identity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
         ];
         for (caller, target, known, reason) in cases {
-            let (called, answered) = meet(caller, target, identity("a", 2), known).await;
+            let (called, answered) = shake_hands(caller, target, identity("a", 2), known).await;
             assert!(called.unwrap_err().to_string().contains(reason), "{reason}");
             assert!(answered.unwrap_err().to_string().contains(reason), "{reason}");
         }
     }
 
     #[tokio::test]
-    async fn nobody_is_let_in_before_the_log_is_read() {
+    async fn callers_are_refused_before_the_log_is_read() {
         struct Unread;
         impl Incarnations for Unread {
             fn are_read(&self) -> bool {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_protocols_and_versions_are_told_apart() {
+    async fn other_protocols_and_versions_are_distinguished() {
         let http = read_hello(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await.unwrap_err().to_string();
         assert!(http.contains("does not speak"), "{http}");
         let newer = read_hello(&mut &b"TENUREp\x02\0\0\0\0"[..]).await.unwrap_err().to_string();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_greeting_has_4096_bytes_at_most() {
+    async fn hello_has_at_most_4096_bytes() {
         let hello = |bytes: usize| {
             let with = |name: usize| identity(&"c".repeat(name), 1).hello(2, Lane::Log, None);
             let around = codec::encode(&with(1_000)).len() - 1_000;

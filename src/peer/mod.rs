@@ -1,4 +1,4 @@
-//! Connections between the nodes of a cluster. They authenticate the peer and carry requests and answers.
+//! Connections between the nodes of a cluster. They check the identity of the peer and carry requests and answers.
 //!
 //! This module does not know Raft: bodies are opaque bytes. Callers use the trait [`Transport`]; [`TcpTransport`]
 //! implements it over TCP. The module `sim` has an implementation in memory.

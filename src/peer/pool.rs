@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Broken, Connection};
+use super::connection::{Connection, ConnectionError};
 use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, PeerError, Transport};
 use crate::types::NodeId;
@@ -22,26 +22,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A [`Transport`] over TCP.
 #[derive(Clone)]
 pub struct TcpTransport {
-    inner: Arc<Inner>,
+    pool: Arc<ConnectionPool>,
 }
 
-struct Inner {
+struct ConnectionPool {
     identity: Identity,
     incarnations: Arc<dyn Incarnations>,
-    slots: Mutex<HashMap<(NodeId, Lane), Slot>>,
+    slots: Mutex<HashMap<(NodeId, Lane), ConnectionSlot>>,
     unreachable: Mutex<BTreeSet<NodeId>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 /// An async mutex, so that concurrent callers wait for one connection attempt.
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
+type ConnectionSlot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 impl TcpTransport {
     pub fn new(identity: Identity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         TcpTransport {
-            inner: Arc::new(Inner {
+            pool: Arc::new(ConnectionPool {
                 identity,
                 incarnations,
                 slots: Mutex::default(),
@@ -53,7 +53,7 @@ impl TcpTransport {
     }
 
     async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
-        let slot = self.inner.slots.lock().entry((target, lane)).or_default().clone();
+        let slot = self.pool.slots.lock().entry((target, lane)).or_default().clone();
         let mut slot = slot.lock().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
             return Ok(open.clone());
@@ -71,10 +71,10 @@ impl TcpTransport {
 
     /// Logs once when a node becomes unreachable, and once when it is reached again.
     fn log_change(&self, target: NodeId, error: Option<&PeerError>) {
-        if self.inner.stop.is_cancelled() {
+        if self.pool.stop.is_cancelled() {
             return;
         }
-        let mut unreachable = self.inner.unreachable.lock();
+        let mut unreachable = self.pool.unreachable.lock();
         match error {
             Some(error) if unreachable.insert(target) => tracing::warn!(node = target, %error, "a node is unreachable"),
             None if unreachable.remove(&target) => tracing::info!(node = target, "a node is reachable again"),
@@ -83,24 +83,24 @@ impl TcpTransport {
     }
 
     async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
-        let inner = &self.inner;
+        let pool = &self.pool;
         let not_sent = |reason: String| PeerError::NotSent { target, address: address.to_string(), reason };
-        if inner.stop.is_cancelled() {
+        if pool.stop.is_cancelled() {
             return Err(not_sent("this node is shutting down".into()));
         }
         let attempt = async {
             let mut stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            let met = handshake::call(&mut stream, &inner.identity, target, lane, &*inner.incarnations).await?;
-            io::Result::Ok((stream, met))
+            let outcome = handshake::call(&mut stream, &pool.identity, target, lane, &*pool.incarnations).await?;
+            io::Result::Ok((stream, outcome))
         };
-        let (stream, met) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+        let (stream, outcome) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(not_sent(error.to_string())),
             Err(_) => return Err(not_sent(format!("no connection within {CONNECT_TIMEOUT:?}"))),
         };
-        met.map_err(|reason| PeerError::Refused { target, address: address.to_string(), reason })?;
-        Ok(Connection::start(stream, address, lane, &inner.tasks, &inner.stop))
+        outcome.map_err(|reason| PeerError::Refused { target, address: address.to_string(), reason })?;
+        Ok(Connection::start(stream, address, lane, &pool.tasks, &pool.stop))
     }
 }
 
@@ -125,11 +125,11 @@ impl Transport for TcpTransport {
         };
         match tokio::time::timeout_at(deadline, connection.call(body)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Broken::BeforeSending(reason))) => {
+            Ok(Err(ConnectionError::BeforeSending(reason))) => {
                 Err(PeerError::NotSent { target, address: address.to_string(), reason })
             }
-            Ok(Err(Broken::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
-            Ok(Err(Broken::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
+            Ok(Err(ConnectionError::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
+            Ok(Err(ConnectionError::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
                 // After a partition the kernel can retry for minutes on the old connection, so open a new one.
                 if !matches!(lane, Lane::Request | Lane::Urgent) {
@@ -141,11 +141,11 @@ impl Transport for TcpTransport {
     }
 
     async fn shutdown(&self) {
-        self.inner.stop.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
+        self.pool.stop.cancel();
+        self.pool.tasks.close();
+        self.pool.tasks.wait().await;
         // Drop the write halves. The readers have ended.
-        self.inner.slots.lock().clear();
+        self.pool.slots.lock().clear();
     }
 }
 
@@ -169,9 +169,9 @@ mod tests {
         }
     }
 
-    struct AllKnown;
+    struct AcceptAll;
 
-    impl Incarnations for AllKnown {
+    impl Incarnations for AcceptAll {
         fn are_read(&self) -> bool {
             true
         }
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_reach_is_logged_once() {
+    async fn reachability_change_is_logged_once() {
         let written = Lines::default();
         let lines = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
         let _logged_here = tracing::subscriber::set_default(subscriber);
         let promise = Duration::from_secs(1);
         let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
             assert!(matches!(closed, Err(PeerError::NotSent { .. })));
@@ -206,10 +206,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_above_its_lanes_bound_is_not_sent() {
+    async fn request_above_the_lane_limit_is_not_sent() {
         let promise = Duration::from_secs(1);
         let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Bytes::from(vec![0; lane.max_body() + 1]);
             let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");

@@ -13,7 +13,7 @@ const SMALL: usize = 64 << 10;
 const MEDIUM: usize = 4 << 20;
 const LARGE: usize = 64 << 20;
 /// Inputs up to this many bytes get the class [`LARGE`] at most, whatever their limit.
-const LARGE_ENOUGH: usize = 8 << 20;
+const LARGE_CLASS_INPUT: usize = 8 << 20;
 
 /// Encodes a value.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
@@ -51,7 +51,7 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<SMALL>())
     } else if limit <= MEDIUM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MEDIUM>())
-    } else if limit <= LARGE || bytes.len() <= LARGE_ENOUGH {
+    } else if limit <= LARGE || bytes.len() <= LARGE_CLASS_INPUT {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<LARGE>())
     } else {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MAX_DECODE_BYTES>())
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_reads_back_and_its_bytes_are_frozen() {
+    fn value_reads_back_and_its_bytes_are_frozen() {
         let value = (7u64, 300u64, Some("lease".to_string()), vec![1u8, 2, 3]);
         let bytes = encode(&value);
         assert_eq!(bytes, [7, 251, 44, 1, 1, 5, b'l', b'e', b'a', b's', b'e', 3, 1, 2, 3]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn more_or_fewer_bytes_than_the_value_are_refused() {
+    fn decode_refuses_missing_and_trailing_bytes() {
         let mut bytes = encode(&(1u64, 2u64));
         assert!(decode::<(u64, u64, u64)>(&bytes, 64).is_err());
         bytes.push(0);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_claims_the_memory_of_the_machine_is_refused() {
+    fn decode_refuses_lengths_that_claim_too_much_memory() {
         let hostile = encode(&(u64::MAX >> 8));
         assert!(matches!(decode::<String>(&hostile, 64), Err(DecodeError::Malformed(_))));
         assert!(matches!(decode::<Vec<u8>>(&hostile, MAX_DECODE_BYTES), Err(DecodeError::Malformed(_))));

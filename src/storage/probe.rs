@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_round_is_timed_and_nothing_is_left_behind() {
+    fn probe_times_every_round_and_removes_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let durations = measure_fsync(dir.path(), 5).unwrap();
         assert_eq!(durations.len(), 5);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn probe_error_names_the_missing_directory() {
         let error = measure_fsync(Path::new("/nowhere/at/all"), 1).unwrap_err();
         assert!(error.to_string().starts_with("could not create /nowhere/at/all/fsync-probe"), "{error}");
     }

@@ -16,13 +16,13 @@ pub(crate) const HEADER_BYTES: usize = 6;
 /// Maximum bytes of a payload. The longest one is a manifest with 16 KiB from the caller.
 const MAX_RECORD_BYTES: usize = 20 << 10;
 /// Upper bound of the bytes that the numbers and lengths of any record take.
-const NUMBERS_BYTES: usize = 128;
+const FIXED_FIELD_BYTES: usize = 128;
 
 // The largest record that this program writes must be readable.
 const _: () = {
-    assert!(MAX_SNAPSHOT_META_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
-    assert!(SNAPSHOT_CHUNK_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
-    assert!(PART_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
+    assert!(MAX_SNAPSHOT_META_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
+    assert!(SNAPSHOT_CHUNK_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
+    assert!(PART_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
 };
 
 /// The kind of a record. Append-only: a number never changes its meaning.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_every_stored_record_are_frozen() {
+    fn stored_record_bytes_are_frozen() {
         let position = PositionV1 { term: 3, index: 70_000 };
         let golden = [
             (
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_only_whole_under_its_own_key_and_kind() {
+    fn record_reads_back_only_whole_under_its_key_and_kind() {
         let record = seal(Kind::LogPart, b"key", &LogPartV1 { term: 1, parts: 1, payload: Raw(b"payload") }, 7);
         let part: LogPartV1 = unseal(Kind::LogPart, b"key", &record).unwrap();
         assert_eq!(part.payload, Raw(b"payload"));

@@ -27,7 +27,7 @@ pub struct SnapshotWriter<S: Storage> {
     buffer: Vec<u8>,
     window: Arc<Window>,
     /// The number of bytes when the last read-back matched.
-    checked: Option<u64>,
+    verified_bytes: Option<u64>,
     finished: bool,
 }
 
@@ -41,7 +41,7 @@ impl<S: Storage> SnapshotWriter<S> {
             crc: crc32fast::Hasher::new(),
             buffer: Vec::with_capacity(SNAPSHOT_CHUNK_BYTES),
             window: Arc::default(),
-            checked: None,
+            verified_bytes: None,
             finished: false,
         }
     }
@@ -70,7 +70,7 @@ impl<S: Storage> SnapshotWriter<S> {
         while !bytes.is_empty() {
             bytes = self.fill(bytes);
             if self.is_full() {
-                self.window.enter_blocking()?;
+                self.window.acquire_blocking()?;
                 self.send_chunk();
             }
         }
@@ -90,23 +90,23 @@ impl<S: Storage> SnapshotWriter<S> {
         while !bytes.is_empty() {
             bytes = self.fill(bytes);
             if self.is_full() {
-                self.window.enter().await?;
+                self.window.acquire().await?;
                 self.send_chunk();
             }
         }
         Ok(())
     }
 
-    /// Waits until the store has written all bytes, reads them back and passes each chunk to `see`. Blocks: not for
+    /// Waits until the store has written all bytes, reads them back and passes each chunk to `visit`. Blocks: not for
     /// async code.
     ///
     /// # Errors
     ///
     /// [`StorageError::SnapshotDiffers`] if the stored bytes differ from the written ones; the failure of the store;
-    /// the error of `see`.
-    pub fn read_back<E: From<StorageError>>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    /// the error of `visit`.
+    pub fn read_back<E: From<StorageError>>(&mut self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         if !self.buffer.is_empty() {
-            self.window.enter_blocking()?;
+            self.window.acquire_blocking()?;
             self.send_chunk();
         }
         self.window.wait_until_empty()?;
@@ -115,12 +115,12 @@ impl<S: Storage> SnapshotWriter<S> {
             let chunk = self.storage.read_unfinished_snapshot(self.id, number)?;
             bytes += chunk.len() as u64;
             crc.update(&chunk);
-            see(&chunk)?;
+            visit(&chunk)?;
         }
         if (bytes, crc.finalize()) != (self.bytes, self.crc()) {
             return Err(StorageError::SnapshotDiffers { id: self.id, expected: self.bytes, found: bytes }.into());
         }
-        self.checked = Some(self.bytes);
+        self.verified_bytes = Some(self.bytes);
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl<S: Storage> SnapshotWriter<S> {
             let (bytes, max) = (meta.len(), MAX_SNAPSHOT_META_BYTES);
             return Err(StorageError::SnapshotTooLarge { what: "meta", bytes, max });
         }
-        if self.checked != Some(self.bytes) {
+        if self.verified_bytes != Some(self.bytes) {
             self.read_back(|_| Ok::<_, StorageError>(()))?;
         }
         self.finished = true;
@@ -190,7 +190,7 @@ impl<S: Storage> SnapshotWriter<S> {
         let window = Arc::clone(&self.window);
         let number = self.chunks;
         self.chunks += 1;
-        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| window.leave(result)));
+        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| window.release(result)));
     }
 }
 
@@ -217,8 +217,8 @@ impl<S: Storage> Drop for SnapshotWriter<S> {
 #[derive(Default)]
 struct Window {
     state: Mutex<WindowState>,
-    left: Condvar,
-    left_async: Notify,
+    released: Condvar,
+    released_async: Notify,
 }
 
 #[derive(Default)]
@@ -228,18 +228,18 @@ struct WindowState {
 }
 
 impl Window {
-    fn enter_blocking(&self) -> Result<(), StorageError> {
+    fn acquire_blocking(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        while !state.try_enter()? {
-            self.left.wait(&mut state);
+        while !state.try_acquire()? {
+            self.released.wait(&mut state);
         }
         Ok(())
     }
 
-    async fn enter(&self) -> Result<(), StorageError> {
-        while !self.state.lock().try_enter()? {
+    async fn acquire(&self) -> Result<(), StorageError> {
+        while !self.state.lock().try_acquire()? {
             // `Notify` keeps a permit if a chunk is released between the check and the wait.
-            self.left_async.notified().await;
+            self.released_async.notified().await;
         }
         Ok(())
     }
@@ -247,25 +247,25 @@ impl Window {
     fn wait_until_empty(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
-            self.left.wait(&mut state);
+            self.released.wait(&mut state);
         }
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    fn leave(&self, result: Result<(), StorageError>) {
+    fn release(&self, result: Result<(), StorageError>) {
         let mut state = self.state.lock();
         state.in_flight -= 1;
         if let Err(error) = result {
             state.failure.get_or_insert(error);
         }
         drop(state);
-        self.left.notify_one();
-        self.left_async.notify_one();
+        self.released.notify_one();
+        self.released_async.notify_one();
     }
 }
 
 impl WindowState {
-    fn try_enter(&mut self) -> Result<bool, StorageError> {
+    fn try_acquire(&mut self) -> Result<bool, StorageError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }

@@ -15,13 +15,13 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Shared;
+use super::SharedStore;
 use super::directory::Directory;
 use super::entries;
 use super::layout::{COMMITTED, FLOOR, SNAPSHOT, VOTE, chunk_key};
 use super::metrics::CommitMetrics;
-use super::reclaim::Sweep;
-use super::state::Op;
+use super::reclaim::Reclaim;
+use super::state::WriteOp;
 use super::trees::Trees;
 use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
 use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
@@ -31,26 +31,26 @@ const GROUP_BYTES: usize = 128 << 10;
 /// Maximum entries, or other writes, in one group.
 pub(super) const GROUP_ENTRIES: usize = 1024;
 /// Flush sled after this many writes to measure its log. Each KiB of payload counts as one write.
-const LOOK_EVERY: usize = 128;
+const FLUSH_EVERY: usize = 128;
 /// Sync within a group when sled has written this many bytes since the last sync: an eighth of its segment.
 const UNSYNCED_BYTES: i64 = 1 << 20;
 
 /// The data of the storage thread.
 pub(super) struct Committer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     pub(super) trees: Trees,
     directory: Directory,
     /// A second handle of sled's data file. `fdatasync` on it also covers the writes through sled's own handle.
     data_file: File,
-    work: VecDeque<Op>,
-    /// The progress of the append at the front of `work`: written entries, and written parts of the next entry.
+    ops: VecDeque<WriteOp>,
+    /// The progress of the append at the front of `ops`: written entries, and written parts of the next entry.
     cursor: (usize, u32),
     pub(super) group: Group,
     /// Writes since the last flush of sled.
     unflushed: usize,
     /// sled's log is on the device up to this offset.
     synced_lsn: i64,
-    pub(super) sweeps: VecDeque<Sweep>,
+    pub(super) reclaims: VecDeque<Reclaim>,
     /// Chunks written of each unfinished snapshot.
     unfinished: HashMap<u64, u64>,
     metrics: CommitMetrics,
@@ -64,20 +64,20 @@ pub(super) struct Group {
     pub entries: usize,
     /// Entries are written up to this sequence number of the tail.
     written_seq: u64,
-    dones: VecDeque<(Done, Result<(), StorageError>)>,
+    callbacks: VecDeque<(Done, Result<(), StorageError>)>,
     /// Removals that may start only after the sync.
-    sweeps: Vec<Sweep>,
-    finished: Option<SnapshotManifest>,
+    reclaims: Vec<Reclaim>,
+    finished_snapshot: Option<SnapshotManifest>,
     committed: Option<Option<Position>>,
 }
 
 /// The result of writing one operation.
-enum Progress {
-    Written,
+enum WriteProgress {
+    Complete,
     /// The group is full. The next group continues the operation.
-    Partly,
+    Partial,
     /// The operation is invalid. The store stays usable.
-    Refused(StorageError),
+    Rejected(StorageError),
 }
 
 impl Group {
@@ -92,27 +92,27 @@ impl Group {
 }
 
 impl Committer {
-    pub fn new(shared: Arc<Shared>, trees: Trees, directory: Directory, data_file: File) -> Committer {
+    pub fn new(shared: Arc<SharedStore>, trees: Trees, directory: Directory, data_file: File) -> Committer {
         let synced_lsn = trees.written_lsn();
         Committer {
             shared,
             trees,
             directory,
             data_file,
-            work: VecDeque::new(),
+            ops: VecDeque::new(),
             cursor: (0, 0),
             group: Group::default(),
             unflushed: 0,
             synced_lsn,
-            sweeps: VecDeque::new(),
+            reclaims: VecDeque::new(),
             unfinished: HashMap::new(),
             metrics: CommitMetrics::new(),
         }
     }
 
     /// Schedules removals that an earlier run did not finish.
-    pub fn sweep(&mut self, sweeps: Vec<Sweep>) {
-        self.sweeps.extend(sweeps);
+    pub fn schedule_reclaims(&mut self, reclaims: Vec<Reclaim>) {
+        self.reclaims.extend(reclaims);
     }
 
     /// Commits groups until the store is closed or fails. The caller then calls [`fail_all`](Committer::fail_all).
@@ -126,12 +126,12 @@ impl Committer {
 
     /// Passes the error to all pending callbacks. The store must be closed or poisoned, so that no call queues more.
     pub fn fail_all(&mut self, error: &StorageError) {
-        self.group.dones.drain(..).for_each(|(done, _)| done(Err(error.clone())));
+        self.group.callbacks.drain(..).for_each(|(done, _)| done(Err(error.clone())));
         let queued = std::mem::take(&mut self.shared.state.lock().queue);
-        self.work.drain(..).chain(queued).filter_map(Op::into_done).for_each(|done| done(Err(error.clone())));
+        self.ops.drain(..).chain(queued).filter_map(WriteOp::into_done).for_each(|done| done(Err(error.clone())));
     }
 
-    pub fn shared(&self) -> Arc<Shared> {
+    pub fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)
     }
 
@@ -143,10 +143,10 @@ impl Committer {
     fn wait_for_work(&mut self) -> bool {
         let mut state = self.shared.state.lock();
         loop {
-            self.work.append(&mut state.queue);
+            self.ops.append(&mut state.queue);
             // No caller waits for a committed position, so it starts a group only when the store closes.
             let last_note = state.closing && state.committed.is_some();
-            if !self.work.is_empty() || !self.sweeps.is_empty() && !state.closing || last_note {
+            if !self.ops.is_empty() || !self.reclaims.is_empty() && !state.closing || last_note {
                 state.committing_since = Some(Instant::now());
                 self.group.committed = state.committed.take();
                 return true;
@@ -164,56 +164,58 @@ impl Committer {
         if let Some(position) = self.group.committed {
             self.write_committed(position)?;
         }
-        while let Some(op) = self.work.pop_front() {
+        while let Some(op) = self.ops.pop_front() {
             match self.write(&op) {
-                Ok(Progress::Written) => self.group.dones.extend(op.into_done().map(|done| (done, Ok(())))),
-                Ok(Progress::Refused(error)) => self.group.dones.extend(op.into_done().map(|done| (done, Err(error)))),
-                Ok(Progress::Partly) => {
-                    self.work.push_front(op);
+                Ok(WriteProgress::Complete) => self.group.callbacks.extend(op.into_done().map(|done| (done, Ok(())))),
+                Ok(WriteProgress::Rejected(error)) => {
+                    self.group.callbacks.extend(op.into_done().map(|done| (done, Err(error))))
+                }
+                Ok(WriteProgress::Partial) => {
+                    self.ops.push_front(op);
                     break;
                 }
                 Err(error) => {
-                    self.work.push_front(op);
+                    self.ops.push_front(op);
                     return Err(error);
                 }
             }
         }
-        self.sweep_some()
+        self.reclaim_some()
     }
 
     /// Writes an operation, or the part of it that fits into the group.
-    fn write(&mut self, op: &Op) -> Result<Progress, StorageError> {
+    fn write(&mut self, op: &WriteOp) -> Result<WriteProgress, StorageError> {
         match op {
             // A manifest states that its chunks are durable, so an earlier group must have synced them.
-            Op::Finish { .. } if self.group.writes > 0 => return Ok(Progress::Partly),
-            Op::Finish { manifest, .. } => return self.finish_snapshot(manifest),
-            Op::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
-            Op::Truncate { after, .. } => return self.remove_end(*after),
-            op if !self.group.has_room_for(op.bytes()) => return Ok(Progress::Partly),
-            Op::Purge { upto, .. } => {
+            WriteOp::Finish { .. } if self.group.writes > 0 => return Ok(WriteProgress::Partial),
+            WriteOp::Finish { manifest, .. } => return self.finish_snapshot(manifest),
+            WriteOp::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
+            WriteOp::Truncate { after, .. } => return self.remove_end(*after),
+            op if !self.group.has_room_for(op.bytes()) => return Ok(WriteProgress::Partial),
+            WriteOp::Purge { upto, .. } => {
                 self.write_floor(*upto)?;
                 // Remove entries only after the floor is durable: a missing entry above the floor is damage.
-                self.group.sweeps.push(Sweep::Log(upto.index));
+                self.group.reclaims.push(Reclaim::Log(upto.index));
             }
-            Op::Vote { vote, .. } => self.write_vote(*vote)?,
-            Op::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
-            Op::Abandon { id } => {
+            WriteOp::Vote { vote, .. } => self.write_vote(*vote)?,
+            WriteOp::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
+            WriteOp::Abandon { id } => {
                 self.unfinished.remove(id);
-                self.sweeps.push_back(Sweep::Snapshot(*id));
+                self.reclaims.push_back(Reclaim::Snapshot(*id));
             }
         }
         self.group.wrote(op.bytes());
         self.count_write(op.bytes())?;
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
-    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<Progress, StorageError> {
+    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<WriteProgress, StorageError> {
         let (mut next, mut part) = std::mem::take(&mut self.cursor);
         while let Some(record) = records.get(next) {
             let bytes = entries::part_bytes(record, part).len();
             if !self.group.has_room_for(bytes) {
                 self.cursor = (next, part);
-                return Ok(Progress::Partly);
+                return Ok(WriteProgress::Partial);
             }
             self.insert(&self.trees.log, &entries::key(record.position.index, part), entries::seal(record, part))?;
             self.group.wrote(bytes);
@@ -225,36 +227,36 @@ impl Committer {
                 (next, part) = (next + 1, 0);
             }
         }
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
     /// Removes entries from the end, so that a power cut at any point leaves a contiguous log that ends earlier.
-    fn remove_end(&mut self, after: Option<u64>) -> Result<Progress, StorageError> {
+    fn remove_end(&mut self, after: Option<u64>) -> Result<WriteProgress, StorageError> {
         let above = entries::key(after.map_or(0, |after| after + 1), 0);
         while let Some(last) = self.trees.log.range(above..).next_back() {
             let (key, value) = last.map_err(|error| self.failed("read", error))?;
             if !self.group.has_room_for(value.len()) {
-                return Ok(Progress::Partly);
+                return Ok(WriteProgress::Partial);
             }
             self.remove(&self.trees.log, &key)?;
             self.group.wrote(value.len());
             self.count_write(value.len())?;
         }
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
-    fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<Progress, StorageError> {
+    fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<WriteProgress, StorageError> {
         let SnapshotManifest { id, meta, chunks, bytes, crc } = manifest;
         let found = self.unfinished.remove(id).unwrap_or(0);
         if found != *chunks {
-            self.sweeps.push_back(Sweep::Snapshot(*id));
-            return Ok(Progress::Refused(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
+            self.reclaims.push_back(Reclaim::Snapshot(*id));
+            return Ok(WriteProgress::Rejected(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
         }
         let stored = ManifestV1 { id: *id, meta: Raw(meta), chunks: *chunks, bytes: *bytes, crc: *crc };
         self.insert(&self.trees.meta, SNAPSHOT, record::seal(Kind::Manifest, SNAPSHOT, &stored, meta.len()))?;
         self.group.wrote(meta.len());
-        self.group.finished = Some(manifest.clone());
-        Ok(Progress::Written)
+        self.group.finished_snapshot = Some(manifest.clone());
+        Ok(WriteProgress::Complete)
     }
 
     /// Makes the group durable, then runs its callbacks in order.
@@ -268,9 +270,9 @@ impl Committer {
         self.metrics.committed(self.group.entries, self.group.bytes, start.elapsed());
 
         let replaced = self.publish();
-        self.sweeps.append(&mut self.group.sweeps.drain(..).collect());
-        self.sweeps.extend(replaced.map(Sweep::Snapshot));
-        while let Some((done, result)) = self.group.dones.pop_front() {
+        self.reclaims.append(&mut self.group.reclaims.drain(..).collect());
+        self.reclaims.extend(replaced.map(Reclaim::Snapshot));
+        while let Some((done, result)) = self.group.callbacks.pop_front() {
             done(result);
         }
         self.group = Group::default();
@@ -281,7 +283,7 @@ impl Committer {
     /// cut after it leaves a prefix of the writes, as at any other point.
     pub(super) fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
         self.unflushed += 1 + (bytes >> 10);
-        if self.unflushed < LOOK_EVERY {
+        if self.unflushed < FLUSH_EVERY {
             return Ok(());
         }
         self.flush()?;
@@ -305,8 +307,8 @@ impl Committer {
     fn publish(&mut self) -> Option<u64> {
         let mut state = self.shared.state.lock();
         state.committing_since = None;
-        state.tail.written(self.group.written_seq);
-        let finished = self.group.finished.take()?;
+        state.tail.mark_written(self.group.written_seq);
+        let finished = self.group.finished_snapshot.take()?;
         state.snapshot.replace(finished).map(|replaced| replaced.id)
     }
 

@@ -121,13 +121,13 @@ impl Directory {
         }
         remove_torn_settings(&store.join("conf"))?;
         sync(&store)?;
-        self.forget_unsynced_pages()
+        self.drop_cached_pages()
     }
 
     /// Drops the cached pages of the data file. After a failed sync, the kernel can hold pages that it marks as clean
     /// but that are not on the disk. The store treats all data that it reads at opening as durable, so the reads must
     /// reach the disk.
-    fn forget_unsynced_pages(&self) -> Result<(), StorageError> {
+    fn drop_cached_pages(&self) -> Result<(), StorageError> {
         let path = self.data_file();
         let data = match File::options().read(true).write(true).open(&path) {
             Ok(data) => data,
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_marker_is_text_that_reads_back() {
+    fn marker_text_reads_back() {
         let identity = Identity { cluster: "a \"b\"\nc = d".to_string(), node: 7 };
         let text = marker_text(&identity);
         assert_eq!(text.lines().nth(2), Some("format = 1"));

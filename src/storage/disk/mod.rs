@@ -28,8 +28,8 @@ use tokio::sync::watch;
 use self::commit::Committer;
 use self::directory::Directory;
 use self::layout::chunk_key;
-use self::recovery::Found;
-use self::state::{Op, State};
+use self::recovery::CheckedStore;
+use self::state::{QueuedState, WriteOp};
 use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind};
 use super::{
@@ -56,14 +56,14 @@ pub struct Opened {
 
 /// Closes the store when the last clone is dropped.
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     recovered: Recovered,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Shared by the callers and the storage thread.
-struct Shared {
-    pub state: Mutex<State>,
+/// The data that the callers and the storage thread share.
+struct SharedStore {
+    pub state: Mutex<QueuedState>,
     /// The storage thread waits for work on this condition.
     pub wake: Condvar,
     /// For reads. `None` after the store is closed.
@@ -99,11 +99,11 @@ impl SledStorage {
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
         let recovered =
-            trees::reading(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
+            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
         let (incarnation, found) = match recovered {
             Ok(recovered) => recovered,
             Err(error) => {
-                trees::let_go(trees);
+                trees::close(trees);
                 return Err(error);
             }
         };
@@ -111,10 +111,15 @@ impl SledStorage {
         Ok(Opened { storage, is_new: !is_initialised, incarnation })
     }
 
-    fn start(directory: Directory, trees: Trees, data_file: File, found: Found) -> Result<SledStorage, StorageError> {
-        let Found { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(&recovered, tail, next_snapshot_id)),
+    fn start(
+        directory: Directory,
+        trees: Trees,
+        data_file: File,
+        found: CheckedStore,
+    ) -> Result<SledStorage, StorageError> {
+        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
+        let shared = Arc::new(SharedStore {
+            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
             wake: Condvar::new(),
             trees: RwLock::new(Some(trees.clone())),
             failure: watch::Sender::new(None),
@@ -122,10 +127,10 @@ impl SledStorage {
         });
         if unfinished_entry {
             let after = recovered.last.map(|last| last.index);
-            shared.state.lock().queue.push_back(Op::Truncate { after, done: Box::new(drop) });
+            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
         }
         let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
-        committer.sweep(leftovers);
+        committer.schedule_reclaims(leftovers);
         let run = move || run_thread(committer);
         let dir = shared.dir.clone();
         let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
@@ -142,12 +147,12 @@ impl SledStorage {
         self.handle.close();
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedStore {
         &self.handle.shared
     }
 
     /// Queues the operation that `prepare` returns, or passes its error to the callback.
-    fn queue(&self, done: Done, prepare: impl FnOnce(&mut State, Done) -> Result<Op, (Done, StorageError)>) {
+    fn queue(&self, done: Done, prepare: impl FnOnce(&mut QueuedState, Done) -> Result<WriteOp, (Done, StorageError)>) {
         let mut state = self.shared().state.lock();
         let prepared = match state.check() {
             Ok(()) => prepare(&mut state, done),
@@ -187,7 +192,7 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
+impl SharedStore {
     /// Records the first error. The store writes nothing after it.
     pub fn poison(&self, error: StorageError) {
         let mut state = self.state.lock();
@@ -235,7 +240,7 @@ fn recover(
     data_file: &File,
     identity: &Identity,
     is_initialised: bool,
-) -> Result<(u64, Found), StorageError> {
+) -> Result<(u64, CheckedStore), StorageError> {
     let mut incarnation = rng().random();
     match recovery::read_identity(directory, trees)? {
         Some((found, stored)) => {
@@ -265,7 +270,7 @@ fn run_thread(mut committer: Committer) {
     let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
         Ok(Ok(())) => StorageError::Closed,
         Ok(Err(error)) => error,
-        Err(panic) => trees::panicked("write to", &shared.dir, panic.as_ref()),
+        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
     };
     if end != StorageError::Closed {
         shared.poison(end.clone());
@@ -273,7 +278,7 @@ fn run_thread(mut committer: Committer) {
     committer.fail_all(&end);
     shared.trees.write().take();
     let (trees, directory) = committer.into_parts();
-    trees::let_go(trees);
+    trees::close(trees);
     trees::wait_for_release(&directory);
 }
 
@@ -293,7 +298,7 @@ impl Storage for SledStorage {
 
     fn append(&self, records: Vec<LogRecord>, done: Done) {
         self.queue(done, |state, done| match state.append(&records) {
-            Ok(first_seq) => Ok(Op::Append { records, first_seq, done }),
+            Ok(first_seq) => Ok(WriteOp::Append { records, first_seq, done }),
             Err(error) => Err((done, error)),
         });
     }
@@ -310,7 +315,7 @@ impl Storage for SledStorage {
             }
             // Never below the floor: entries there no longer belong to the log.
             let after = index.max(state.floor.map(|floor| floor.index));
-            Ok(Op::Truncate { after, done })
+            Ok(WriteOp::Truncate { after, done })
         });
     }
 
@@ -318,14 +323,14 @@ impl Storage for SledStorage {
         self.queue(done, |state, done| {
             let upto = state.floor.map_or(upto, |floor| floor.max(upto));
             state.purge(upto);
-            Ok(Op::Purge { upto, done })
+            Ok(WriteOp::Purge { upto, done })
         });
     }
 
     fn save_vote(&self, vote: VoteRecord, done: Done) {
         self.queue(done, |state, done| {
             state.vote = Some(vote);
-            Ok(Op::Vote { vote, done })
+            Ok(WriteOp::Vote { vote, done })
         });
     }
 
@@ -347,15 +352,15 @@ impl Storage for SledStorage {
     }
 
     fn write_snapshot_chunk(&self, id: u64, number: u64, bytes: Bytes, done: Done) {
-        self.queue(done, |_, done| Ok(Op::Chunk { id, number, bytes, done }));
+        self.queue(done, |_, done| Ok(WriteOp::Chunk { id, number, bytes, done }));
     }
 
     fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done) {
-        self.queue(done, |_, done| Ok(Op::Finish { manifest, done }));
+        self.queue(done, |_, done| Ok(WriteOp::Finish { manifest, done }));
     }
 
     fn abandon_snapshot(&self, id: u64) {
-        self.queue(Box::new(drop), |_, _| Ok(Op::Abandon { id }));
+        self.queue(Box::new(drop), |_, _| Ok(WriteOp::Abandon { id }));
     }
 
     fn snapshot(&self) -> Option<SnapshotManifest> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::Shared;
+use super::SharedStore;
 use super::entries::{Damage, Entries};
 use super::trees::Trees;
 use crate::storage::{LogRecord, Position, StorageError};
@@ -40,7 +40,7 @@ impl Page {
     }
 }
 
-impl Shared {
+impl SharedStore {
     pub fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
         let mut page = Page { records: Vec::new(), next: from, bytes: 0, max_bytes };
         while let Some(gap) = self.read_tail(&mut page, to)? {
@@ -77,15 +77,15 @@ impl Shared {
         match self.read(read)? {
             // A log may start at index 1.
             Ok(true) if page.next == 0 && gap.is_first => page.next = 1,
-            Ok(true) if page.next < gap.to => return self.damaged(page.next, &gap, "it is missing"),
+            Ok(true) if page.next < gap.to => return self.handle_unreadable(page.next, &gap, "it is missing"),
             Ok(room) => return Ok(room),
-            Err(damage) => return self.damaged(page.next, &gap, damage),
+            Err(damage) => return self.handle_unreadable(page.next, &gap, damage),
         }
         Ok(true)
     }
 
     /// Handles an unreadable entry: a concurrent truncate or purge removed it, or the store is damaged.
-    fn damaged(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
+    fn handle_unreadable(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
         let state = self.state.lock();
         state.check()?;
         let is_purged = state.floor.is_some_and(|floor| index <= floor.index);

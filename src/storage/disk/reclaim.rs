@@ -6,13 +6,13 @@ use super::layout::chunk_key;
 use crate::storage::StorageError;
 
 /// Maximum bytes of values that one group removes: sled rewrites the pages that held them.
-const SWEEP_BYTES: usize = 128 << 10;
+const RECLAIM_BYTES: usize = 128 << 10;
 /// The limit of removes in a group with few entries. It is small, so that a large purge does not delay other writes.
-const SWEEP_AT_LEAST: usize = 64;
+const MIN_RECLAIM_REMOVES: usize = 64;
 
 /// A removal of unreferenced records. A power cut may leave any part of them; the next open restarts the removal.
 #[derive(Debug)]
-pub(super) enum Sweep {
+pub(super) enum Reclaim {
     /// Entries up to and including this index, in ascending order.
     Log(u64),
     /// Chunks of this snapshot, in ascending order.
@@ -21,23 +21,23 @@ pub(super) enum Sweep {
 
 impl Committer {
     /// Removes a bounded number of records. It removes up to twice as many as the group appends: the backlog shrinks.
-    pub(super) fn sweep_some(&mut self) -> Result<(), StorageError> {
-        let most = match self.group.writes {
+    pub(super) fn reclaim_some(&mut self) -> Result<(), StorageError> {
+        let limit = match self.group.writes {
             0 => GROUP_ENTRIES,
-            _ => SWEEP_AT_LEAST.max(2 * self.group.entries),
+            _ => MIN_RECLAIM_REMOVES.max(2 * self.group.entries),
         };
         let (mut removed, mut bytes) = (0, 0);
-        while let Some(sweep) = self.sweeps.front() {
-            let (tree, range) = match *sweep {
-                Sweep::Log(upto) => {
+        while let Some(reclaim) = self.reclaims.front() {
+            let (tree, range) = match *reclaim {
+                Reclaim::Log(upto) => {
                     (self.trees.log.clone(), entries::key(0, 0).to_vec()..entries::key(upto + 1, 0).to_vec())
                 }
-                Sweep::Snapshot(id) => {
+                Reclaim::Snapshot(id) => {
                     (self.trees.snap.clone(), chunk_key(id, 0).to_vec()..chunk_key(id + 1, 0).to_vec())
                 }
             };
             for item in tree.range(range) {
-                if removed >= most || bytes >= SWEEP_BYTES {
+                if removed >= limit || bytes >= RECLAIM_BYTES {
                     return Ok(());
                 }
                 let (key, value) = item.map_err(|error| self.failed("read", error))?;
@@ -45,7 +45,7 @@ impl Committer {
                 self.count_write(value.len())?;
                 (removed, bytes) = (removed + 1, bytes + value.len());
             }
-            self.sweeps.pop_front();
+            self.reclaims.pop_front();
         }
         Ok(())
     }

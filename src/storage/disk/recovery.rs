@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::directory::Directory;
 use super::entries::{Damage, Entries};
 use super::layout::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, VOTE};
-use super::reclaim::Sweep;
+use super::reclaim::Reclaim;
 use super::tail::Tail;
 use super::trees::Trees;
 use crate::storage::record::{
@@ -14,13 +14,13 @@ use crate::storage::record::{
 use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// A checked store.
-pub(super) struct Found {
+pub(super) struct CheckedStore {
     pub recovered: Recovered,
     /// The newest entries.
     pub tail: Tail,
     pub next_snapshot_id: u64,
     /// Unreferenced records that a power cut or a close left.
-    pub leftovers: Vec<Sweep>,
+    pub leftovers: Vec<Reclaim>,
     /// Whether the last entry has only some of its parts: a power cut interrupted its write or its removal.
     pub unfinished_entry: bool,
 }
@@ -41,7 +41,7 @@ pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, S
 }
 
 /// Checks every record and that the log is contiguous from the floor.
-pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<Found, StorageError> {
+pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<CheckedStore, StorageError> {
     check_meta_keys(directory, trees)?;
     let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
         term: stored.term,
@@ -56,11 +56,11 @@ pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<Found, S
     let mut tail = Tail::default();
     let (log_last, unfinished_entry) = check_log(directory, trees, purged, &mut tail)?;
     let (highest_id, mut leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
-    leftovers.extend(purged.map(|floor| Sweep::Log(floor.index)));
+    leftovers.extend(purged.map(|floor| Reclaim::Log(floor.index)));
 
     let last = log_last.or(purged);
     let recovered = Recovered { vote, purged, committed: committed.flatten(), last, snapshot };
-    Ok(Found { recovered, tail, next_snapshot_id: highest_id + 1, leftovers, unfinished_entry })
+    Ok(CheckedStore { recovered, tail, next_snapshot_id: highest_id + 1, leftovers, unfinished_entry })
 }
 
 fn check_log(
@@ -81,7 +81,7 @@ fn check_log(
                 term = entry.position.term;
                 last = Some(entry.position);
                 tail.push(entry);
-                tail.written(tail.newest_seq());
+                tail.mark_written(tail.newest_seq());
             }
             // Safe to drop: the store acknowledges an append only with all parts of its entries, and a caller requested
             // any truncate that began to remove the entry.
@@ -99,7 +99,7 @@ fn check_chunks(
     directory: &Directory,
     trees: &Trees,
     manifest: Option<&SnapshotManifest>,
-) -> Result<(u64, Vec<Sweep>), StorageError> {
+) -> Result<(u64, Vec<Reclaim>), StorageError> {
     let mut highest = manifest.map_or(0, |manifest| manifest.id);
     let mut others: Vec<u64> = Vec::new();
     let (mut chunks, mut bytes, mut crc) = (0, 0, crc32fast::Hasher::new());
@@ -121,7 +121,7 @@ fn check_chunks(
             return Err(directory.corrupt(format!("chunk {chunks} of snapshot {id} is missing")));
         }
         let chunk: ChunkV1 = record::unseal(Kind::Chunk, &key, &value)
-            .map_err(|error| refused(directory, format!("chunk {number} of snapshot {id}"), error))?;
+            .map_err(|error| record_error(directory, format!("chunk {number} of snapshot {id}"), error))?;
         chunks += 1;
         bytes += chunk.payload.0.len() as u64;
         crc.update(chunk.payload.0);
@@ -135,13 +135,13 @@ fn check_chunks(
             manifest.id, manifest.chunks, manifest.bytes, manifest.crc
         )));
     }
-    Ok((highest, others.into_iter().map(Sweep::Snapshot).collect()))
+    Ok((highest, others.into_iter().map(Reclaim::Snapshot).collect()))
 }
 
 fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<SnapshotManifest>, StorageError> {
     let Some(value) = trees.meta.get(SNAPSHOT).map_err(|error| directory.corrupt(error))? else { return Ok(None) };
     let stored: ManifestV1 = record::unseal(Kind::Manifest, SNAPSHOT, &value)
-        .map_err(|error| refused(directory, "the snapshot's manifest".to_string(), error))?;
+        .map_err(|error| record_error(directory, "the snapshot's manifest".to_string(), error))?;
     let (id, meta) = (stored.id, stored.meta.0.to_vec());
     Ok(Some(SnapshotManifest { id, meta, chunks: stored.chunks, bytes: stored.bytes, crc: stored.crc }))
 }
@@ -158,7 +158,7 @@ where
 {
     let Some(value) = trees.meta.get(key).map_err(|error| directory.corrupt(error))? else { return Ok(None) };
     let stored = record::unseal(kind, key, &value)
-        .map_err(|error| refused(directory, format!("the record {:?}", String::from_utf8_lossy(key)), error))?;
+        .map_err(|error| record_error(directory, format!("the record {:?}", String::from_utf8_lossy(key)), error))?;
     Ok(Some(read(stored)))
 }
 
@@ -173,7 +173,7 @@ fn check_meta_keys(directory: &Directory, trees: &Trees) -> Result<(), StorageEr
     Ok(())
 }
 
-fn refused(directory: &Directory, what: String, error: RecordError) -> StorageError {
+fn record_error(directory: &Directory, what: String, error: RecordError) -> StorageError {
     match error {
         RecordError::Newer { version } => newer(directory, version),
         error => directory.corrupt(format!("{what} is {error}")),

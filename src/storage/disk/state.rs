@@ -9,7 +9,7 @@ use super::tail::Tail;
 use crate::storage::{Done, LogRecord, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// One queued write.
-pub(super) enum Op {
+pub(super) enum WriteOp {
     /// `first_seq` is the tail's sequence number of the first entry.
     Append {
         records: Vec<LogRecord>,
@@ -45,8 +45,8 @@ pub(super) enum Op {
 
 /// The state behind the lock that callers and the storage thread share. No holder of the lock does disk I/O.
 #[derive(Default)]
-pub(super) struct State {
-    pub queue: VecDeque<Op>,
+pub(super) struct QueuedState {
+    pub queue: VecDeque<WriteOp>,
     pub tail: Tail,
     pub floor: Option<Position>,
     pub last: Option<Position>,
@@ -66,39 +66,39 @@ pub(super) struct State {
     pub committing_since: Option<Instant>,
 }
 
-impl Op {
+impl WriteOp {
     /// The callback of the write.
     pub fn into_done(self) -> Option<Done> {
         match self {
-            Op::Append { done, .. }
-            | Op::Truncate { done, .. }
-            | Op::Purge { done, .. }
-            | Op::Vote { done, .. }
-            | Op::Chunk { done, .. }
-            | Op::Finish { done, .. } => Some(done),
-            Op::Abandon { .. } => None,
+            WriteOp::Append { done, .. }
+            | WriteOp::Truncate { done, .. }
+            | WriteOp::Purge { done, .. }
+            | WriteOp::Vote { done, .. }
+            | WriteOp::Chunk { done, .. }
+            | WriteOp::Finish { done, .. } => Some(done),
+            WriteOp::Abandon { .. } => None,
         }
     }
 
     /// The payload bytes that count towards the group limit, for operations that are never split.
     pub fn bytes(&self) -> usize {
         match self {
-            Op::Chunk { bytes, .. } => bytes.len(),
+            WriteOp::Chunk { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
 }
 
-impl State {
-    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> State {
-        State {
+impl QueuedState {
+    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> QueuedState {
+        QueuedState {
             tail,
             floor: recovered.purged,
             last: recovered.last,
             vote: recovered.vote,
             snapshot: recovered.snapshot.clone(),
             next_snapshot_id,
-            ..State::default()
+            ..QueuedState::default()
         }
     }
 

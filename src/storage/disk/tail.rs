@@ -18,7 +18,7 @@ pub(super) struct Tail {
     entries: VecDeque<(u64, LogRecord)>,
     bytes: usize,
     next_seq: u64,
-    written: u64,
+    written_seq: u64,
 }
 
 impl Tail {
@@ -35,9 +35,9 @@ impl Tail {
     }
 
     /// Marks the entries up to `seq` as written, and drops written entries above [`TAIL_BYTES`].
-    pub fn written(&mut self, seq: u64) {
-        self.written = self.written.max(seq);
-        while self.bytes > TAIL_BYTES && self.entries.front().is_some_and(|(seq, _)| *seq <= self.written) {
+    pub fn mark_written(&mut self, seq: u64) {
+        self.written_seq = self.written_seq.max(seq);
+        while self.bytes > TAIL_BYTES && self.entries.front().is_some_and(|(seq, _)| *seq <= self.written_seq) {
             self.pop_front();
         }
     }
@@ -87,29 +87,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_goes_once_there_is_too_much() {
+    fn tail_drops_written_entries_above_its_limit() {
         let mut tail = Tail::default();
         (0..40).for_each(|index| tail.push(entry(index, 1 << 20)));
         assert_eq!(tail.first_index(), Some(0), "no entry is written yet");
-        tail.written(10);
+        tail.mark_written(10);
         assert_eq!(tail.first_index(), Some(10));
-        tail.written(40);
+        tail.mark_written(40);
         assert_eq!(tail.first_index(), Some(25), "15 entries and their overhead fit");
     }
 
     #[test]
-    fn an_index_that_is_written_again_is_kept_until_it_is_written_itself() {
+    fn rewritten_index_stays_until_its_new_entry_is_written() {
         let mut tail = Tail::default();
         (0..10).for_each(|index| tail.push(entry(index, 1)));
         tail.truncate_after(Some(4));
         (5..30).for_each(|index| tail.push(entry(index, 1 << 20)));
-        tail.written(10);
+        tail.mark_written(10);
         assert_eq!(tail.first_index(), Some(5), "the first ten pushed entries are written, not the indices up to ten");
         assert_eq!(tail.newest_seq(), 35);
     }
 
     #[test]
-    fn both_ends_can_be_cut() {
+    fn tail_truncates_and_purges_its_ends() {
         let mut tail = Tail::default();
         (1..=10).for_each(|index| tail.push(entry(index, 1)));
         tail.purge(3);

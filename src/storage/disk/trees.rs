@@ -61,11 +61,11 @@ pub(in crate::storage) fn open(directory: &Directory) -> Result<Trees, StorageEr
         let (log, meta, snap) = (db.open_tree("log")?, db.open_tree("meta")?, db.open_tree("snap")?);
         Ok(Trees { log, meta, snap, db })
     };
-    reading(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
+    catch_panic(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
 }
 
 /// Runs a read and turns a panic into [`StorageError::Corrupt`]: sled panics if a referenced page is missing.
-pub(in crate::storage) fn reading<T>(
+pub(in crate::storage) fn catch_panic<T>(
     directory: &Directory,
     read: impl FnOnce() -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
@@ -74,7 +74,7 @@ pub(in crate::storage) fn reading<T>(
 
 /// Drops the sled handles. sled then writes its remaining buffers and panics if that fails. Ignore the panic: the store
 /// has acknowledged none of these writes.
-pub(in crate::storage) fn let_go(trees: Trees) {
+pub(in crate::storage) fn close(trees: Trees) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
 }
 
@@ -99,7 +99,7 @@ pub(in crate::storage) fn sled_error(dir: &Path, action: &'static str, error: sl
     }
 }
 
-pub(in crate::storage) fn panicked(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
+pub(in crate::storage) fn panic_error(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
     StorageError::io(action, dir, &io::Error::other(panic_message(panic)))
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 
 #[test]
-fn a_closed_store_can_be_opened_again_at_once() {
+fn closed_store_reopens_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let storage = open(dir.path());
@@ -24,7 +24,7 @@ fn a_closed_store_can_be_opened_again_at_once() {
 }
 
 #[test]
-fn dropping_the_last_clone_closes_the_store() {
+fn last_clone_closes_the_store_on_drop() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     storage.append(entries(1, 0..100, 1_000), Box::new(drop));
@@ -34,7 +34,7 @@ fn dropping_the_last_clone_closes_the_store() {
 }
 
 #[test]
-fn the_last_clone_may_go_inside_a_callback() {
+fn last_clone_may_be_dropped_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let (tell, told) = mpsc::channel();
@@ -55,7 +55,7 @@ fn the_last_clone_may_go_inside_a_callback() {
 }
 
 #[test]
-fn the_first_start_is_told_from_any_other() {
+fn open_reports_only_the_first_start_as_new() {
     let dir = tempfile::tempdir().unwrap();
     let node = dir.path().join("several/missing/directories");
     assert!(SledStorage::open_or_create(&node, identity()).unwrap().is_new);
@@ -65,7 +65,7 @@ fn the_first_start_is_told_from_any_other() {
 
 /// The second process is this test's executable.
 #[test]
-fn a_second_process_is_refused() {
+fn second_process_is_refused() {
     const DIR: &str = "TENURE_TEST_SECOND_PROCESS_DIR";
     if let Some(dir) = std::env::var_os(DIR) {
         println!("error of the second process: {}", refusal(Path::new(&dir)));
@@ -74,7 +74,7 @@ fn a_second_process_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _storage = open(dir.path());
     let mut second = Command::new(std::env::current_exe().unwrap());
-    second.args(["--exact", "storage::tests::closing::a_second_process_is_refused", "--nocapture"]);
+    second.args(["--exact", "storage::tests::closing::second_process_is_refused", "--nocapture"]);
     let output = second.env(DIR, dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let expected = format!(
@@ -86,7 +86,7 @@ fn a_second_process_is_refused() {
 }
 
 #[test]
-fn no_value_ever_becomes_a_file_of_its_own() {
+fn values_never_become_separate_files() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     for round in 0..12u64 {
@@ -106,7 +106,7 @@ fn no_value_ever_becomes_a_file_of_its_own() {
 }
 
 #[test]
-fn entries_that_left_memory_are_read_from_the_disk() {
+fn entries_outside_the_tail_are_read_from_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let written = entries(1, 0..400, 100_000);
@@ -122,7 +122,7 @@ fn entries_that_left_memory_are_read_from_the_disk() {
 }
 
 #[test]
-fn a_snapshot_from_a_peer_is_written_by_async_code() {
+fn async_writer_stores_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
@@ -141,7 +141,7 @@ fn a_snapshot_from_a_peer_is_written_by_async_code() {
 }
 
 #[test]
-fn a_snapshot_says_what_is_too_large() {
+fn oversized_snapshot_meta_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let writer = storage.begin_snapshot().unwrap();
@@ -151,7 +151,7 @@ fn a_snapshot_says_what_is_too_large() {
 }
 
 #[test]
-fn what_was_purged_or_replaced_leaves_the_disk() {
+fn purged_and_replaced_data_leaves_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     wait(|done| storage.append(entries(1, 0..5_000, 100), done)).unwrap();
@@ -169,7 +169,7 @@ fn what_was_purged_or_replaced_leaves_the_disk() {
 }
 
 #[test]
-fn a_reader_never_sees_a_hole_while_the_log_moves() {
+fn reader_sees_no_gap_while_the_log_moves() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let reader = storage.clone();

@@ -24,7 +24,7 @@ const PAGE: usize = 4096;
 
 /// The syncs that the disk model honors. A control ignores some to check that the tests find the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum HonoredSyncs {
     All,
     /// Every `fdatasync` is ignored, as in a store that relies only on sled's `flush`.
     NoDataSync,
@@ -43,25 +43,25 @@ pub struct Image {
 
 /// A disk in use, with durable and cached changes.
 pub struct Disk {
-    trust: Trust,
-    names: BTreeMap<PathBuf, Node>,
-    unsynced_names: Vec<Renaming>,
+    honored: HonoredSyncs,
+    names: BTreeMap<PathBuf, Inode>,
+    unsynced_names: Vec<NameChange>,
     files: HashMap<FileId, File>,
     data_syncs: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Node {
+enum Inode {
     Dir,
     File(FileId),
 }
 
 /// One change of names in one directory.
 #[derive(Clone, Debug)]
-struct Renaming {
+struct NameChange {
     dir: PathBuf,
     remove: Option<PathBuf>,
-    add: Option<(PathBuf, Option<Node>)>,
+    add: Option<(PathBuf, Option<Inode>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,20 +106,20 @@ impl Image {
 }
 
 impl Disk {
-    pub fn new(image: &Image, trust: Trust) -> Disk {
-        let dirs = image.dirs.iter().map(|dir| (dir.clone(), Node::Dir));
-        let names = dirs.chain(image.file_ids().map(|(path, file)| (path, Node::File(file)))).collect();
+    pub fn new(image: &Image, honored: HonoredSyncs) -> Disk {
+        let dirs = image.dirs.iter().map(|dir| (dir.clone(), Inode::Dir));
+        let names = dirs.chain(image.file_ids().map(|(path, file)| (path, Inode::File(file)))).collect();
         let files = image.files.values();
         let files = files.map(|(file, bytes)| (*file, File { synced: bytes.clone(), unsynced: Vec::new() })).collect();
-        Disk { trust, names, unsynced_names: Vec::new(), files, data_syncs: 0 }
+        Disk { honored, names, unsynced_names: Vec::new(), files, data_syncs: 0 }
     }
 
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::MakeDir(path) => self.rename(None, Some((path, Some(Node::Dir)))),
+            Event::MakeDir(path) => self.rename(None, Some((path, Some(Inode::Dir)))),
             Event::Create { path, file } => {
                 self.files.insert(*file, File::default());
-                self.rename(None, Some((path, Some(Node::File(*file)))));
+                self.rename(None, Some((path, Some(Inode::File(*file)))));
             }
             Event::Rename { from, to } => self.rename(Some(from), Some((to, None))),
             Event::Unlink(path) => self.rename(Some(path), None),
@@ -129,10 +129,10 @@ impl Disk {
             Event::Truncate { file, len } => self.file(*file).unsynced.push(Change::Truncate(*len as usize)),
             Event::SyncFile { file, data_only } => {
                 self.data_syncs += usize::from(*data_only);
-                let ignored = match self.trust {
-                    Trust::NoDataSync => *data_only,
-                    Trust::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
-                    Trust::All | Trust::NoDirSync => false,
+                let ignored = match self.honored {
+                    HonoredSyncs::NoDataSync => *data_only,
+                    HonoredSyncs::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
+                    HonoredSyncs::All | HonoredSyncs::NoDirSync => false,
                 };
                 if !ignored {
                     self.file(*file).sync();
@@ -140,7 +140,7 @@ impl Disk {
                 }
             }
             Event::SyncDir(dir) => self.sync_dir(dir),
-            Event::Submitted | Event::Noted | Event::Acknowledged(_) => {}
+            Event::Submitted | Event::Marker | Event::Acknowledged(_) => {}
         }
     }
 
@@ -161,12 +161,12 @@ impl Disk {
             }
         }
         let mut image = Image::default();
-        for (path, node) in &names {
+        for (path, inode) in &names {
             // A file is lost with its directory.
             let is_reachable = path.ancestors().skip(1).all(|dir| dir == Path::new("") || names.contains_key(dir));
-            match node {
-                Node::Dir if is_reachable => image.dirs.push(path.clone()),
-                Node::File(file) if is_reachable => {
+            match inode {
+                Inode::Dir if is_reachable => image.dirs.push(path.clone()),
+                Inode::File(file) if is_reachable => {
                     drop(image.files.insert(path.clone(), (*file, self.files[file].cut(rng))));
                 }
                 _ => {}
@@ -179,39 +179,39 @@ impl Disk {
         self.files.get_mut(&file).expect("a create event precedes the use of a file")
     }
 
-    fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Node>)>) {
+    fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Inode>)>) {
         let path = remove.or(add.map(|(path, _)| path)).expect("the change removes or adds a name");
         let dir = path.parent().expect("no event renames the root").to_path_buf();
-        let add = add.map(|(path, node)| (path.clone(), node));
-        self.unsynced_names.push(Renaming { dir, remove: remove.cloned(), add });
+        let add = add.map(|(path, inode)| (path.clone(), inode));
+        self.unsynced_names.push(NameChange { dir, remove: remove.cloned(), add });
     }
 
     fn sync_dir(&mut self, dir: &Path) {
-        if self.trust == Trust::NoDirSync {
+        if self.honored == HonoredSyncs::NoDirSync {
             return;
         }
         self.sync_names(|change| change.dir == dir);
     }
 
-    fn sync_names(&mut self, is_synced: impl Fn(&Renaming) -> bool) {
+    fn sync_names(&mut self, is_synced: impl Fn(&NameChange) -> bool) {
         let (now, later) = std::mem::take(&mut self.unsynced_names).into_iter().partition(is_synced);
         self.unsynced_names = later;
-        let now: Vec<Renaming> = now;
+        let now: Vec<NameChange> = now;
         now.iter().for_each(|change| change.apply(&mut self.names));
     }
 }
 
-impl Renaming {
+impl NameChange {
     fn creates(&self, file: FileId) -> bool {
-        matches!(&self.add, Some((_, Some(node))) if *node == Node::File(file))
+        matches!(&self.add, Some((_, Some(inode))) if *inode == Inode::File(file))
     }
 
-    fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Inode>) {
         let removed = self.remove.as_ref().and_then(|path| names.remove(path));
-        if let Some((path, node)) = &self.add
-            && let Some(node) = node.or(removed)
+        if let Some((path, inode)) = &self.add
+            && let Some(inode) = inode.or(removed)
         {
-            names.insert(path.clone(), node);
+            names.insert(path.clone(), inode);
         }
     }
 }

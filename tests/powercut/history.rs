@@ -11,7 +11,7 @@ use tenure::storage::{LogRecord, Position, SledStorage, SnapshotManifest, Storag
 
 /// One write operation on the store.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum StoreOp {
     Append(Vec<LogRecord>),
     Truncate(Option<u64>),
     Purge(Position),
@@ -19,10 +19,10 @@ pub enum Step {
     Snapshot(SnapshotManifest),
 }
 
-/// A committed position that the test saved after `steps` operations. No call waits for it.
+/// A committed position that the test saved after `ops` operations. No call waits for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Note {
-    pub steps: usize,
+pub struct CommittedSave {
+    pub ops: usize,
     pub position: Option<Position>,
 }
 
@@ -30,17 +30,19 @@ pub struct Note {
 /// acknowledged operation that followed a saved position has made this position durable.
 pub fn allows_committed(
     before: Option<Position>,
-    notes: &[Note],
+    committed_saves: &[CommittedSave],
     acknowledged: usize,
     found: Option<Position>,
 ) -> Result<(), String> {
-    let durable = notes.iter().rposition(|note| note.steps < acknowledged);
+    let durable = committed_saves.iter().rposition(|save| save.ops < acknowledged);
     let allowed = durable.is_none().then_some(before).into_iter();
-    let mut allowed = allowed.chain(notes[durable.unwrap_or(0)..].iter().map(|note| note.position));
+    let mut allowed = allowed.chain(committed_saves[durable.unwrap_or(0)..].iter().map(|save| save.position));
     if allowed.any(|position| position == found) {
         return Ok(());
     }
-    Err(format!("found the committed position {found:?} after {acknowledged} acknowledged operations: saved {notes:?}"))
+    Err(format!(
+        "found the committed position {found:?} after {acknowledged} acknowledged operations: saved {committed_saves:?}"
+    ))
 }
 
 /// The contents of a store.
@@ -80,18 +82,18 @@ impl View {
         self.log.last_key_value().map(|(_, record)| record.position).or(self.floor)
     }
 
-    pub fn apply(&mut self, step: &Step) {
-        self.apply_by_parts(step, |_| false);
+    pub fn apply(&mut self, op: &StoreOp) {
+        self.apply_by_parts(op, |_| false);
     }
 
     /// Applies an operation in its smallest visible parts until `stop` returns true.
-    fn apply_by_parts(&mut self, step: &Step, mut stop: impl FnMut(&View) -> bool) -> bool {
-        match step {
-            Step::Append(records) => records.iter().any(|record| {
+    fn apply_by_parts(&mut self, op: &StoreOp, mut stop: impl FnMut(&View) -> bool) -> bool {
+        match op {
+            StoreOp::Append(records) => records.iter().any(|record| {
                 self.log.insert(record.position.index, record.clone());
                 stop(self)
             }),
-            Step::Truncate(after) => loop {
+            StoreOp::Truncate(after) => loop {
                 match self.log.last_key_value().map(|(index, _)| *index) {
                     Some(last) if after.is_none_or(|after| last > after) => self.log.remove(&last),
                     _ => break false,
@@ -100,29 +102,29 @@ impl View {
                     break true;
                 }
             },
-            Step::Purge(upto) => {
+            StoreOp::Purge(upto) => {
                 self.floor = Some(*upto);
                 self.log = self.log.split_off(&(upto.index + 1));
                 stop(self)
             }
-            Step::Vote(vote) => {
+            StoreOp::Vote(vote) => {
                 self.vote = Some(*vote);
                 stop(self)
             }
-            Step::Snapshot(manifest) => {
+            StoreOp::Snapshot(manifest) => {
                 self.snapshot = Some(manifest.clone());
                 stop(self)
             }
         }
     }
 
-    /// Checks that a cut may leave `found` after `steps` on `self`, of which the first `acknowledged` must be there.
-    pub fn allows(&self, steps: &[Step], acknowledged: usize, found: &View) -> Result<(), String> {
-        let (promised, possible) = steps.split_at(acknowledged);
+    /// Checks that a cut may leave `found` after `ops` on `self`, of which the first `acknowledged` must be there.
+    pub fn allows(&self, ops: &[StoreOp], acknowledged: usize, found: &View) -> Result<(), String> {
+        let (promised, possible) = ops.split_at(acknowledged);
         let mut view = self.clone();
-        promised.iter().for_each(|step| view.apply(step));
+        promised.iter().for_each(|op| view.apply(op));
         let least = view.clone();
-        if *found == view || possible.iter().any(|step| view.apply_by_parts(step, |view| view == found)) {
+        if *found == view || possible.iter().any(|op| view.apply_by_parts(op, |view| view == found)) {
             return Ok(());
         }
         Err(format!("found {found:?}: expected at least {least:?} and at most {view:?}"))

@@ -14,9 +14,9 @@ use tenure::storage::DirectoryFiles;
 use tenure::testing::exchange_promise;
 use tokio::net::TcpListener;
 
-use crate::disk::{Disk, Image, Trust};
-use crate::recorder::{Event, Watch};
-use crate::workload::NODE;
+use crate::disk::{Disk, HonoredSyncs, Image};
+use crate::recorder::{Event, Recorder};
+use crate::workload::DATA_DIR;
 use crate::{first_seed, scratch};
 
 const SHORT: Duration = Duration::from_millis(60);
@@ -26,28 +26,28 @@ const LONG: Duration = Duration::from_millis(180);
 const LEAST: Duration = Duration::from_millis(1);
 
 /// The leadership lease of each run of the node. It rises, falls and stays the same.
-const LIVES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
+const LEASES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
 
 /// Cuts at each point. They differ in the unsynced changes that they leave.
 const CUTS_PER_EVENT: usize = 4;
 
-/// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Noted` marks the end of
+/// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Marker` marks the end of
 /// the previous run's promises: one leadership lease after the end of that run.
 async fn record(root: &Path) -> Vec<Event> {
-    let watch = Watch::new(root, []);
+    let recorder = Recorder::new(root, []);
     let mut last = Duration::ZERO;
-    for (life, lease) in LIVES.into_iter().enumerate() {
+    for (run, lease) in LEASES.into_iter().enumerate() {
         let over = async {
             tokio::time::sleep(last).await;
-            watch.note(Event::Noted);
+            recorder.push(Event::Marker);
         };
         // The marker comes first if both are ready: `biased` polls in this order.
         let ((), node) = tokio::join!(biased; over, start(root, lease));
-        watch.note(Event::Acknowledged(life));
+        recorder.push(Event::Acknowledged(run));
         node.shutdown().await;
         last = lease;
     }
-    watch.events()
+    recorder.events()
 }
 
 async fn start(root: &Path, lease: Duration) -> Node {
@@ -60,7 +60,7 @@ async fn start(root: &Path, lease: Duration) -> Node {
         election_timeout_max_ms: longest,
         ..RaftTimings::lan()
     };
-    let node = Node::builder("powercut").id(1).member(1, "127.0.0.1:1", peer).data(root.join(NODE));
+    let node = Node::builder("powercut").id(1).member(1, "127.0.0.1:1", peer).data(root.join(DATA_DIR));
     node.timings(timings).peer_listener(listener).start().await.expect("the node starts")
 }
 
@@ -68,17 +68,17 @@ async fn start(root: &Path, lease: Duration) -> Node {
 /// until it ends.
 fn in_force(past: &[Event]) -> Duration {
     let started = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
-    let over = past.iter().filter(|event| matches!(event, Event::Noted)).count().saturating_sub(1);
-    LIVES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
+    let over = past.iter().filter(|event| matches!(event, Event::Marker)).count().saturating_sub(1);
+    LEASES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
 }
 
 /// Reads the promise as the next start does, and as the start after it does if the next one crashes.
 fn check(image: &Image, least: Duration) -> Result<(), String> {
     let scratch = scratch();
-    image.only(|path| path.parent() == Some(Path::new(NODE))).write_to(scratch.path());
+    image.only(|path| path.parent() == Some(Path::new(DATA_DIR))).write_to(scratch.path());
     // A start creates the directory if the cut left none.
-    std::fs::create_dir_all(scratch.path().join(NODE)).expect("a directory");
-    let files = DirectoryFiles(scratch.path().join(NODE));
+    std::fs::create_dir_all(scratch.path().join(DATA_DIR)).expect("a directory");
+    let files = DirectoryFiles(scratch.path().join(DATA_DIR));
     for start in ["next", "second"] {
         let read = exchange_promise(&files, LEAST).map_err(|error| error.to_string())?;
         if read < least {
@@ -89,9 +89,9 @@ fn check(image: &Image, least: Duration) -> Result<(), String> {
 }
 
 /// Cuts the power at every event. Returns the number of cuts and the lost promises.
-fn cut_everywhere(events: &[Event], trust: Trust) -> (usize, Vec<String>) {
+fn cut_everywhere(events: &[Event], honored: HonoredSyncs) -> (usize, Vec<String>) {
     let mut rng = StdRng::seed_from_u64(first_seed());
-    let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), trust), 0, Vec::new());
+    let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), honored), 0, Vec::new());
     for (n, event) in events.iter().enumerate() {
         disk.apply(event);
         let least = in_force(&events[..=n]);
@@ -108,10 +108,10 @@ fn cut_everywhere(events: &[Event], trust: Trust) -> (usize, Vec<String>) {
 async fn promises_survive_a_power_cut() {
     let scratch = scratch();
     let events = record(scratch.path()).await;
-    let (cuts, failures) = cut_everywhere(&events, Trust::All);
+    let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::All);
     println!("{cuts} cuts at {} events", events.len());
     assert!(failures.is_empty(), "{} of {cuts} cuts lost a promise; the first: {}", failures.len(), failures[0]);
-    let (cuts, failures) = cut_everywhere(&events, Trust::NoDirSync);
+    let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::NoDirSync);
     println!("without directory syncs {} of {cuts} cuts lost a promise", failures.len());
     assert!(!failures.is_empty(), "the control must lose a promise");
 }

@@ -52,7 +52,7 @@ pub enum Event {
     /// A marker of the test: it passes the next operation to the store.
     Submitted,
     /// A marker of the test, for example that it passes a committed position to the store.
-    Noted,
+    Marker,
     /// A marker of the test: the store reported that this operation is durable.
     Acknowledged(usize),
 }
@@ -69,7 +69,7 @@ pub struct Faults {
 }
 
 /// Records the operations in a directory until it is dropped.
-pub struct Watch {
+pub struct Recorder {
     id: usize,
 }
 
@@ -77,11 +77,11 @@ pub struct Watch {
 struct Registry {
     next_id: usize,
     next_file: FileId,
-    watched: HashMap<usize, Watched>,
-    open: HashMap<c_int, Open>,
+    dirs: HashMap<usize, RecordedDir>,
+    open: HashMap<c_int, OpenFile>,
 }
 
-struct Watched {
+struct RecordedDir {
     root: PathBuf,
     names: HashMap<PathBuf, FileId>,
     events: Vec<Event>,
@@ -90,8 +90,8 @@ struct Watched {
 }
 
 /// A file descriptor of a recorded file or directory.
-struct Open {
-    watch: usize,
+struct OpenFile {
+    recorder: usize,
     path: PathBuf,
     /// `None` for a directory.
     file: Option<FileId>,
@@ -103,48 +103,48 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Watch {
+impl Recorder {
     /// Starts to record a directory. `files` are the files that it already holds.
-    pub fn new(root: &Path, files: impl IntoIterator<Item = (PathBuf, FileId)>) -> Watch {
+    pub fn new(root: &Path, files: impl IntoIterator<Item = (PathBuf, FileId)>) -> Recorder {
         let names: HashMap<PathBuf, FileId> = files.into_iter().collect();
         let mut registry = registry();
         registry.next_file = names.values().map(|file| file + 1).max().unwrap_or(0).max(registry.next_file);
         let id = registry.next_id;
         registry.next_id += 1;
         let root = root.to_path_buf();
-        let watched = Watched { root, names, events: Vec::new(), faults: Faults::default(), data_syncs: 0 };
-        registry.watched.insert(id, watched);
-        Watch { id }
+        let dir = RecordedDir { root, names, events: Vec::new(), faults: Faults::default(), data_syncs: 0 };
+        registry.dirs.insert(id, dir);
+        Recorder { id }
     }
 
-    pub fn note(&self, event: Event) {
-        self.with(|watched| watched.events.push(event));
+    pub fn push(&self, event: Event) {
+        self.with(|dir| dir.events.push(event));
     }
 
     pub fn set_faults(&self, faults: Faults) {
-        self.with(|watched| watched.faults = faults);
+        self.with(|dir| dir.faults = faults);
     }
 
     /// The number of `fdatasync` calls.
     pub fn data_syncs(&self) -> usize {
-        self.with(|watched| watched.data_syncs)
+        self.with(|dir| dir.data_syncs)
     }
 
     /// The events so far.
     pub fn events(&self) -> Vec<Event> {
-        self.with(|watched| watched.events.clone())
+        self.with(|dir| dir.events.clone())
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Watched) -> T) -> T {
-        look(registry().watched.get_mut(&self.id).expect("the registry keeps a recorder until its drop"))
+    fn with<T>(&self, look: impl FnOnce(&mut RecordedDir) -> T) -> T {
+        look(registry().dirs.get_mut(&self.id).expect("the registry keeps a recorder until its drop"))
     }
 }
 
-impl Drop for Watch {
+impl Drop for Recorder {
     fn drop(&mut self) {
         let mut registry = registry();
-        registry.watched.remove(&self.id);
-        registry.open.retain(|_, open| open.watch != self.id);
+        registry.dirs.remove(&self.id);
+        registry.open.retain(|_, open| open.recorder != self.id);
     }
 }
 
@@ -153,56 +153,56 @@ impl Registry {
     fn find(&mut self, path: *const c_char) -> Option<(usize, PathBuf)> {
         // SAFETY: the caller of the C function passes a terminated string.
         let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
-        let (id, watched) = self.watched.iter().find(|(_, watched)| path.starts_with(&watched.root))?;
-        Some((*id, path.strip_prefix(&watched.root).expect("the path starts with the root").to_path_buf()))
+        let (id, dir) = self.dirs.iter().find(|(_, dir)| path.starts_with(&dir.root))?;
+        Some((*id, path.strip_prefix(&dir.root).expect("the path starts with the root").to_path_buf()))
     }
 
-    fn of(&mut self, fd: c_int) -> Option<(&mut Watched, &Open)> {
+    fn of(&mut self, fd: c_int) -> Option<(&mut RecordedDir, &OpenFile)> {
         let open = self.open.get(&fd)?;
-        Some((self.watched.get_mut(&open.watch)?, open))
+        Some((self.dirs.get_mut(&open.recorder)?, open))
     }
 
-    fn opened(&mut self, fd: c_int, watch: usize, path: PathBuf, flags: c_int) {
+    fn opened(&mut self, fd: c_int, recorder: usize, path: PathBuf, flags: c_int) {
         let next_file = &mut self.next_file;
-        let watched = self.watched.get_mut(&watch).expect("find returned this id");
-        let is_dir = watched.root.join(&path).is_dir();
-        let file = (!is_dir).then(|| match watched.names.get(&path) {
+        let dir = self.dirs.get_mut(&recorder).expect("find returned this id");
+        let is_dir = dir.root.join(&path).is_dir();
+        let file = (!is_dir).then(|| match dir.names.get(&path) {
             Some(file) => {
                 if flags & libc::O_TRUNC != 0 {
-                    watched.events.push(Event::Truncate { file: *file, len: 0 });
+                    dir.events.push(Event::Truncate { file: *file, len: 0 });
                 }
                 *file
             }
             None => {
                 let file = *next_file;
                 *next_file += 1;
-                watched.names.insert(path.clone(), file);
-                watched.events.push(Event::Create { path: path.clone(), file });
+                dir.names.insert(path.clone(), file);
+                dir.events.push(Event::Create { path: path.clone(), file });
                 file
             }
         });
-        self.open.insert(fd, Open { watch, path, file });
+        self.open.insert(fd, OpenFile { recorder, path, file });
     }
 
     /// Records a write, or returns the errno of an injected failure.
     fn write(&mut self, fd: c_int, offset: u64, bytes: &[u8]) -> Result<(), c_int> {
-        let Some((watched, open)) = self.of(fd) else { return Ok(()) };
-        if let Some(space) = &mut watched.faults.space {
+        let Some((dir, open)) = self.of(fd) else { return Ok(()) };
+        if let Some(space) = &mut dir.faults.space {
             *space = space.checked_sub(bytes.len() as u64).ok_or(libc::ENOSPC)?;
         }
         let file = open.file.expect("write is never called on a directory");
-        watched.events.push(Event::Write { file, offset, bytes: bytes.into() });
+        dir.events.push(Event::Write { file, offset, bytes: bytes.into() });
         Ok(())
     }
 
     /// Records a sync and returns its result. `None` if no recorder has this descriptor.
     fn sync(&mut self, fd: c_int, data_only: bool) -> Option<c_int> {
-        let (watched, open) = self.of(fd)?;
-        watched.data_syncs += usize::from(data_only);
-        if watched.faults.broken_sync && data_only {
+        let (dir, open) = self.of(fd)?;
+        dir.data_syncs += usize::from(data_only);
+        if dir.faults.broken_sync && data_only {
             return Some(fail(libc::EIO));
         }
-        watched.events.push(match open.file {
+        dir.events.push(match open.file {
             Some(file) => Event::SyncFile { file, data_only },
             None => Event::SyncDir(open.path.clone()),
         });
@@ -223,15 +223,15 @@ fn fail(errno: c_int) -> c_int {
 pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     let mut registry = registry();
     let found = registry.find(path);
-    if let Some((watch, _)) = &found
-        && registry.watched[watch].faults.read_only
+    if let Some((recorder, _)) = &found
+        && registry.dirs[recorder].faults.read_only
         && flags & (libc::O_ACCMODE | libc::O_CREAT) != libc::O_RDONLY
     {
         return fail(libc::EROFS);
     }
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) } as c_int;
     match found {
-        Some((watch, path)) if fd >= 0 => registry.opened(fd, watch, path, flags),
+        Some((recorder, path)) if fd >= 0 => registry.opened(fd, recorder, path, flags),
         _ => drop(registry.open.remove(&fd)),
     }
     fd
@@ -310,9 +310,9 @@ pub unsafe extern "C" fn sync_file_range(fd: c_int, offset: off64_t, count: off6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
     let mut registry = registry();
-    if let Some((watched, open)) = registry.of(fd) {
+    if let Some((dir, open)) = registry.of(fd) {
         let file = open.file.expect("ftruncate is never called on a directory");
-        watched.events.push(Event::Truncate { file, len: len as u64 });
+        dir.events.push(Event::Truncate { file, len: len as u64 });
     }
     unsafe { libc::syscall(libc::SYS_ftruncate, fd, len) as c_int }
 }
@@ -321,10 +321,10 @@ pub unsafe extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
 pub unsafe extern "C" fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
     let mut registry = registry();
     let made = unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, path, mode) } as c_int;
-    if let Some((watch, path)) = registry.find(path)
+    if let Some((recorder, path)) = registry.find(path)
         && made == 0
     {
-        registry.watched.get_mut(&watch).expect("find returned this id").events.push(Event::MakeDir(path));
+        registry.dirs.get_mut(&recorder).expect("find returned this id").events.push(Event::MakeDir(path));
     }
     made
 }
@@ -334,12 +334,12 @@ pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int
     let mut registry = registry();
     let at = libc::AT_FDCWD;
     let renamed = unsafe { libc::syscall(libc::SYS_renameat2, at, from, at, to, 0) } as c_int;
-    if let (Some((watch, from)), Some((_, to)), 0) = (registry.find(from), registry.find(to), renamed) {
-        let watched = registry.watched.get_mut(&watch).expect("find returned this id");
-        if let Some(file) = watched.names.remove(&from) {
-            watched.names.insert(to.clone(), file);
+    if let (Some((recorder, from)), Some((_, to)), 0) = (registry.find(from), registry.find(to), renamed) {
+        let dir = registry.dirs.get_mut(&recorder).expect("find returned this id");
+        if let Some(file) = dir.names.remove(&from) {
+            dir.names.insert(to.clone(), file);
         }
-        watched.events.push(Event::Rename { from, to });
+        dir.events.push(Event::Rename { from, to });
     }
     renamed
 }
@@ -348,12 +348,12 @@ pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     let mut registry = registry();
     let unlinked = unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path, 0) } as c_int;
-    if let Some((watch, path)) = registry.find(path)
+    if let Some((recorder, path)) = registry.find(path)
         && unlinked == 0
     {
-        let watched = registry.watched.get_mut(&watch).expect("find returned this id");
-        watched.names.remove(&path);
-        watched.events.push(Event::Unlink(path));
+        let dir = registry.dirs.get_mut(&recorder).expect("find returned this id");
+        dir.names.remove(&path);
+        dir.events.push(Event::Unlink(path));
     }
     unlinked
 }

@@ -1,4 +1,4 @@
-//! The calling end of one connection: many requests under way, each answered by its id.
+//! The calling end of one connection. It carries concurrent requests and matches answers to them by id.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,26 +21,26 @@ pub struct Connection {
     address: String,
     next_id: AtomicU64,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-    /// Cancelled once: from then on nothing is sent, and whoever waits is told.
+    waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
+    /// Cancelled when the connection closes: later sends fail, and waiting calls return.
     closed: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// The answer to a call, or why the other end cannot send it.
-type Answer = Result<Bytes, String>;
+/// The answer to a call, or the reason why the other end cannot send it.
+type CallResult = Result<Bytes, String>;
 
-/// Why a call on a connection has no answer.
+/// The reason why a call on a connection has no answer.
 #[derive(Debug)]
-pub enum Broken {
+pub enum ConnectionError {
     BeforeSending(String),
     AfterSending(String),
-    /// The connection is as good as before.
+    /// The connection stays usable.
     NoAnswer(String),
 }
 
 impl Connection {
-    /// Takes a connection over after the handshake. Its reader runs in `tasks` until it breaks or `stop`.
+    /// Starts to read answers after the handshake. The reader runs in `tasks` until the connection breaks or `stop`.
     pub fn start(
         stream: TcpStream,
         address: &str,
@@ -73,12 +73,15 @@ impl Connection {
         self.closed.cancel();
     }
 
-    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, Broken> {
+    /// Sends one request and waits for its answer. Dropping the future after the send withdraws the request.
+    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ConnectionError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
-        let mut pending = Pending { connection: self, id, sent: false };
-        self.send(Frame { kind: Kind::Request, id, body }).await.map_err(|e| Broken::BeforeSending(e.to_string()))?;
+        let mut pending = PendingCall { connection: self, id, sent: false };
+        self.send(Frame { kind: Kind::Request, id, body })
+            .await
+            .map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
         pending.sent = true;
         let answer = tokio::select! {
             biased;
@@ -86,11 +89,11 @@ impl Connection {
             () = self.closed.cancelled() => None,
         };
         pending.sent = false;
-        let answer = answer.ok_or_else(|| Broken::AfterSending("the connection closed".into()))?;
-        answer.map_err(Broken::NoAnswer)
+        let answer = answer.ok_or_else(|| ConnectionError::AfterSending("the connection closed".into()))?;
+        answer.map_err(ConnectionError::NoAnswer)
     }
 
-    /// Writes a frame whole, or closes the connection: half a frame would garble all that follows.
+    /// Writes a whole frame or closes the connection: a partial frame would corrupt all frames after it.
     async fn send(&self, frame: Frame) -> io::Result<()> {
         let mut writer = tokio::select! {
             biased;
@@ -103,9 +106,9 @@ impl Connection {
         Ok(())
     }
 
-    fn answered(&self, id: u64, answer: Answer) {
+    fn answered(&self, id: u64, answer: CallResult) {
         if let Some(waiting) = self.waiting.lock().remove(&id) {
-            // The caller may have gone; its answer goes with it.
+            // The caller may have dropped its future.
             let _ = waiting.send(answer);
         }
     }
@@ -125,7 +128,12 @@ impl Connection {
                     self.answered(id, Err(String::from_utf8_lossy(&body).into_owned()));
                 }
                 Ok(Some(frame)) => {
-                    tracing::warn!(peer = self.address, kind = ?frame.kind, "an answering node sent what only callers send");
+                    let kind = frame.kind;
+                    tracing::warn!(
+                        peer = self.address,
+                        ?kind,
+                        "the answering node sent a frame that only callers send"
+                    );
                     break;
                 }
                 Ok(None) => break,
@@ -139,18 +147,18 @@ impl Connection {
     }
 }
 
-/// A call under way. Dropped before its answer, it tells the other end that nobody waits any more.
-struct Pending<'a> {
+/// A call in flight. If it is dropped between the send and the answer, it sends a withdrawal to the other end.
+struct PendingCall<'a> {
     connection: &'a Arc<Connection>,
     id: u64,
     sent: bool,
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.connection.waiting.lock().remove(&self.id);
         if self.sent && !self.connection.is_closed() {
-            // Without a runtime (it is going down) there is nobody to tell either.
+            // Without a runtime the node is shutting down, and the closed connection ends the request.
             let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
             let (connection, id) = (self.connection.clone(), self.id);
             let withdraw = Frame { kind: Kind::Withdraw, id, body: Bytes::new() };

@@ -1,4 +1,4 @@
-//! Frames on a peer connection: `length u32, kind u8, id u64, body`, big-endian; the length counts what follows it.
+//! Frames on a peer connection: `length u32, kind u8, id u64, body`, big-endian. The length excludes its own 4 bytes.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::Lane;
 
 const HEADER_BYTES: usize = 4 + 1 + 8;
-/// Memory that a body has at first.
-const FIRST_BYTES: usize = 16 << 10;
+/// Initial capacity of the buffer for a body, in bytes.
+const INITIAL_CAPACITY: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -17,7 +17,7 @@ pub enum Kind {
     Response = 2,
     /// The caller no longer wants the answer to the request of this id.
     Withdraw = 3,
-    /// The request of this id has an answer that cannot be sent. The body says why.
+    /// The answer to the request of this id cannot be sent. The body holds the reason.
     NoAnswer = 4,
 }
 
@@ -29,8 +29,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The answer to the request of this id, or why it cannot be sent: one that the reader of this lane refused would
-    /// close the connection, and every other call on it would fail.
+    /// The answer to the request of this id, or [`Kind::NoAnswer`] if the answer is too large. On an oversized frame,
+    /// the reader would close the connection, and every other call on it would fail.
     pub fn answer(id: u64, body: Bytes, lane: Lane) -> Frame {
         match lane.refuses(&body) {
             None => Frame { kind: Kind::Response, id, body },
@@ -39,7 +39,7 @@ impl Frame {
     }
 }
 
-/// Reads one frame; `None` at a clean end between frames.
+/// Reads one frame. Returns `None` if the stream ends between two frames or inside a length. Not cancel safe.
 pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::Result<Option<Frame>> {
     let mut length = [0; 4];
     match reader.read_exact(&mut length).await {
@@ -48,23 +48,23 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
     };
     let length = u32::from_be_bytes(length) as usize;
     if !(HEADER_BYTES - 4..=HEADER_BYTES - 4 + max_body).contains(&length) {
-        return Err(invalid(format!("a frame of {length} bytes; at most {max_body} are allowed here")));
+        return Err(invalid(format!("a frame of {length} bytes: its body may have at most {max_body}")));
     }
     let kind = match reader.read_u8().await? {
         1 => Kind::Request,
         2 => Kind::Response,
         3 => Kind::Withdraw,
         4 => Kind::NoAnswer,
-        other => return Err(invalid(format!("a frame of unknown kind {other}"))),
+        other => return Err(invalid(format!("a frame of unknown kind {other}: expected 1 to 4"))),
     };
     let id = reader.read_u64().await?;
     let body = read_body(reader, length - (HEADER_BYTES - 4)).await?;
     Ok(Some(Frame { kind, id, body }))
 }
 
-/// Takes memory as the bytes come: a length that is announced costs its sender nothing.
+/// Allocates memory as the bytes arrive, so that a sender cannot reserve memory with a large length alone.
 async fn read_body<R: AsyncRead + Unpin>(reader: &mut R, length: usize) -> io::Result<Bytes> {
-    let mut body = BytesMut::with_capacity(length.min(FIRST_BYTES));
+    let mut body = BytesMut::with_capacity(length.min(INITIAL_CAPACITY));
     let mut rest = reader.take(length as u64);
     while body.len() < length {
         if body.len() == body.capacity() {
@@ -77,7 +77,7 @@ async fn read_body<R: AsyncRead + Unpin>(reader: &mut R, length: usize) -> io::R
     Ok(body.freeze())
 }
 
-/// Writes one frame with one system call where the kernel takes it whole.
+/// Writes one frame in one buffer, so that it usually takes one system call. Not cancel safe.
 pub async fn write<W: AsyncWrite + Unpin>(writer: &mut W, frame: &Frame) -> io::Result<()> {
     let mut bytes = BytesMut::with_capacity(HEADER_BYTES + frame.body.len());
     bytes.extend_from_slice(&((HEADER_BYTES - 4 + frame.body.len()) as u32).to_be_bytes());
@@ -96,30 +96,30 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_frame_comes_back_as_it_was_sent() {
+    async fn frame_reads_back_as_sent() {
         let frame = Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
-        write(&mut wire, &frame).await.expect("a vector takes all");
+        write(&mut wire, &frame).await.expect("a vector accepts all bytes");
         let mut reader = &wire[..];
         assert_eq!(read(&mut reader, 4).await.expect("readable"), Some(frame));
         assert_eq!(read(&mut reader, 4).await.expect("a clean end"), None);
     }
 
     #[tokio::test]
-    async fn a_large_body_comes_whole_however_it_is_cut() {
+    async fn large_body_arrives_whole_in_any_pieces() {
         let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
         let frame = Frame { kind: Kind::Request, id: 7, body: body.into() };
         let (mut near, mut far) = tokio::io::duplex(777);
         let (written, found) = tokio::join!(write(&mut near, &frame), read(&mut far, 100_000));
-        written.expect("it is read");
+        written.expect("the other end reads the frame");
         assert_eq!(found.expect("readable"), Some(frame));
     }
 
     #[tokio::test]
-    async fn frames_that_are_too_large_too_short_unknown_or_cut_are_errors() {
+    async fn invalid_frames_are_errors() {
         let frame = Frame { kind: Kind::Response, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
-        write(&mut wire, &frame).await.expect("a vector takes all");
+        write(&mut wire, &frame).await.expect("a vector accepts all bytes");
         assert!(read(&mut &wire[..], 3).await.is_err(), "larger than allowed");
         assert!(read(&mut &wire[..wire.len() - 1], 4).await.is_err(), "cut");
         let mut unknown = wire.clone();

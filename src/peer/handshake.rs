@@ -1,8 +1,7 @@
-//! Who is at the other end. Both ends say their cluster, node and incarnation before anything else, and each refuses
-//! an end that does not belong.
+//! The handshake. Both ends first send their cluster, node and incarnation, and each end refuses a mismatch.
 //!
-//! An *incarnation* is a random number written beside a node's data at its first start. A voter that comes back with
-//! another one has lost its disk: it may have forgotten votes and entries that the cluster counts on.
+//! An *incarnation* is a random number that the first start of a node stores beside its data. A voter that returns with
+//! another incarnation has lost its disk: it may have forgotten votes and entries that the cluster counts on.
 
 use std::io;
 use std::time::Duration;
@@ -17,13 +16,13 @@ use crate::types::NodeId;
 const MAGIC: &[u8; 8] = b"TENUREp\x01";
 const MAX_HELLO_BYTES: usize = 4096;
 
-/// This node, as it presents itself.
+/// The identity that this node sends to its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: String,
     pub node: NodeId,
     pub incarnation: u64,
-    /// How long this node's promises last. Two nodes that work together keep and count on the same length.
+    /// The length of the leadership lease that this node promises. All nodes of a cluster need the same length.
     pub promise: Duration,
 }
 
@@ -34,22 +33,22 @@ pub struct Hello {
     pub from: NodeId,
     pub incarnation: u64,
     pub promise_ms: u64,
-    /// Whom the caller means to reach; the answering end gives its caller's id back.
+    /// The id of the other end: the caller's target, or the caller's id in the answer.
     pub to: NodeId,
     /// The lane of the connection.
     pub lane: u8,
-    /// Set by the answering end when it will not have the caller.
+    /// The reason why the answering end refuses the caller.
     pub refused: Option<Refusal>,
 }
 
-/// Why two ends do not belong together. Travels between builds: new reasons go at the end.
+/// The reason why a node refuses a connection. Nodes with different builds exchange it: append new variants at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     #[error("node {node} belongs to cluster {theirs:?}, not to {ours:?}")]
     OtherCluster { node: NodeId, theirs: String, ours: String },
-    #[error("node {caller} meant to reach node {meant}, and node {answers} answers there")]
+    #[error("node {caller} called node {meant}, but node {answers} answered: correct the address of node {meant}")]
     OtherNode { caller: NodeId, meant: NodeId, answers: NodeId },
-    #[error("two nodes say that they are node {node}; ids are never shared")]
+    #[error("two nodes use the id {node}: give each node a unique id")]
     SharedId { node: NodeId },
     #[error(
         "node {node} joined with another disk ({joined:016x}, now {now:016x}): a voter that lost its disk may have \
@@ -58,21 +57,21 @@ pub enum Refusal {
     )]
     OtherDisk { node: NodeId, joined: u64, now: u64 },
     #[error(
-        "node {node} has a leadership lease of {theirs_ms} ms, and this cluster's other nodes one of {ours_ms} ms: all \
-         nodes need the same [raft] timings. To change them, stop all nodes, change the file, and start them again"
+        "node {node} has a leadership lease of {theirs_ms} ms, but the other nodes of this cluster use {ours_ms} ms: \
+         all nodes need the same [raft] timings. To change them, stop all nodes, change the file, and start them again"
     )]
     OtherTimings { node: NodeId, theirs_ms: u64, ours_ms: u64 },
 }
 
-/// What is known of the incarnations of the cluster's members.
+/// The incarnations of the cluster's members that this node knows.
 pub trait Incarnations: Send + Sync + 'static {
-    /// Whether this end has read its log yet. Before that it could let in a caller that it must refuse.
+    /// Whether this node has read its log. Before that, it could accept a caller that it must refuse.
     fn are_read(&self) -> bool;
 
     /// The incarnation that `node` joined with, if it has joined.
     fn joined(&self, node: NodeId) -> Option<u64>;
 
-    /// `node` presented itself, and it was not refused.
+    /// Called when this end has accepted the hello of `node`.
     fn observe(&self, node: NodeId, incarnation: u64);
 }
 
@@ -89,7 +88,7 @@ impl Identity {
         }
     }
 
-    /// Why the other end does not belong to this one, if it does not.
+    /// The reason to refuse the other end, if there is one.
     fn refusal(&self, other: &Hello, known: &dyn Incarnations) -> Option<Refusal> {
         if other.cluster != self.cluster {
             let (theirs, ours) = (other.cluster.clone(), self.cluster.clone());
@@ -104,7 +103,7 @@ impl Identity {
         if let Some(joined) = known.joined(other.from).filter(|&joined| joined != other.incarnation) {
             return Some(Refusal::OtherDisk { node: other.from, joined, now: other.incarnation });
         }
-        // A leader trusts its memory for as long as it thinks that the others promised.
+        // A leader serves reads from memory for as long as it assumes that the others promised.
         let (theirs_ms, ours_ms) = (other.promise_ms, self.promise_ms());
         (theirs_ms != ours_ms).then_some(Refusal::OtherTimings { node: other.from, theirs_ms, ours_ms })
     }
@@ -114,7 +113,7 @@ impl Identity {
     }
 }
 
-/// The calling end: presents itself and checks who answers.
+/// The calling end: sends its hello and checks the answering node. Not cancel safe: drop the stream with the future.
 pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     identity: &Identity,
@@ -137,7 +136,7 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(refusal.map_or(Ok(()), Err))
 }
 
-/// The answering end: who calls, and on which lane.
+/// The answering end: checks the caller and returns its id and lane. Not cancel safe: drop the stream with the future.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     identity: &Identity,
@@ -178,7 +177,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Resu
     }
     let length = reader.read_u32().await? as usize;
     if length > MAX_HELLO_BYTES {
-        return Err(invalid(format!("a greeting of {length} bytes")));
+        return Err(invalid(format!("a hello message of {length} bytes: at most {MAX_HELLO_BYTES} are allowed")));
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await?;
@@ -205,7 +204,7 @@ mod tests {
         Identity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
     }
 
-    async fn meet(
+    async fn shake_hands(
         caller: Identity,
         target: NodeId,
         callee: Identity,
@@ -215,34 +214,34 @@ mod tests {
         let known = Known(known);
         let (called, answered) =
             tokio::join!(call(&mut near, &caller, target, Lane::Log, &Known(None)), answer(&mut far, &callee, &known));
-        (called.expect("io"), answered.expect("io"))
+        (called.expect("the call has no I/O error"), answered.expect("the answer has no I/O error"))
     }
 
     #[tokio::test]
-    async fn two_nodes_of_one_cluster_meet() {
-        let (called, answered) = meet(identity("a", 1), 2, identity("a", 2), Some(11)).await;
+    async fn handshake_connects_two_nodes_of_one_cluster() {
+        let (called, answered) = shake_hands(identity("a", 1), 2, identity("a", 2), Some(11)).await;
         assert_eq!(called, Ok(()));
         assert_eq!(answered, Ok((1, Lane::Log)));
     }
 
     #[tokio::test]
-    async fn another_cluster_node_or_disk_a_double_and_other_timings_are_refused_at_both_ends() {
+    async fn mismatched_peers_are_refused_at_both_ends() {
         let cases = [
             (identity("b", 1), 2, None, "belongs to cluster"),
-            (identity("a", 1), 3, None, "meant to reach node 3"),
-            (identity("a", 2), 2, None, "ids are never shared"),
+            (identity("a", 1), 3, None, "called node 3, but node 2 answered"),
+            (identity("a", 2), 2, None, "two nodes use the id 2"),
             (identity("a", 1), 2, Some(99), "lost its disk"),
             (Identity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
         ];
         for (caller, target, known, reason) in cases {
-            let (called, answered) = meet(caller, target, identity("a", 2), known).await;
+            let (called, answered) = shake_hands(caller, target, identity("a", 2), known).await;
             assert!(called.unwrap_err().to_string().contains(reason), "{reason}");
             assert!(answered.unwrap_err().to_string().contains(reason), "{reason}");
         }
     }
 
     #[tokio::test]
-    async fn nobody_is_let_in_before_the_log_is_read() {
+    async fn callers_are_refused_before_the_log_is_read() {
         struct Unread;
         impl Incarnations for Unread {
             fn are_read(&self) -> bool {
@@ -252,7 +251,7 @@ mod tests {
                 None
             }
             fn observe(&self, node: NodeId, _: u64) {
-                panic!("node {node} was let in");
+                panic!("node {node} was accepted");
             }
         }
         let (mut near, mut far) = tokio::io::duplex(1024);
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_protocols_and_versions_are_told_apart() {
+    async fn other_protocols_and_versions_are_distinguished() {
         let http = read_hello(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await.unwrap_err().to_string();
         assert!(http.contains("does not speak"), "{http}");
         let newer = read_hello(&mut &b"TENUREp\x02\0\0\0\0"[..]).await.unwrap_err().to_string();
@@ -271,19 +270,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_greeting_has_4096_bytes_at_most() {
+    async fn hello_has_at_most_4096_bytes() {
         let hello = |bytes: usize| {
             let with = |name: usize| identity(&"c".repeat(name), 1).hello(2, Lane::Log, None);
             let around = codec::encode(&with(1_000)).len() - 1_000;
             with(bytes - around)
         };
         let mut wire = Vec::new();
-        write_hello(&mut wire, &hello(4_096)).await.expect("a vector takes all");
+        write_hello(&mut wire, &hello(4_096)).await.expect("a vector accepts all bytes");
         assert_eq!(wire.len(), MAGIC.len() + 4 + 4_096);
-        assert_eq!(read_hello(&mut &wire[..]).await.expect("it is at the bound"), hello(4_096));
+        assert_eq!(read_hello(&mut &wire[..]).await.expect("the hello is at the limit"), hello(4_096));
         wire.clear();
-        write_hello(&mut wire, &hello(4_097)).await.expect("a vector takes all");
-        let refused = read_hello(&mut &wire[..]).await.expect_err("it is above the bound");
-        assert_eq!(refused.to_string(), "a greeting of 4097 bytes");
+        write_hello(&mut wire, &hello(4_097)).await.expect("a vector accepts all bytes");
+        let refused = read_hello(&mut &wire[..]).await.expect_err("the hello is above the limit");
+        assert_eq!(refused.to_string(), "a hello message of 4097 bytes: at most 4096 are allowed");
     }
 }

@@ -1,4 +1,4 @@
-//! The answering end: takes connections, checks who calls, and answers requests.
+//! The answering end: accepts connections, checks callers, and serves requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,19 +19,24 @@ use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, Service};
 use crate::types::NodeId;
 
-/// Most connections at once: five lanes from each of the other nodes, and room for those that have just broken.
+/// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
 const MAX_CONNECTIONS: usize = 256;
-/// Longest time a caller may take to say who it is.
+/// Maximum time for a caller to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most requests under way on one connection; further ones wait in the kernel.
-const MAX_UNDER_WAY: usize = 32_768;
-/// For how long the same refusal is not logged again, and how many different ones are logged in that time.
+/// Maximum requests in flight on one connection. Further ones wait in the kernel.
+const MAX_IN_FLIGHT: usize = 32_768;
+/// The log repeats a refusal of the same subject only after this time.
 const REFUSAL_SILENCE: Duration = Duration::from_secs(10);
+/// Maximum different refusals that are logged within [`REFUSAL_SILENCE`].
 const MAX_REFUSALS: usize = 16;
-/// Wait after a failed accept (usually: no file descriptors left) before the next.
+/// The wait after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers calls until `stop`, then ends every connection and returns when nothing runs any more.
+/// Serves callers until `stop`. Then it closes every connection and returns after all of its tasks have ended.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the listener. Open connections continue until `stop`.
 pub async fn serve<S: Service>(
     listener: TcpListener,
     identity: Identity,
@@ -40,8 +45,8 @@ pub async fn serve<S: Service>(
     stop: CancellationToken,
 ) {
     let (service, identity) = (Arc::new(service), Arc::new(identity));
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let (tasks, refused) = (TaskTracker::new(), Arc::new(Refused::default()));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -51,28 +56,28 @@ pub async fn serve<S: Service>(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a peer connection");
+                tracing::warn!(%error, "cannot accept a peer connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(place) = room.clone().try_acquire_owned() else {
-            refused.say("room", &format!("{MAX_CONNECTIONS} are open"));
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            refusals.log("limit", &format!("{MAX_CONNECTIONS} connections are open, and no more are allowed"));
             continue;
         };
         let (identity, incarnations, service) = (identity.clone(), incarnations.clone(), service.clone());
-        let (refused, tracker, stop) = (refused.clone(), tasks.clone(), stop.clone());
+        let (refusals, tracker, stop) = (refusals.clone(), tasks.clone(), stop.clone());
         tasks.spawn(async move {
-            match answer_caller(stream, &identity, &*incarnations, service, &refused, tracker, stop).await {
-                // No node of a cluster says such things, so whoever runs it should know who does.
+            match answer_caller(stream, &identity, &*incarnations, service, &refusals, tracker, stop).await {
+                // No node of a cluster sends invalid data, so log the address of this caller for the operator.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let from = address.ip().to_string();
-                    refused.say(&from, &format!("from {from}: {error}"));
+                    refusals.log(&from, &format!("from {from}: {error}"));
                 }
                 Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
                 Ok(()) => {}
             }
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
@@ -85,71 +90,71 @@ async fn answer_caller<S: Service>(
     identity: &Identity,
     incarnations: &dyn Incarnations,
     service: Arc<S>,
-    refused: &Refused,
+    refusals: &RefusalLog,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let met = tokio::select! {
+    let outcome = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        met = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::answer(&mut stream, identity, incarnations)) => met,
+        done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::answer(&mut stream, identity, incarnations)) => done,
     };
-    let (from, lane) = match met.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+    let (from, lane) = match outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         Ok(caller) => caller,
         Err(reason) => {
             let reason = reason.to_string();
-            refused.say(&reason, &reason);
+            refusals.log(&reason, &reason);
             return Ok(());
         }
     };
     let (reader, writer) = stream.into_split();
-    let calls = Calls {
+    let connection = InboundConnection {
         from,
         lane,
         service,
         writer: Arc::new(tokio::sync::Mutex::new(writer)),
-        under_way: Arc::default(),
-        room: Arc::new(Semaphore::new(MAX_UNDER_WAY)),
+        in_flight: Arc::default(),
+        permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
         tasks,
     };
     let read = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        read = calls.read_requests(reader) => read,
+        read = connection.read_requests(reader) => read,
     };
-    for (_, call) in calls.under_way.lock().drain() {
+    for (_, call) in connection.in_flight.lock().drain() {
         call.abort();
     }
     read
 }
 
-/// Refusals that were logged lately: a caller that does not belong tries again many times a second.
+/// The recently logged refusals. They limit the log, because a refused node retries many times a second.
 #[derive(Default)]
-struct Refused(Mutex<Vec<(String, Instant)>>);
+struct RefusalLog(Mutex<Vec<(String, Instant)>>);
 
-impl Refused {
-    /// Says it, unless something was said about `subject` lately.
-    fn say(&self, subject: &str, reason: &str) {
-        let mut said = self.0.lock();
-        said.retain(|(_, at)| at.elapsed() < REFUSAL_SILENCE);
-        if said.len() < MAX_REFUSALS && said.iter().all(|(earlier, _)| earlier != subject) {
+impl RefusalLog {
+    /// Logs the refusal unless one of `subject` was logged within [`REFUSAL_SILENCE`].
+    fn log(&self, subject: &str, reason: &str) {
+        let mut logged = self.0.lock();
+        logged.retain(|(_, at)| at.elapsed() < REFUSAL_SILENCE);
+        if logged.len() < MAX_REFUSALS && logged.iter().all(|(earlier, _)| earlier != subject) {
             tracing::warn!(%reason, "refused a peer connection");
-            said.push((subject.to_owned(), Instant::now()));
+            logged.push((subject.to_owned(), Instant::now()));
         }
     }
 }
 
-/// What one caller has asked for.
-struct Calls<S> {
+/// The requests of one connection.
+struct InboundConnection<S> {
     from: NodeId,
     lane: Lane,
     service: Arc<S>,
     writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
-    under_way: Arc<Mutex<HashMap<u64, AbortHandle>>>,
-    room: Arc<Semaphore>,
+    in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
+    permits: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
-impl<S: Service> Calls<S> {
+impl<S: Service> InboundConnection<S> {
     async fn read_requests(&self, reader: OwnedReadHalf) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         while let Some(frame) = frame::read(&mut reader, self.lane.max_body()).await? {
@@ -159,37 +164,40 @@ impl<S: Service> Calls<S> {
                     let answer = Frame::answer(frame.id, body, self.lane);
                     frame::write(&mut *self.writer.lock().await, &answer).await?;
                 }
-                Kind::Request => self.answer_beside(frame).await,
+                Kind::Request => self.answer_in_task(frame).await,
                 Kind::Withdraw => {
-                    if let Some(call) = self.under_way.lock().remove(&frame.id) {
+                    if let Some(call) = self.in_flight.lock().remove(&frame.id) {
                         call.abort();
                     }
                 }
                 Kind::Response | Kind::NoAnswer => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer from a caller"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the caller sent an answer: expected a request",
+                    ));
                 }
             }
         }
         Ok(())
     }
 
-    /// Answers in a task of its own, so that a request that waits does not hold up the others.
-    async fn answer_beside(&self, frame: Frame) {
-        let place = self.room.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let (service, writer, under_way) = (self.service.clone(), self.writer.clone(), self.under_way.clone());
+    /// Serves the request in a separate task, so that a waiting request does not delay others.
+    async fn answer_in_task(&self, frame: Frame) {
+        let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let (service, writer, in_flight) = (self.service.clone(), self.writer.clone(), self.in_flight.clone());
         let (from, lane, id) = (self.from, self.lane, frame.id);
-        // Held while spawning: the task cannot remove its entry before it is there.
-        let mut entries = self.under_way.lock();
+        // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
+        let mut entries = self.in_flight.lock();
         let call = self.tasks.spawn(async move {
             let body = service.serve(from, lane, frame.body).await;
-            // Removed before writing: from here on a withdrawal must not cut the frame in two.
-            if under_way.lock().remove(&id).is_some() {
+            // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
+            if in_flight.lock().remove(&id).is_some() {
                 let written = frame::write(&mut *writer.lock().await, &Frame::answer(id, body, lane)).await;
                 if let Err(error) = written {
                     tracing::debug!(%error, "an answer could not be sent");
                 }
             }
-            drop(place);
+            drop(permit);
         });
         entries.insert(id, call.abort_handle());
     }
@@ -201,11 +209,11 @@ mod tests {
 
     #[test]
     fn refusals_of_16_subjects_are_logged() {
-        let refused = Refused::default();
+        let refusals = RefusalLog::default();
         for subject in 1..=17 {
-            refused.say(&subject.to_string(), "a reason");
+            refusals.log(&subject.to_string(), "a reason");
         }
-        let said = refused.0.lock();
-        assert_eq!((said.len(), said.last().map(|(subject, _)| subject.as_str())), (16, Some("16")));
+        let logged = refusals.0.lock();
+        assert_eq!((logged.len(), logged.last().map(|(subject, _)| subject.as_str())), (16, Some("16")));
     }
 }

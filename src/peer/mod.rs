@@ -1,7 +1,7 @@
-//! Connections between the nodes of a cluster: who is at the other end, and one answer for each request.
+//! Connections between the nodes of a cluster. They check the identity of the peer and carry requests and answers.
 //!
-//! This module does not know Raft: bodies are bytes whose meaning is the caller's. [`Transport`] is what callers
-//! see; [`TcpTransport`] is the real one. The module `sim` has a twin in memory.
+//! This module does not know Raft: bodies are opaque bytes. Callers use the trait [`Transport`]; [`TcpTransport`]
+//! implements it over TCP. The module `sim` has an implementation in memory.
 
 mod connection;
 pub(crate) mod frame;
@@ -25,7 +25,7 @@ pub use handshake::{Identity, Incarnations, Refusal};
 pub use listener::serve;
 pub use pool::TcpTransport;
 
-/// Each lane is a connection of its own, so that what must be quick does not queue behind what is large.
+/// A class of requests. Each lane has a separate connection, so that urgent messages do not queue behind large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Heartbeats, votes, transfers.
@@ -34,9 +34,9 @@ pub enum Lane {
     Log,
     /// Snapshot chunks, one request at a time.
     Snapshot,
-    /// Client requests on their way to the leader.
+    /// Client requests that a node forwards to the leader.
     Request,
-    /// Those that keep or free a lease: they do not wait behind the others.
+    /// Client requests that keep or free a lease. They do not wait behind other client requests.
     Urgent,
 }
 
@@ -52,19 +52,19 @@ impl Lane {
         }
     }
 
-    /// Passes a request that a frame takes.
+    /// Fails if the body exceeds [`max_body`](Lane::max_body).
     pub(crate) fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), PeerError> {
         let (bytes, max) = (body.len(), self.max_body());
         if bytes > max { Err(PeerError::TooLarge { target, bytes, max }) } else { Ok(()) }
     }
 
-    /// Why an answer of so many bytes cannot be sent; `None` if it can.
+    /// The reason why this answer is too large for the lane; `None` if it fits.
     pub(crate) fn refuses(self, answer: &[u8]) -> Option<String> {
         let (bytes, max) = (answer.len(), self.max_body());
         (bytes > max).then(|| format!("the answer has {bytes} bytes; at most {max} are allowed"))
     }
 
-    /// Whether requests are answered one after the other, in order.
+    /// Whether the answering node serves one request at a time, in order.
     pub(crate) fn in_order(self) -> bool {
         matches!(self, Lane::Log | Lane::Snapshot)
     }
@@ -78,9 +78,17 @@ impl Lane {
     }
 }
 
-/// Sends one request to a node and brings its answer.
+/// Sends requests to other nodes and returns their answers.
 pub trait Transport: Clone + Send + Sync + 'static {
-    /// Dropping the future withdraws the request, as far as it has not been carried out.
+    /// Sends one request to `target` and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// See [`PeerError`]. [`PeerError::certainly_not_done`] tells whether the request may have had an effect.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future asks the target to cancel the request. The request may still have an effect.
     fn call(
         &self,
         target: NodeId,
@@ -90,12 +98,21 @@ pub trait Transport: Clone + Send + Sync + 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<Bytes, PeerError>> + Send;
 
-    /// Closes every connection and waits until nothing of this transport runs. Calls fail from then on.
+    /// Closes every connection and waits until all tasks of this transport end. Later calls fail.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops only the wait. Call this again to wait once more.
     fn shutdown(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Answers what other nodes ask.
+/// Serves the requests of other nodes.
 pub trait Service: Send + Sync + 'static {
+    /// Returns the answer to one request.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any await: the caller withdrew the request or its connection closed.
     fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> impl Future<Output = Bytes> + Send;
 }
 
@@ -105,25 +122,25 @@ impl<S: Service> Service for Arc<S> {
     }
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// Certainly not delivered.
+    /// The request was not delivered.
     #[error("node {target} at {address} cannot be reached: {reason}")]
     NotSent { target: NodeId, address: String, reason: String },
-    /// Certainly not delivered: the other end is not who it should be, or will not have us.
-    #[error("node {target} at {address} and this node do not belong together: {reason}")]
+    /// The request was not delivered: one of the two nodes refused the connection.
+    #[error("node {target} at {address} and this node cannot connect: {reason}")]
     Refused { target: NodeId, address: String, reason: Refusal },
-    /// Certainly not delivered: it is larger than the lane takes, and would be at the next try.
-    #[error("a request of {bytes} bytes to node {target}; at most {max} are allowed")]
+    /// The request was not delivered: it exceeds the limit of the lane. A retry would fail, too.
+    #[error("the request to node {target} has {bytes} bytes: at most {max} are allowed")]
     TooLarge { target: NodeId, bytes: usize, max: usize },
-    /// It may have been carried out; its answer cannot be sent.
-    #[error("node {target} has no answer that it can send: {reason}")]
+    /// The request may have been carried out. The target cannot send the answer.
+    #[error("node {target} cannot send its answer: {reason}")]
     NoAnswer { target: NodeId, reason: String },
-    /// It may have been delivered and carried out.
+    /// The request may have been delivered and carried out.
     #[error("the connection to node {target} was lost: {reason}")]
     Lost { target: NodeId, reason: String },
-    /// It may have been delivered and carried out.
+    /// The request may have been delivered and carried out.
     #[error("node {target} did not answer within {timeout:?}")]
     Timeout { target: NodeId, timeout: Duration },
 }

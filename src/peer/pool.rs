@@ -1,4 +1,4 @@
-//! One connection to each node for each lane, opened when it is first needed and again when it broke.
+//! One connection for each node and lane. The first call opens it, and a call reopens it after it broke.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -11,37 +11,37 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Broken, Connection};
+use super::connection::{Connection, ConnectionError};
 use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, PeerError, Transport};
 use crate::types::NodeId;
 
-/// Longest time to open a connection and shake hands.
+/// Maximum time to open a connection and complete the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Calls over TCP.
+/// A [`Transport`] over TCP.
 #[derive(Clone)]
 pub struct TcpTransport {
-    inner: Arc<Inner>,
+    pool: Arc<ConnectionPool>,
 }
 
-struct Inner {
+struct ConnectionPool {
     identity: Identity,
     incarnations: Arc<dyn Incarnations>,
-    slots: Mutex<HashMap<(NodeId, Lane), Slot>>,
+    slots: Mutex<HashMap<(NodeId, Lane), ConnectionSlot>>,
     unreachable: Mutex<BTreeSet<NodeId>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-/// Async, so that concurrent callers wait for one attempt to connect instead of making many.
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
+/// An async mutex, so that concurrent callers wait for one connection attempt.
+type ConnectionSlot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 impl TcpTransport {
     pub fn new(identity: Identity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         TcpTransport {
-            inner: Arc::new(Inner {
+            pool: Arc::new(ConnectionPool {
                 identity,
                 incarnations,
                 slots: Mutex::default(),
@@ -53,7 +53,7 @@ impl TcpTransport {
     }
 
     async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
-        let slot = self.inner.slots.lock().entry((target, lane)).or_default().clone();
+        let slot = self.pool.slots.lock().entry((target, lane)).or_default().clone();
         let mut slot = slot.lock().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
             return Ok(open.clone());
@@ -71,10 +71,10 @@ impl TcpTransport {
 
     /// Logs once when a node becomes unreachable, and once when it is reached again.
     fn log_change(&self, target: NodeId, error: Option<&PeerError>) {
-        if self.inner.stop.is_cancelled() {
+        if self.pool.stop.is_cancelled() {
             return;
         }
-        let mut unreachable = self.inner.unreachable.lock();
+        let mut unreachable = self.pool.unreachable.lock();
         match error {
             Some(error) if unreachable.insert(target) => tracing::warn!(node = target, %error, "a node is unreachable"),
             None if unreachable.remove(&target) => tracing::info!(node = target, "a node is reachable again"),
@@ -83,24 +83,24 @@ impl TcpTransport {
     }
 
     async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
-        let inner = &self.inner;
+        let pool = &self.pool;
         let not_sent = |reason: String| PeerError::NotSent { target, address: address.to_string(), reason };
-        if inner.stop.is_cancelled() {
+        if pool.stop.is_cancelled() {
             return Err(not_sent("this node is shutting down".into()));
         }
         let attempt = async {
             let mut stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            let met = handshake::call(&mut stream, &inner.identity, target, lane, &*inner.incarnations).await?;
-            io::Result::Ok((stream, met))
+            let outcome = handshake::call(&mut stream, &pool.identity, target, lane, &*pool.incarnations).await?;
+            io::Result::Ok((stream, outcome))
         };
-        let (stream, met) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+        let (stream, outcome) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(not_sent(error.to_string())),
             Err(_) => return Err(not_sent(format!("no connection within {CONNECT_TIMEOUT:?}"))),
         };
-        met.map_err(|reason| PeerError::Refused { target, address: address.to_string(), reason })?;
-        Ok(Connection::start(stream, address, lane, &inner.tasks, &inner.stop))
+        outcome.map_err(|reason| PeerError::Refused { target, address: address.to_string(), reason })?;
+        Ok(Connection::start(stream, address, lane, &pool.tasks, &pool.stop))
     }
 }
 
@@ -125,13 +125,13 @@ impl Transport for TcpTransport {
         };
         match tokio::time::timeout_at(deadline, connection.call(body)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(Broken::BeforeSending(reason))) => {
+            Ok(Err(ConnectionError::BeforeSending(reason))) => {
                 Err(PeerError::NotSent { target, address: address.to_string(), reason })
             }
-            Ok(Err(Broken::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
-            Ok(Err(Broken::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
+            Ok(Err(ConnectionError::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
+            Ok(Err(ConnectionError::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
-                // After a partition the kernel can go on retrying for minutes on the old connection: take a new one.
+                // After a partition the kernel can retry for minutes on the old connection, so open a new one.
                 if !matches!(lane, Lane::Request | Lane::Urgent) {
                     connection.close();
                 }
@@ -141,11 +141,11 @@ impl Transport for TcpTransport {
     }
 
     async fn shutdown(&self) {
-        self.inner.stop.cancel();
-        self.inner.tasks.close();
-        self.inner.tasks.wait().await;
-        // The writing halves of connections that nothing reads any more.
-        self.inner.slots.lock().clear();
+        self.pool.stop.cancel();
+        self.pool.tasks.close();
+        self.pool.tasks.wait().await;
+        // Drop the write halves. The readers have ended.
+        self.pool.slots.lock().clear();
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("plain").extend_from_slice(bytes);
+            self.0.lock().expect("no holder panics").extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -169,9 +169,9 @@ mod tests {
         }
     }
 
-    struct AllKnown;
+    struct AcceptAll;
 
-    impl Incarnations for AllKnown {
+    impl Incarnations for AcceptAll {
         fn are_read(&self) -> bool {
             true
         }
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_reach_is_logged_once() {
+    async fn reachability_change_is_logged_once() {
         let written = Lines::default();
         let lines = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
         let _logged_here = tracing::subscriber::set_default(subscriber);
         let promise = Duration::from_secs(1);
         let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
             assert!(matches!(closed, Err(PeerError::NotSent { .. })));
@@ -199,19 +199,20 @@ mod tests {
         transport.log_change(2, None);
         transport.log_change(2, None);
         transport.shutdown().await;
-        let lines = String::from_utf8(written.0.lock().expect("plain").clone()).expect("text");
+        let lines =
+            String::from_utf8(written.0.lock().expect("no holder panics").clone()).expect("log lines are UTF-8");
         let count = |words: &str| lines.lines().filter(|line| line.contains(words)).count();
         assert_eq!((count("a node is unreachable"), count("a node is reachable again")), (1, 1), "{lines}");
     }
 
     #[tokio::test]
-    async fn request_above_its_lanes_bound_is_not_sent() {
+    async fn request_above_the_lane_limit_is_not_sent() {
         let promise = Duration::from_secs(1);
         let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AllKnown));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Bytes::from(vec![0; lane.max_body() + 1]);
-            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("too large");
+            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
             assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
         }
     }

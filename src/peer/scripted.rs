@@ -1,7 +1,7 @@
-//! A peer that does what a test tells it, frame by frame, and the calls of a node to it.
+//! A scripted peer that sends and receives single frames, and the calls of a node to it.
 //!
-//! What is known of a call is what the frames say: an answer belongs to the request of its id and to no other, and a
-//! request that was sent may have been carried out, whatever became of its answer.
+//! Two rules hold. An answer belongs only to the request with its id. A sent request may have been carried out, even if
+//! its answer is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::tests::{Open, SOON, connect, identity};
+use super::tests::{AcceptAll, HANG_TIMEOUT, connect, identity};
 use super::{Lane, PeerError, Service, TcpTransport, Transport, serve};
 use crate::types::NodeId;
 
-/// Time for a call whose answer does not come.
+/// The timeout of a call that gets no answer.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Where node 2 listens.
+/// The listener of node 2.
 struct Peer(TcpListener);
 
 /// One connection of a node to the scripted peer, after the handshake.
@@ -31,26 +31,26 @@ struct Caller(TcpStream);
 impl Peer {
     async fn listen() -> (Peer, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
+        let address = listener.local_addr().expect("the listener is bound").to_string();
         (Peer(listener), address)
     }
 
     async fn accept(&self) -> Caller {
-        let accepted = tokio::time::timeout(SOON, self.0.accept()).await.expect("a connection in time");
+        let accepted = tokio::time::timeout(HANG_TIMEOUT, self.0.accept()).await.expect("a connection in time");
         let (mut stream, _) = accepted.expect("a connection");
-        let met = handshake::answer(&mut stream, &identity(2), &Open).await.expect("a handshake");
-        met.expect("the caller belongs");
+        let outcome = handshake::answer(&mut stream, &identity(2), &AcceptAll).await.expect("a handshake");
+        outcome.expect("the caller belongs to the cluster");
         Caller(stream)
     }
 }
 
 impl Caller {
     async fn receive(&mut self) -> Frame {
-        let read = tokio::time::timeout(SOON, frame::read(&mut self.0, Lane::Request.max_body()));
+        let read = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut self.0, Lane::Request.max_body()));
         read.await.expect("a frame in time").expect("a frame").expect("the connection is open")
     }
 
-    /// The id of the next request, which has this body.
+    /// Receives a request, checks its body, and returns its id.
     async fn request(&mut self, body: &'static str) -> u64 {
         let frame = self.receive().await;
         assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, body.as_bytes()));
@@ -58,63 +58,65 @@ impl Caller {
     }
 
     async fn answer(&mut self, id: u64, body: &'static str) {
-        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() }).await.expect("it is sent");
+        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() })
+            .await
+            .expect("the connection is open");
     }
 }
 
 fn transport() -> TcpTransport {
-    TcpTransport::new(identity(1), Arc::new(Open))
+    TcpTransport::new(identity(1), Arc::new(AcceptAll))
 }
 
-type Answer = Result<Bytes, PeerError>;
+type PeerResult = Result<Bytes, PeerError>;
 
-/// Calls node 2 in a task.
+/// Calls node 2 in a separate task.
 fn call(
     transport: &TcpTransport,
     address: &str,
     lane: Lane,
     body: &'static str,
     timeout: Duration,
-) -> JoinHandle<Answer> {
+) -> JoinHandle<PeerResult> {
     let (transport, address) = (transport.clone(), address.to_owned());
     tokio::spawn(async move { transport.call(2, &address, lane, body.into(), timeout).await })
 }
 
-async fn ended(call: JoinHandle<Answer>) -> Answer {
-    tokio::time::timeout(SOON, call).await.expect("the call ends").expect("no panic")
+async fn wait_for(call: JoinHandle<PeerResult>) -> PeerResult {
+    tokio::time::timeout(HANG_TIMEOUT, call).await.expect("the call ends").expect("no panic")
 }
 
 #[tokio::test]
 async fn answer_after_a_withdrawal_reaches_no_other_call() {
     let ((peer, address), transport) = (Peer::listen().await, transport());
-    let withdrawn = call(&transport, &address, Lane::Request, "first", SOON);
+    let withdrawn = call(&transport, &address, Lane::Request, "first", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     let first = caller.request("first").await;
-    let second_call = call(&transport, &address, Lane::Request, "second", SOON);
+    let second_call = call(&transport, &address, Lane::Request, "second", HANG_TIMEOUT);
     let second = caller.request("second").await;
     withdrawn.abort();
     let withdrawal = caller.receive().await;
     assert_eq!((withdrawal.kind, withdrawal.id), (Kind::Withdraw, first));
     caller.answer(first, "too late").await;
     caller.answer(second, "its own").await;
-    assert_eq!(ended(second_call).await.expect("it has an answer"), "its own");
+    assert_eq!(wait_for(second_call).await.expect("it has an answer"), "its own");
 }
 
 #[tokio::test]
 async fn answer_of_an_unknown_id_reaches_no_call() {
     let ((peer, address), transport) = (Peer::listen().await, transport());
-    let waiting = call(&transport, &address, Lane::Request, "one", SOON);
+    let waiting = call(&transport, &address, Lane::Request, "one", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     let id = caller.request("one").await;
     caller.answer(id + 1_000, "of no request").await;
-    let later = call(&transport, &address, Lane::Request, "two", SOON);
+    let later = call(&transport, &address, Lane::Request, "two", HANG_TIMEOUT);
     let later_id = caller.request("two").await;
-    // In the other order, and the first of them twice.
+    // Answer in reverse order, and send the first answer twice.
     caller.answer(later_id, "second").await;
     caller.answer(later_id, "once more").await;
     caller.answer(id, "first").await;
-    assert_eq!(ended(waiting).await.expect("it has an answer"), "first");
-    assert_eq!(ended(later).await.expect("it has an answer"), "second");
+    assert_eq!(wait_for(waiting).await.expect("it has an answer"), "first");
+    assert_eq!(wait_for(later).await.expect("it has an answer"), "second");
 }
 
 #[tokio::test]
@@ -122,14 +124,14 @@ async fn loss_after_sending_is_never_certainly_not_done() {
     for lane in Lane::ALL {
         for half_an_answer in [false, true] {
             let ((peer, address), transport) = (Peer::listen().await, transport());
-            let lost = call(&transport, &address, lane, "change", SOON);
+            let lost = call(&transport, &address, lane, "change", HANG_TIMEOUT);
             let mut caller = peer.accept().await;
             caller.request("change").await;
             if half_an_answer {
-                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("it is sent");
+                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("the connection is open");
             }
             drop(caller);
-            let error = ended(lost).await.expect_err("there is no answer");
+            let error = wait_for(lost).await.expect_err("there is no answer");
             assert!(matches!(error, PeerError::Lost { target: 2, .. }), "{lane:?}: {error}");
             assert!(!error.certainly_not_done(), "{lane:?}: {error}");
         }
@@ -143,7 +145,7 @@ async fn silence_after_sending_is_never_certainly_not_done() {
         let silent = call(&transport, &address, lane, "change", SHORT);
         let mut caller = peer.accept().await;
         caller.request("change").await;
-        let error = ended(silent).await.expect_err("there is no answer");
+        let error = wait_for(silent).await.expect_err("there is no answer");
         assert!(matches!(error, PeerError::Timeout { target: 2, .. }), "{lane:?}: {error}");
         assert!(!error.certainly_not_done(), "{lane:?}: {error}");
     }
@@ -153,25 +155,27 @@ async fn silence_after_sending_is_never_certainly_not_done() {
 async fn unreachable_peer_is_certainly_not_done() {
     let (peer, address) = Peer::listen().await;
     drop(peer);
-    let error = ended(call(&transport(), &address, Lane::Request, "change", SOON)).await.expect_err("no node listens");
+    let error = wait_for(call(&transport(), &address, Lane::Request, "change", HANG_TIMEOUT))
+        .await
+        .expect_err("no node listens");
     assert!(error.certainly_not_done(), "{error}");
 }
 
 #[tokio::test]
 async fn broken_connection_is_opened_again() {
     let ((peer, address), transport) = (Peer::listen().await, transport());
-    let mut lost = call(&transport, &address, Lane::Urgent, "lost", SOON);
+    let mut lost = call(&transport, &address, Lane::Urgent, "lost", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     for round in 0..3 {
         caller.request("lost").await;
         drop(caller);
-        assert!(ended(lost).await.is_err(), "round {round}");
-        let next = call(&transport, &address, Lane::Urgent, "next", SOON);
+        assert!(wait_for(lost).await.is_err(), "round {round}");
+        let next = call(&transport, &address, Lane::Urgent, "next", HANG_TIMEOUT);
         caller = peer.accept().await;
         let id = caller.request("next").await;
         caller.answer(id, "here").await;
-        assert_eq!(ended(next).await.expect("it is reached again"), "here", "round {round}");
-        lost = call(&transport, &address, Lane::Urgent, "lost", SOON);
+        assert_eq!(wait_for(next).await.expect("the node reconnects"), "here", "round {round}");
+        lost = call(&transport, &address, Lane::Urgent, "lost", HANG_TIMEOUT);
     }
     lost.abort();
 }
@@ -181,21 +185,21 @@ async fn moved_peer_is_called_at_its_new_address() {
     let transport = transport();
     for place in 0..2 {
         let (peer, address) = Peer::listen().await;
-        let called = call(&transport, &address, Lane::Control, "hello", SOON);
+        let called = call(&transport, &address, Lane::Control, "hello", HANG_TIMEOUT);
         let mut caller = peer.accept().await;
         let id = caller.request("hello").await;
         caller.answer(id, "here").await;
-        assert_eq!(ended(called).await.expect("it answers"), "here", "place {place}");
+        assert_eq!(wait_for(called).await.expect("the peer answers"), "here", "address {place}");
     }
 }
 
-/// Tells when it begins to serve a request, and when one is given up.
-struct Endless {
+/// Serves requests without an end, and reports the start and the abort of each.
+struct PendingService {
     began: mpsc::UnboundedSender<()>,
     given_up: mpsc::UnboundedSender<()>,
 }
 
-/// Sends when it is dropped.
+/// Sends a message when it is dropped.
 struct WhenDropped(mpsc::UnboundedSender<()>);
 
 impl Drop for WhenDropped {
@@ -205,7 +209,7 @@ impl Drop for WhenDropped {
     }
 }
 
-impl Service for Endless {
+impl Service for PendingService {
     async fn serve(&self, _: NodeId, _: Lane, _: Bytes) -> Bytes {
         let _given_up = WhenDropped(self.given_up.clone());
         self.began.send(()).expect("the test waits");
@@ -213,8 +217,8 @@ impl Service for Endless {
     }
 }
 
-/// Node 2 with requests that it never answers.
-struct Answering {
+/// Node 2 with a service that never answers.
+struct PendingNode {
     address: String,
     begins: mpsc::UnboundedReceiver<()>,
     given_up: mpsc::UnboundedReceiver<()>,
@@ -222,18 +226,18 @@ struct Answering {
     served: JoinHandle<()>,
 }
 
-impl Answering {
-    async fn start() -> Answering {
+impl PendingNode {
+    async fn start() -> PendingNode {
         let (peer, address) = Peer::listen().await;
         let ((began, begins), (dropped, given_up)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (stop, service) = (CancellationToken::new(), Endless { began, given_up: dropped });
-        let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(Open), service, stop.clone()));
-        Answering { address, begins, given_up, stop, served }
+        let (stop, service) = (CancellationToken::new(), PendingService { began, given_up: dropped });
+        let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(AcceptAll), service, stop.clone()));
+        PendingNode { address, begins, given_up, stop, served }
     }
 
     async fn gives_up(&mut self) {
-        let given_up = tokio::time::timeout(SOON, self.given_up.recv()).await;
-        given_up.expect("it goes on without a caller").expect("it was served");
+        let given_up = tokio::time::timeout(HANG_TIMEOUT, self.given_up.recv()).await;
+        given_up.expect("the node aborts the request").expect("the service reports the abort");
     }
 
     async fn end(self) {
@@ -244,24 +248,24 @@ impl Answering {
 
 #[tokio::test]
 async fn withdrawn_request_ends_at_the_answering_node() {
-    let (mut node, transport) = (Answering::start().await, transport());
-    let waiting = call(&transport, &node.address, Lane::Request, "wait", SOON);
-    node.begins.recv().await.expect("it is served");
+    let (mut node, transport) = (PendingNode::start().await, transport());
+    let waiting = call(&transport, &node.address, Lane::Request, "wait", HANG_TIMEOUT);
+    node.begins.recv().await.expect("the node serves the request");
     waiting.abort();
     node.gives_up().await;
     node.end().await;
 }
 
-/// A caller that died withdraws nothing. Its connection closes.
+/// A crashed caller sends no withdrawal: only its connection closes.
 #[tokio::test]
 async fn requests_end_at_the_answering_node_with_their_connection() {
-    let mut node = Answering::start().await;
+    let mut node = PendingNode::start().await;
     for lane in [Lane::Request, Lane::Urgent] {
-        let mut stream = connect(&node.address, lane).await.expect("it is let in");
+        let mut stream = connect(&node.address, lane).await.expect("a connection");
         for id in 1..=3 {
             let request = Frame { kind: Kind::Request, id, body: "wait".into() };
-            frame::write(&mut stream, &request).await.expect("it is sent");
-            node.begins.recv().await.expect("it is served");
+            frame::write(&mut stream, &request).await.expect("the connection is open");
+            node.begins.recv().await.expect("the node serves the request");
         }
         drop(stream);
         for _ in 1..=3 {

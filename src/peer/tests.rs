@@ -1,4 +1,4 @@
-//! A lane carries many calls. One that is too large for it is refused alone, over TCP and over the twin for tests.
+//! Limits of lanes and connections, over TCP and over the transport in memory. An oversized call fails alone.
 
 use std::io;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::{Identity, Incarnations, Lane, PeerError, Service, TcpTransport, Tran
 use crate::sim::Switchboard;
 use crate::types::NodeId;
 
-/// Long enough that only a hang exceeds it.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+/// A timeout that only a hang exceeds.
+pub(super) const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 const LANES: [Lane; 3] = [Lane::Control, Lane::Log, Lane::Request];
 
-pub(super) struct Open;
+pub(super) struct AcceptAll;
 
-impl Incarnations for Open {
+impl Incarnations for AcceptAll {
     fn are_read(&self) -> bool {
         true
     }
@@ -33,10 +33,11 @@ impl Incarnations for Open {
     fn observe(&self, _: NodeId, _: u64) {}
 }
 
-/// Answers "largest" with as many bytes as the lane takes, "large" with one more, and everything else with itself; "wait" only when it is told to.
+/// Returns each body as its answer, with three exceptions. "largest" gives the maximum bytes of the lane, "large" one
+/// byte more, and "wait" waits for `go_on` first.
 #[derive(Clone, Default)]
 struct Echo {
-    waits: Arc<Notify>,
+    arrived: Arc<Notify>,
     go_on: Arc<Notify>,
 }
 
@@ -49,7 +50,7 @@ impl Service for Echo {
             return vec![0; lane.max_body() + 1].into();
         }
         if body == "wait" {
-            self.waits.notify_one();
+            self.arrived.notify_one();
             self.go_on.notified().await;
         }
         body
@@ -60,50 +61,50 @@ pub(super) fn identity(node: NodeId) -> Identity {
     Identity { cluster: "test".to_owned(), node, incarnation: node, promise: Duration::from_millis(300) }
 }
 
-/// A node 2 that answers until the token is cancelled, its address, and node 1's way to it.
-async fn tcp(service: Echo) -> (TcpTransport, String, CancellationToken, JoinHandle<()>) {
+/// Starts node 2, which serves until the token is cancelled, and the transport of node 1.
+async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationToken, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
+    let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, identity(2), Arc::new(Open), service, stop.clone()));
-    (TcpTransport::new(identity(1), Arc::new(Open)), address, stop, served)
+    let served = tokio::spawn(serve(listener, identity(2), Arc::new(AcceptAll), service, stop.clone()));
+    (TcpTransport::new(identity(1), Arc::new(AcceptAll)), address, stop, served)
 }
 
-/// What is too large in one direction fails alone: a call that waits on the same lane, and the next one, are answered.
-async fn is_refused_alone<T: Transport>(transport: &T, address: &str, lane: Lane, echo: &Echo) {
+/// Asserts that an oversized request and an oversized answer fail alone: other calls on the lane get their answers.
+async fn assert_fails_alone<T: Transport>(transport: &T, address: &str, lane: Lane, echo: &Echo) {
     let call = |body: Bytes| {
         let (transport, address) = (transport.clone(), address.to_owned());
-        async move { transport.call(2, &address, lane, body, SOON).await }
+        async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await }
     };
-    // A lane that is answered in order has one call at a time.
+    // A lane that serves in order has one call at a time.
     let waiting = (!lane.in_order()).then(|| tokio::spawn(call("wait".into())));
     if waiting.is_some() {
-        echo.waits.notified().await;
+        echo.arrived.notified().await;
     }
     let max = lane.max_body();
     for largest in [vec![0; max].into(), Bytes::from("largest")] {
         let answer = call(largest).await.map(|answer| answer.len());
-        assert_eq!(answer, Ok(max), "{lane:?}: both are at the bound");
+        assert_eq!(answer, Ok(max), "{lane:?}: request and answer are at the limit");
     }
     let request = call(vec![0; max + 1].into()).await.map(|answer| answer.len());
     assert_eq!(request, Err(PeerError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
-    assert!(request.expect_err("it is refused").certainly_not_done());
-    let answer = call("large".into()).await.map(|answer| answer.len()).expect_err("there is no answer");
+    assert!(request.expect_err("the request is too large").certainly_not_done());
+    let answer = call("large".into()).await.map(|answer| answer.len()).expect_err("the answer is too large");
     assert!(matches!(answer, PeerError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
     assert!(answer.to_string().contains(&(max + 1).to_string()) && !answer.certainly_not_done(), "{answer}");
-    assert_eq!(call("next".into()).await.expect("the lane goes on"), "next", "{lane:?}");
+    assert_eq!(call("next".into()).await.expect("the lane stays usable"), "next", "{lane:?}");
     if let Some(waiting) = waiting {
         echo.go_on.notify_one();
-        assert_eq!(waiting.await.expect("no panic").expect("the lane was never closed"), "wait", "{lane:?}");
+        assert_eq!(waiting.await.expect("no panic").expect("the lane stays open"), "wait", "{lane:?}");
     }
 }
 
 #[tokio::test]
-async fn a_call_too_large_for_its_lane_fails_alone() {
+async fn oversized_call_fails_alone() {
     let echo = Echo::default();
-    let (transport, address, stop, served) = tcp(echo.clone()).await;
+    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
     for lane in LANES {
-        is_refused_alone(&transport, &address, lane, &echo).await;
+        assert_fails_alone(&transport, &address, lane, &echo).await;
     }
     transport.shutdown().await;
     stop.cancel();
@@ -111,81 +112,81 @@ async fn a_call_too_large_for_its_lane_fails_alone() {
 }
 
 #[tokio::test]
-async fn the_switchboard_refuses_what_tcp_refuses() {
+async fn switchboard_refuses_the_same_calls_as_tcp() {
     let (board, echo) = (Switchboard::default(), Echo::default());
     board.plug_in(2, echo.clone());
     for lane in LANES {
-        is_refused_alone(&board.transport(1), "node2", lane, &echo).await;
+        assert_fails_alone(&board.transport(1), "node2", lane, &echo).await;
     }
 }
 
-/// A connection of node 1 to the node at this address, if it is let in.
+/// Connects as node 1 to the node at this address. Fails if that node closes the connection.
 pub(super) async fn connect(address: &str, lane: Lane) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
-    handshake::call(&mut stream, &identity(1), 2, lane, &Open).await?.expect("they belong together");
+    handshake::call(&mut stream, &identity(1), 2, lane, &AcceptAll).await?.expect("both nodes belong to the cluster");
     Ok(stream)
 }
 
 #[tokio::test]
-async fn a_node_takes_256_peer_connections() {
-    let (_, address, stop, served) = tcp(Echo::default()).await;
+async fn node_accepts_256_peer_connections() {
+    let (_, address, stop, served) = start_tcp_echo(Echo::default()).await;
     let mut open = Vec::new();
     for number in 1..=256 {
         let stream = connect(&address, Lane::Control).await;
         open.push(stream.unwrap_or_else(|error| panic!("connection {number}: {error}")));
     }
-    connect(&address, Lane::Control).await.expect_err("it is one too many");
+    connect(&address, Lane::Control).await.expect_err("the connection is above the limit");
     drop(open.pop());
     let room_again = async { while connect(&address, Lane::Control).await.is_err() {} };
-    tokio::time::timeout(SOON, room_again).await.expect("the place is free again");
+    tokio::time::timeout(HANG_TIMEOUT, room_again).await.expect("the node accepts again after a close");
     stop.cancel();
     served.await.expect("no panic");
 }
 
-/// Counts the requests that have come, and answers none before it is told to.
+/// Counts the requests and answers them after `go_on`.
 #[derive(Clone, Default)]
 struct Counter {
-    came: Arc<AtomicUsize>,
+    received: Arc<AtomicUsize>,
     go_on: CancellationToken,
 }
 
 impl Service for Counter {
     async fn serve(&self, _: NodeId, _: Lane, body: Bytes) -> Bytes {
-        self.came.fetch_add(1, Ordering::SeqCst);
+        self.received.fetch_add(1, Ordering::SeqCst);
         self.go_on.cancelled().await;
         body
     }
 }
 
 #[tokio::test]
-async fn a_connection_has_32768_requests_under_way() {
+async fn connection_serves_32768_requests_at_once() {
     const MOST: usize = 32_768;
     let counter = Counter::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
+    let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, identity(2), Arc::new(Open), counter.clone(), stop.clone()));
-    let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("it is let in").into_split();
+    let served = tokio::spawn(serve(listener, identity(2), Arc::new(AcceptAll), counter.clone(), stop.clone()));
+    let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("a connection").into_split();
     let requests = async {
         for id in 0..=MOST as u64 {
             let request = Frame { kind: Kind::Request, id, body: Bytes::new() };
-            frame::write(&mut writer, &request).await.expect("the connection is good");
+            frame::write(&mut writer, &request).await.expect("the connection is open");
         }
-        while counter.came.load(Ordering::SeqCst) < MOST {
+        while counter.received.load(Ordering::SeqCst) < MOST {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(SOON, requests).await.expect("they come");
-    // The silence itself, and not a wait for something.
+    tokio::time::timeout(HANG_TIMEOUT, requests).await.expect("the node starts the requests");
+    // This sleep observes that no further request starts. It synchronizes nothing.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(counter.came.load(Ordering::SeqCst), MOST, "the one above the bound waits");
+    assert_eq!(counter.received.load(Ordering::SeqCst), MOST, "the request above the limit waits");
     counter.go_on.cancel();
     let answers = async {
         for _ in 0..=MOST {
-            frame::read(&mut reader, 0).await.expect("readable").expect("each is answered");
+            frame::read(&mut reader, 0).await.expect("readable").expect("each request has an answer");
         }
     };
-    tokio::time::timeout(SOON, answers).await.expect("they are answered");
+    tokio::time::timeout(HANG_TIMEOUT, answers).await.expect("the node answers all requests");
     stop.cancel();
     served.await.expect("no panic");
 }

@@ -1,50 +1,57 @@
-//! Bytes for values, and values from bytes: the only place that names bincode.
+//! Encodes values to bytes and decodes them. Only this module names bincode.
 //!
-//! The encoding is not self-describing: a reader of another shape would take a newer value for an older one without
-//! complaint. So every use of it carries a version of its own, and [`decode`] insists on the last byte.
+//! The encoding is not self-describing: a reader with another shape could decode a newer value without an error. So
+//! every stored or sent value carries a version, and [`decode`] must consume the last byte.
 
 use bincode::config;
 use serde::{Deserialize, Serialize};
 
-/// The largest limit that [`decode`] takes, in bytes.
+/// The largest limit that [`decode`] accepts, in bytes.
 pub const MAX_DECODE_BYTES: usize = 1 << 30;
 
 const SMALL: usize = 64 << 10;
 const MEDIUM: usize = 4 << 20;
 const LARGE: usize = 64 << 20;
-/// Values of at most so many bytes are held to [`LARGE`], whatever the limit.
-const LARGE_ENOUGH: usize = 8 << 20;
+/// Inputs up to this many bytes get the class [`LARGE`] at most, whatever their limit.
+const LARGE_CLASS_INPUT: usize = 8 << 20;
 
-/// The bytes of a value.
+/// Encodes a value.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     encode_into(value, &mut bytes);
     bytes
 }
 
-/// Appends the bytes of a value.
+/// Encodes a value and appends it to `bytes`.
 pub fn encode_into<T: Serialize + ?Sized>(value: &T, bytes: &mut Vec<u8>) {
     bincode::serde::encode_into_std_write(value, bytes, config::standard())
         .expect("writing to memory does not fail, and our types have an encoding");
 }
 
-/// A value from exactly these bytes: more than `limit` of them, too few or too many are an error.
+/// Decodes a value from exactly these bytes.
 ///
-/// A length inside the bytes that claims more memory than the limit's class (64 KiB, 4 MiB, 64 MiB, 1 GiB) is refused
-/// before anything is reserved for it, and the largest class takes 8 MiB of bytes to be reached. `limit` is at most
-/// [`MAX_DECODE_BYTES`].
+/// A length inside the bytes can claim memory. The decoder rejects it before it allocates if it exceeds the class of
+/// the limit (64 KiB, 4 MiB, 64 MiB or 1 GiB). The class of 1 GiB applies only to inputs above 8 MiB.
+///
+/// # Errors
+///
+/// `bytes` is longer than `limit`, incomplete, malformed, or longer than the value.
+///
+/// # Panics
+///
+/// Panics if `limit` is above [`MAX_DECODE_BYTES`].
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T, DecodeError> {
-    assert!(limit <= MAX_DECODE_BYTES, "a decode limit of {limit} bytes");
+    assert!(limit <= MAX_DECODE_BYTES, "the decode limit has {limit} bytes: at most {MAX_DECODE_BYTES} are allowed");
     if bytes.len() > limit {
         return Err(DecodeError::TooLong { bytes: bytes.len(), limit });
     }
-    // bincode takes its limit as a type: one of four classes bounds what a hostile length can reserve.
+    // bincode takes its limit as a type parameter. So one of four classes bounds the memory that a length can reserve.
     let config = config::standard();
     let decoded = if limit <= SMALL {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<SMALL>())
     } else if limit <= MEDIUM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MEDIUM>())
-    } else if limit <= LARGE || bytes.len() <= LARGE_ENOUGH {
+    } else if limit <= LARGE || bytes.len() <= LARGE_CLASS_INPUT {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<LARGE>())
     } else {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MAX_DECODE_BYTES>())
@@ -56,12 +63,12 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T
     Ok(value)
 }
 
-/// Bytes that are not the value that was asked for.
+/// The reason why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("{bytes} bytes where at most {limit} are allowed")]
+    #[error("{bytes} bytes: at most {limit} are allowed")]
     TooLong { bytes: usize, limit: usize },
-    #[error("{bytes} bytes of which only {read} belong to the value: it may come from a newer version")]
+    #[error("{bytes} bytes, of which only {read} belong to the value: a newer version may have written it")]
     Trailing { bytes: usize, read: usize },
     #[error("malformed bytes: {0}")]
     Malformed(String),
@@ -72,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_reads_back_and_its_bytes_are_frozen() {
+    fn value_reads_back_and_its_bytes_are_frozen() {
         let value = (7u64, 300u64, Some("lease".to_string()), vec![1u8, 2, 3]);
         let bytes = encode(&value);
         assert_eq!(bytes, [7, 251, 44, 1, 1, 5, b'l', b'e', b'a', b's', b'e', 3, 1, 2, 3]);
@@ -80,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn more_or_fewer_bytes_than_the_value_are_refused() {
+    fn decode_refuses_missing_and_trailing_bytes() {
         let mut bytes = encode(&(1u64, 2u64));
         assert!(decode::<(u64, u64, u64)>(&bytes, 64).is_err());
         bytes.push(0);
@@ -89,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_claims_the_memory_of_the_machine_is_refused() {
+    fn decode_refuses_lengths_that_claim_too_much_memory() {
         let hostile = encode(&(u64::MAX >> 8));
         assert!(matches!(decode::<String>(&hostile, 64), Err(DecodeError::Malformed(_))));
         assert!(matches!(decode::<Vec<u8>>(&hostile, MAX_DECODE_BYTES), Err(DecodeError::Malformed(_))));
         assert!(matches!(decode::<Vec<u64>>(&hostile, MEDIUM), Err(DecodeError::Malformed(_))));
         let above_its_class = encode(&(LARGE as u64 + 1));
-        let refused = decode::<String>(&above_its_class, MAX_DECODE_BYTES).expect_err("few bytes claim much");
+        let refused = decode::<String>(&above_its_class, MAX_DECODE_BYTES).expect_err("the length is above its class");
         assert!(refused.to_string().contains("LimitExceeded"), "{refused}");
     }
 }

@@ -1,12 +1,12 @@
-//! Small files beside the store: what a node must know before it opens anything else.
+//! Small files beside the store, which a node reads before it opens the store.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// The files of one directory. Nothing of a write is durable before both syncs.
+/// The files of one directory. A write is durable only after both syncs: of the file and of the names.
 pub trait Files: Send + Sync + 'static {
-    /// The contents of a file, if there is one.
+    /// The contents of a file, or `None` if the file does not exist.
     fn read(&self, name: &str) -> io::Result<Option<String>>;
 
     /// Replaces the contents of a file.
@@ -15,7 +15,7 @@ pub trait Files: Send + Sync + 'static {
     /// Makes the contents of a file durable.
     fn sync(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file another name, and removes the file that had it.
+    /// Renames a file and replaces the file `to`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Makes the names of all files durable.

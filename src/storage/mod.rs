@@ -1,10 +1,9 @@
-//! Where a node keeps what it must not forget: its log, its vote and its snapshots.
+//! The durable state of a node: its log, its vote and its snapshots.
 //!
-//! [`Storage`] is what the rest of the crate knows. [`SledStorage`] keeps it on a disk, safe against power cuts;
-//! The module `sim` has a twin in memory. Nothing outside this module
-//! names sled or bincode.
+//! The rest of the crate uses the trait [`Storage`]. [`SledStorage`] writes to a disk and survives power cuts. The
+//! module `sim` has an implementation in memory. Only this module names sled and bincode.
 //!
-//! This module does not know Raft: payloads are bytes whose meaning is the caller's.
+//! This module does not know Raft: payloads are opaque bytes.
 
 pub mod codec;
 pub(crate) mod disk;
@@ -30,26 +29,26 @@ pub use files::{DirectoryFiles, Files};
 pub use probe::measure_fsync;
 pub use snapshot::SnapshotWriter;
 
-/// Most bytes in one chunk of a snapshot. Small, because sled writes and moves pages of sixteen values as a whole.
+/// Maximum bytes in one chunk of a snapshot. Small, because sled writes and moves whole pages of sixteen values.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 4 << 10;
-/// Most bytes in what the caller says about a snapshot.
+/// Maximum bytes in [`SnapshotManifest::meta`].
 pub const MAX_SNAPSHOT_META_BYTES: usize = 16 << 10;
 
-/// Whose data a directory holds. Written at the first start and checked at every start.
+/// The owner of a data directory. The first start writes it, and every start checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub cluster: String,
     pub node: NodeId,
 }
 
-/// A log position. Order is (term, index).
+/// A log position, ordered by (term, index).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     pub term: u64,
     pub index: u64,
 }
 
-/// One log entry. The payload is opaque here.
+/// One log entry with an opaque payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     pub position: Position,
@@ -64,89 +63,102 @@ pub struct VoteRecord {
     pub committed: bool,
 }
 
-/// What was read back at opening.
+/// The state that the store read from the disk when it opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     pub vote: Option<VoteRecord>,
-    /// The last position that was purged: the log starts after it.
+    /// The last purged position. The log starts after it.
     pub purged: Option<Position>,
-    /// The last committed position that reached the disk; may lag behind what was committed.
+    /// The last committed position that reached the disk. It may lag behind the real one.
     pub committed: Option<Position>,
-    /// The last position in the log, or `purged` when it is empty.
+    /// The last position in the log, or `purged` if the log is empty.
     pub last: Option<Position>,
     pub snapshot: Option<SnapshotManifest>,
 }
 
-/// A complete, checked snapshot on disk.
+/// The description of a complete, verified snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotManifest {
-    /// Unique among this node's snapshots, rising.
+    /// Unique on this node. A newer snapshot has a higher id.
     pub id: u64,
-    /// What the caller says about it (position, membership): opaque here.
+    /// Opaque bytes from the caller (position and membership).
     pub meta: Vec<u8>,
     pub chunks: u64,
     pub bytes: u64,
-    /// crc32 of all its bytes.
+    /// crc32 of all bytes of the snapshot.
     pub crc: u32,
 }
 
-/// Called once, when what it was given with is durable or has failed: on the store's own thread, so it must be quick.
+/// The callback of a write. The store calls it once, after the write is durable or has failed. It runs on the storage
+/// thread and must return quickly.
 pub type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send + 'static>;
 
-/// A durable log, vote and snapshot store of one node.
+/// The durable log, vote and snapshots of one node.
 ///
-/// Writes are queued and reach the disk in the order of the calls; `done` is called after the device has them.
-/// None of the calls waits for a disk except [`read_log`](Storage::read_log) of entries older than the in-memory
-/// tail and [`read_snapshot`](Storage::read_snapshot). The first error poisons the store: every later call fails
-/// with it.
+/// The store queues writes and applies them to the disk in the order of the calls. It calls `done` after the device
+/// has stored the write. Two kinds of calls wait for a disk: [`read_log`](Storage::read_log) of entries older than the
+/// in-memory tail, and [`read_snapshot`](Storage::read_snapshot). The first error poisons the store: every later call
+/// fails with it.
 ///
-/// The queue is bounded by its caller, who has at most so many entries under way.
+/// The queue has no bound here. The caller bounds it by its number of entries in flight.
 pub trait Storage: Clone + Send + Sync + 'static {
-    /// Whether a call can wait for a device: then what reads or writes much is kept off the threads that run tasks.
+    /// Whether a call can wait for a device. Callers then run large reads and writes on blocking threads.
     const BLOCKS: bool = true;
 
-    /// What was found at opening.
+    /// The state that the store read when it opened.
     fn recovered(&self) -> Recovered;
 
-    /// The purged floor and the last position, counting what is queued.
+    /// The purge floor and the last position, with queued writes included.
     fn log_bounds(&self) -> (Option<Position>, Option<Position>);
 
-    /// The last vote, counting what is queued.
+    /// The last vote, with queued writes included.
     fn vote(&self) -> Option<VoteRecord>;
 
-    /// Whether there is no vote, no entry, nothing purged and no snapshot: this node never took part in a cluster.
+    /// Whether the store holds no vote, entry, purge floor or snapshot: this node never took part in a cluster.
     fn is_empty(&self) -> bool {
         self.vote().is_none() && self.log_bounds() == (None, None) && self.snapshot().is_none()
     }
 
-    /// Appends contiguous entries, the first of them right after the last position (index 0 or 1 in an empty store).
-    /// They can be read when this returns; `done` is called once they are durable.
+    /// Appends contiguous entries. The first one follows the last position (index 0 or 1 in an empty store).
+    ///
+    /// Reads return the entries as soon as this returns, before they are durable.
     fn append(&self, records: Vec<LogRecord>, done: Done);
 
     /// Removes every entry above `index` (`None`: all entries).
     fn truncate_after(&self, index: Option<u64>, done: Done);
 
-    /// Removes every entry up to and with `upto`, which may lie above the last one: the log then starts after it.
+    /// Removes every entry up to and including `upto`. The log then starts after `upto`, even if `upto` lies above the
+    /// last entry.
     fn purge(&self, upto: Position, done: Done);
 
+    /// Replaces the vote.
     fn save_vote(&self, vote: VoteRecord, done: Done);
 
-    /// Notes the committed position. Durable at some later sync; not waited for.
+    /// Queues the committed position. It becomes durable with a later sync, and no call waits for it.
     fn save_committed(&self, committed: Option<Position>);
 
-    /// Entries with an index in `from..to`, the first of them at least, stopping before `max_bytes` of payload.
+    /// Reads entries with an index in `from..to`. It returns at least the first entry and stops before `max_bytes` of
+    /// payload.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::Purged`] if `from` is at or below the purge floor; otherwise the failure of the store.
     fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError>;
 
-    /// Starts a snapshot. Nothing of it is seen until its manifest is durable.
+    /// Starts a snapshot. Readers do not see it until its manifest is durable.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store, or [`StorageError::Closed`].
     fn begin_snapshot(&self) -> Result<SnapshotWriter<Self>, StorageError>
     where
         Self: Sized;
 
-    /// Queues chunk `number` (at most [`SNAPSHOT_CHUNK_BYTES`]) of a snapshot that is being written.
+    /// Queues chunk `number` (at most [`SNAPSHOT_CHUNK_BYTES`]) of an unfinished snapshot.
     fn write_snapshot_chunk(&self, id: u64, number: u64, chunk: Bytes, done: Done);
 
-    /// Writes the manifest after all chunks are durable; from then on this is the snapshot, and any other goes. Of two
-    /// that are written at the same time the one that finishes last stays.
+    /// Writes the manifest after all chunks are durable. The snapshot then replaces every other one. If two snapshots
+    /// are written at the same time, the last to finish stays.
     fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done);
 
     /// Removes the chunks of an unfinished snapshot.
@@ -155,26 +167,37 @@ pub trait Storage: Clone + Send + Sync + 'static {
     /// The newest complete snapshot.
     fn snapshot(&self) -> Option<SnapshotManifest>;
 
-    /// Chunk `number` of the newest complete snapshot `id`; an error once a newer snapshot has replaced it.
+    /// Reads chunk `number` of the newest complete snapshot `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::SnapshotReplaced`] after a newer snapshot has replaced `id`; otherwise the failure of the store.
     fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError>;
 
-    /// Chunk `number` of a snapshot that is being written, once it was reported as written.
+    /// Reads chunk `number` of an unfinished snapshot. The store must have called `done` for this chunk before.
+    ///
+    /// # Errors
+    ///
+    /// The chunk is missing or damaged, or the store has failed.
     fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError>;
 
-    /// For how long the present commit has been at the disk: a disk that hangs reports nothing else.
+    /// The age of the running commit. A disk that hangs reports no error, so this is the only sign of it.
     fn committing_for(&self) -> Option<Duration>;
 
-    /// Becomes `Some` when the store is poisoned. The node then says why, and stops.
+    /// Becomes `Some` when the store is poisoned. The node then reports the error and stops.
     fn failure(&self) -> watch::Receiver<Option<StorageError>>;
 
-    /// Writes what is queued, and releases every file. Blocks; a store that has none goes on as before.
+    /// Writes all queued data and releases every file. Blocks. A store without files does nothing.
     fn close(&self);
 }
 
-/// Why the store did not open, answer or write.
+/// An error of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
-    #[error("data directory {} is in use by another process: stop that one, or give this node a directory of its own", .dir.display())]
+    #[error(
+        "data directory {} is in use by another process: stop that process, or give this node another directory",
+        .dir.display()
+    )]
     InUse { dir: PathBuf },
 
     #[error("could not {action} {}: {cause}; {}", .path.display(), advice(*.kind))]
@@ -182,26 +205,27 @@ pub enum StorageError {
 
     #[error(
         "data directory {} belongs to node {} of cluster {:?}, not to node {} of cluster {:?}: \
-         correct the configuration, or give this node a directory of its own",
+         correct the configuration, or give this node another directory",
         .dir.display(), .found.node, .found.cluster, .expected.node, .expected.cluster
     )]
     ForeignIdentity { dir: PathBuf, found: Identity, expected: Identity },
 
     #[error(
-        "data directory {} was written in format {found}; this program knows up to format {known}: \
+        "data directory {} was written in format {found}; this program supports formats up to {known}: \
          run the version that wrote it, or a newer one", .dir.display()
     )]
     NewerFormat { dir: PathBuf, found: u32, known: u32 },
 
     #[error(
         "data directory {} was initialised for node {} of cluster {:?} but its data is gone ({what}). Starting empty \
-         could lose what the cluster was promised: put the data back, or remove this node from the cluster and let it \
-         join again under a new id with an empty directory", .dir.display(), .identity.node, .identity.cluster
+         could lose votes and entries that the cluster counts on: restore the data, or remove this node from the \
+         cluster and let it join again under a new id with an empty directory",
+        .dir.display(), .identity.node, .identity.cluster
     )]
     Emptied { dir: PathBuf, identity: Identity, what: String },
 
     #[error(
-        "data directory {} holds data but its file {} is missing: put that file back, or move the directory away and \
+        "data directory {} holds data but its file {} is missing: restore that file, or move the directory away and \
          let the node join again under a new id", .dir.display(), disk::directory::MARKER
     )]
     Unmarked { dir: PathBuf },
@@ -212,22 +236,22 @@ pub enum StorageError {
     )]
     Corrupt { dir: PathBuf, what: String },
 
-    #[error("an entry with index {found} does not follow the log, which continues at {expected}")]
+    #[error("log entry {found} does not follow the log: expected index {expected}")]
     NotContiguous { expected: u64, found: u64 },
 
     #[error("log entry {index} was purged: the log starts after {floor}")]
     Purged { index: u64, floor: u64 },
 
-    #[error("snapshot {id} is not there any more: a newer one has replaced it")]
+    #[error("snapshot {id} no longer exists: a newer snapshot has replaced it")]
     SnapshotReplaced { id: u64 },
 
-    #[error("snapshot {id} has {found} chunks where its manifest says {expected}")]
+    #[error("snapshot {id} has {found} chunks: its manifest expects {expected}")]
     SnapshotIncomplete { id: u64, expected: u64, found: u64 },
 
     #[error("snapshot {id} reads back with {found} bytes that differ from the {expected} bytes that were written")]
     SnapshotDiffers { id: u64, expected: u64, found: u64 },
 
-    #[error("{bytes} bytes where a snapshot's {what} has at most {max}")]
+    #[error("the {what} of a snapshot has {bytes} bytes: at most {max} are allowed")]
     SnapshotTooLarge { what: &'static str, bytes: usize, max: usize },
 
     #[error("the store is closed")]
@@ -240,14 +264,14 @@ impl StorageError {
     }
 }
 
-/// What an operator can do about an I/O error.
+/// The advice to the operator that ends the message of an I/O error.
 fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             "free some space on that disk and start the node again; nothing acknowledged is lost"
         }
         io::ErrorKind::ReadOnlyFilesystem => "mount it writable and start the node again; nothing acknowledged is lost",
-        io::ErrorKind::PermissionDenied => "give the node's user the right to it and start the node again",
+        io::ErrorKind::PermissionDenied => "give the node's user access to it and start the node again",
         io::ErrorKind::NotFound => "check the path",
         _ => "check the disk and the system's log, then start the node again; nothing acknowledged is lost",
     }

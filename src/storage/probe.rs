@@ -1,4 +1,4 @@
-//! How fast a disk makes a small write durable.
+//! Measures how fast a disk makes a small write durable.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use super::StorageError;
 
-/// About what one small commit writes.
+/// The approximate size of one small commit.
 const PROBE_BYTES: usize = 512;
 const PROBE_FILE: &str = "fsync-probe";
 
-/// Times `n` rounds of a small append and `fdatasync` in `dir`, which must exist. The shortest is first.
+/// Times `n` rounds of a small append and `fdatasync` in `dir`, and returns the durations in ascending order.
 ///
-/// A commit of the store costs about this much; a node warns at its start when it does not fit the timings.
+/// One commit of the store takes about this long. At its start a node warns if the disk is too slow for its timings.
+///
+/// # Errors
+///
+/// [`StorageError::Io`] if `dir` does not exist or a write, sync or removal in it fails.
 pub fn measure_fsync(dir: &Path, n: usize) -> Result<Vec<Duration>, StorageError> {
     let path = dir.join(PROBE_FILE);
     let mut file = File::create(&path).map_err(|error| StorageError::io("create", &path, &error))?;
@@ -36,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_round_is_timed_and_nothing_is_left_behind() {
+    fn probe_times_every_round_and_removes_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let durations = measure_fsync(dir.path(), 5).unwrap();
         assert_eq!(durations.len(), 5);
@@ -45,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn probe_error_names_the_missing_directory() {
         let error = measure_fsync(Path::new("/nowhere/at/all"), 1).unwrap_err();
         assert!(error.to_string().starts_with("could not create /nowhere/at/all/fsync-probe"), "{error}");
     }

@@ -1,31 +1,31 @@
-//! What a stored value looks like: version, kind, crc32 over both, the key and the payload, then the payload.
+//! The format of a stored value: version, kind, checksum, payload. The checksum is a crc32 over version, kind, key and
+//! payload.
 //!
-//! The structs here are frozen: a change of shape is a new version beside the old one, and the golden bytes in the
-//! tests say so when somebody forgets. The key is part of the checksum because a store that hands out the right value
-//! under the wrong key has lost it.
+//! The structs here are frozen: a change of shape needs a new version beside the old one. The golden bytes in the tests
+//! detect a change. The checksum includes the key because a value under a wrong key is a lost value.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::disk::entries::PART_BYTES;
 use super::{MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
 
-/// The newest record version this program writes and reads.
+/// The newest record version that this program writes and reads.
 pub(crate) const RECORD_VERSION: u8 = 1;
 /// Version, kind and crc32.
 pub(crate) const HEADER_BYTES: usize = 6;
-/// No payload is longer: a manifest with 16 KiB from the caller, or less.
+/// Maximum bytes of a payload. The longest one is a manifest with 16 KiB from the caller.
 const MAX_RECORD_BYTES: usize = 20 << 10;
-/// More than the numbers and lengths of any record take.
-const NUMBERS_BYTES: usize = 128;
+/// Upper bound of the bytes that the numbers and lengths of any record take.
+const FIXED_FIELD_BYTES: usize = 128;
 
-// What is written is below what is read.
+// The largest record that this program writes must be readable.
 const _: () = {
-    assert!(MAX_SNAPSHOT_META_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
-    assert!(SNAPSHOT_CHUNK_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
-    assert!(PART_BYTES + NUMBERS_BYTES <= MAX_RECORD_BYTES);
+    assert!(MAX_SNAPSHOT_META_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
+    assert!(SNAPSHOT_CHUNK_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
+    assert!(PART_BYTES + FIXED_FIELD_BYTES <= MAX_RECORD_BYTES);
 };
 
-/// What a record holds. Append-only: a number is never given to another meaning.
+/// The kind of a record. Append-only: a number never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Chunk = 7,
 }
 
-/// Whose directory this is.
+/// The owner of the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdentityV1 {
     pub cluster: String,
@@ -64,7 +64,7 @@ pub(crate) struct CommittedV1 {
     pub position: Option<PositionV1>,
 }
 
-/// One part of a log entry. Every part says how many there are, so that a missing one is seen.
+/// One part of a log entry. Every part holds the number of parts, so that recovery detects a missing one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LogPartV1<'a> {
     pub term: u64,
@@ -89,7 +89,7 @@ pub(crate) struct ChunkV1<'a> {
     pub payload: Raw<'a>,
 }
 
-/// Bytes that are written and read as one piece instead of one by one.
+/// Bytes that serde writes and reads as one slice, not one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw<'a>(pub &'a [u8]);
 
@@ -103,12 +103,12 @@ pub(crate) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hi
     record
 }
 
-/// The payload of the record of this kind that is stored under `key`.
+/// Checks the record that is stored under `key` and decodes its payload.
 pub(crate) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
     let Some((header, payload)) = record.split_first_chunk::<HEADER_BYTES>() else {
         return Err(RecordError::Torn { bytes: record.len() });
     };
-    // The version comes first: nothing else of a newer record is known to mean what we think.
+    // Check the version first: the layout of a newer record is unknown.
     if header[0] > RECORD_VERSION {
         return Err(RecordError::Newer { version: header[0] });
     }
@@ -156,18 +156,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     }
 }
 
-/// Why a stored record was not accepted.
+/// The reason why a stored record is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error("a torn record of {bytes} bytes")]
     Torn { bytes: usize },
-    #[error("a record of version {version}; this program knows up to {RECORD_VERSION}")]
+    #[error("a record of version {version}; this program supports versions up to {RECORD_VERSION}")]
     Newer { version: u8 },
     #[error("a record of version {version}, which never existed")]
     Version { version: u8 },
-    #[error("a record with crc32 {found:08x} where {expected:08x} was written")]
+    #[error("a record with crc32 {found:08x}: expected {expected:08x}")]
     Checksum { expected: u32, found: u32 },
-    #[error("a record of kind {found} where {expected:?} ({}) belongs", *expected as u8)]
+    #[error("a record of kind {found}: expected {expected:?} ({})", *expected as u8)]
     Kind { expected: Kind, found: u8 },
     #[error("a record with {0}")]
     Payload(codec::DecodeError),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_every_stored_record_are_frozen() {
+    fn stored_record_bytes_are_frozen() {
         let position = PositionV1 { term: 3, index: 70_000 };
         let golden = [
             (
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_only_whole_under_its_own_key_and_kind() {
+    fn record_reads_back_only_whole_under_its_key_and_kind() {
         let record = seal(Kind::LogPart, b"key", &LogPartV1 { term: 1, parts: 1, payload: Raw(b"payload") }, 7);
         let part: LogPartV1 = unseal(Kind::LogPart, b"key", &record).unwrap();
         assert_eq!(part.payload, Raw(b"payload"));

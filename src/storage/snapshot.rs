@@ -1,4 +1,4 @@
-//! Writing a snapshot as a stream of bytes, with bounded memory on its way to the disk.
+//! Writes a snapshot as a stream of bytes with bounded memory.
 
 use std::io;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Done, MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, SnapshotManifest, Storage, StorageError};
 
-/// Most chunks between the writer and the disk: a small part of one group commit, so that a log entry that comes in
-/// between does not wait long.
+/// Maximum chunks between the writer and the disk. They are a small part of one group commit, so that a log entry
+/// behind them does not wait long.
 const CHUNKS_IN_FLIGHT: usize = 16;
 
-/// Cuts a stream of bytes into chunks and hands them to the store.
+/// Splits a stream of bytes into chunks and writes them to the store.
 ///
-/// Used by a node that encodes its own state (blocking, on a thread of its own) and by one that receives a snapshot
-/// from a peer (async). Dropping it unfinished removes what it wrote. Nothing is seen of it before
-/// [`finish`](SnapshotWriter::finish) reports that the manifest is durable.
+/// A node that encodes its own state uses the blocking methods on a separate thread. A node that receives a snapshot
+/// from a peer uses the async ones. Dropping an unfinished writer removes its chunks. Readers do not see the snapshot
+/// before [`finish`](SnapshotWriter::finish) reports that the manifest is durable.
 pub struct SnapshotWriter<S: Storage> {
     storage: S,
     id: u64,
@@ -26,8 +26,8 @@ pub struct SnapshotWriter<S: Storage> {
     crc: crc32fast::Hasher,
     buffer: Vec<u8>,
     window: Arc<Window>,
-    /// How many bytes were read back as they were taken.
-    checked: Option<u64>,
+    /// The number of bytes when the last read-back matched.
+    verified_bytes: Option<u64>,
     finished: bool,
 }
 
@@ -41,58 +41,72 @@ impl<S: Storage> SnapshotWriter<S> {
             crc: crc32fast::Hasher::new(),
             buffer: Vec::with_capacity(SNAPSHOT_CHUNK_BYTES),
             window: Arc::default(),
-            checked: None,
+            verified_bytes: None,
             finished: false,
         }
     }
 
-    /// The id that its manifest will have.
+    /// The id of the snapshot.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// How many bytes it has taken.
+    /// The number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// crc32 of the bytes it has taken. A receiver compares it with the sender's before it finishes.
+    /// crc32 of the bytes written so far. A receiver compares it with the sender's before it finishes.
     pub fn crc(&self) -> u32 {
         self.crc.clone().finalize()
     }
 
-    /// Takes bytes; waits while too many chunks are on their way. Blocks: not for async code.
+    /// Appends bytes and blocks while too many chunks are in flight. Not for async code.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), StorageError> {
         while !bytes.is_empty() {
             bytes = self.fill(bytes);
             if self.is_full() {
-                self.window.enter_blocking()?;
+                self.window.acquire_blocking()?;
                 self.send_chunk();
             }
         }
         Ok(())
     }
 
-    /// Takes bytes; waits while too many chunks are on their way.
+    /// Appends bytes and waits while too many chunks are in flight.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a dropped call may have appended some of `bytes`. Drop the writer then.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), StorageError> {
         while !bytes.is_empty() {
             bytes = self.fill(bytes);
             if self.is_full() {
-                self.window.enter().await?;
+                self.window.acquire().await?;
                 self.send_chunk();
             }
         }
         Ok(())
     }
 
-    /// Waits until the store has written what was taken, and hands it out as it is stored. Blocks: not for async code.
+    /// Waits until the store has written all bytes, reads them back and passes each chunk to `visit`. Blocks: not for
+    /// async code.
     ///
     /// # Errors
     ///
-    /// The store has something else than was taken, or `see` refuses it.
-    pub fn read_back<E: From<StorageError>>(&mut self, mut see: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    /// [`StorageError::SnapshotDiffers`] if the stored bytes differ from the written ones; the failure of the store;
+    /// the error of `visit`.
+    pub fn read_back<E: From<StorageError>>(&mut self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         if !self.buffer.is_empty() {
-            self.window.enter_blocking()?;
+            self.window.acquire_blocking()?;
             self.send_chunk();
         }
         self.window.wait_until_empty()?;
@@ -101,23 +115,29 @@ impl<S: Storage> SnapshotWriter<S> {
             let chunk = self.storage.read_unfinished_snapshot(self.id, number)?;
             bytes += chunk.len() as u64;
             crc.update(&chunk);
-            see(&chunk)?;
+            visit(&chunk)?;
         }
         if (bytes, crc.finalize()) != (self.bytes, self.crc()) {
             return Err(StorageError::SnapshotDiffers { id: self.id, expected: self.bytes, found: bytes }.into());
         }
-        self.checked = Some(self.bytes);
+        self.verified_bytes = Some(self.bytes);
         Ok(())
     }
 
-    /// Queues the manifest, with what the caller says about it; before that all is [read back](Self::read_back), which
-    /// blocks unless it has been. `done` is called once the manifest, and so the snapshot, is durable; not when this fails.
+    /// Queues the manifest with `meta` from the caller. `done` runs after the snapshot with its manifest is durable.
+    ///
+    /// Unless the caller has [read back](Self::read_back) all bytes, this reads them back first, which blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`StorageError::SnapshotTooLarge`] if `meta` exceeds [`MAX_SNAPSHOT_META_BYTES`], and the errors of
+    /// [`read_back`](Self::read_back). `done` does not run then.
     pub fn finish(mut self, meta: Vec<u8>, done: Done) -> Result<SnapshotManifest, StorageError> {
         if meta.len() > MAX_SNAPSHOT_META_BYTES {
             let (bytes, max) = (meta.len(), MAX_SNAPSHOT_META_BYTES);
             return Err(StorageError::SnapshotTooLarge { what: "meta", bytes, max });
         }
-        if self.checked != Some(self.bytes) {
+        if self.verified_bytes != Some(self.bytes) {
             self.read_back(|_| Ok::<_, StorageError>(()))?;
         }
         self.finished = true;
@@ -127,7 +147,15 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(manifest)
     }
 
-    /// [`finish`](SnapshotWriter::finish), and waits until the snapshot is durable.
+    /// Calls [`finish`](SnapshotWriter::finish) and waits until the snapshot is durable.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`finish`](SnapshotWriter::finish), or the failure of the write.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the write: the snapshot may still become durable.
     pub async fn finish_durable(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
         let (done, durable) = oneshot::channel();
         let manifest = self.finish(meta, Box::new(move |result| drop(done.send(result))))?;
@@ -135,7 +163,7 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(manifest)
     }
 
-    /// [`finish`](SnapshotWriter::finish), and blocks until the snapshot is durable.
+    /// Calls [`finish`](SnapshotWriter::finish) and blocks until the snapshot is durable.
     #[cfg(test)]
     pub fn finish_blocking(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
         let (done, durable) = std::sync::mpsc::sync_channel(1);
@@ -144,7 +172,7 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(manifest)
     }
 
-    /// Takes as much as still fits into the current chunk and returns the rest.
+    /// Fills the current chunk and returns the bytes that do not fit.
     fn fill<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (now, later) = bytes.split_at(bytes.len().min(SNAPSHOT_CHUNK_BYTES - self.buffer.len()));
         self.buffer.extend_from_slice(now);
@@ -162,7 +190,7 @@ impl<S: Storage> SnapshotWriter<S> {
         let window = Arc::clone(&self.window);
         let number = self.chunks;
         self.chunks += 1;
-        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| window.leave(result)));
+        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| window.release(result)));
     }
 }
 
@@ -185,12 +213,12 @@ impl<S: Storage> Drop for SnapshotWriter<S> {
     }
 }
 
-/// How many chunks are between the writer and the disk.
+/// Bounds the chunks between the writer and the disk.
 #[derive(Default)]
 struct Window {
     state: Mutex<WindowState>,
-    left: Condvar,
-    left_async: Notify,
+    released: Condvar,
+    released_async: Notify,
 }
 
 #[derive(Default)]
@@ -200,18 +228,18 @@ struct WindowState {
 }
 
 impl Window {
-    fn enter_blocking(&self) -> Result<(), StorageError> {
+    fn acquire_blocking(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        while !state.try_enter()? {
-            self.left.wait(&mut state);
+        while !state.try_acquire()? {
+            self.released.wait(&mut state);
         }
         Ok(())
     }
 
-    async fn enter(&self) -> Result<(), StorageError> {
-        while !self.state.lock().try_enter()? {
-            // A permit is kept for us when a chunk leaves between the look and the wait.
-            self.left_async.notified().await;
+    async fn acquire(&self) -> Result<(), StorageError> {
+        while !self.state.lock().try_acquire()? {
+            // `Notify` keeps a permit if a chunk is released between the check and the wait.
+            self.released_async.notified().await;
         }
         Ok(())
     }
@@ -219,25 +247,25 @@ impl Window {
     fn wait_until_empty(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
         while state.in_flight > 0 {
-            self.left.wait(&mut state);
+            self.released.wait(&mut state);
         }
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    fn leave(&self, result: Result<(), StorageError>) {
+    fn release(&self, result: Result<(), StorageError>) {
         let mut state = self.state.lock();
         state.in_flight -= 1;
         if let Err(error) = result {
             state.failure.get_or_insert(error);
         }
         drop(state);
-        self.left.notify_one();
-        self.left_async.notify_one();
+        self.released.notify_one();
+        self.released_async.notify_one();
     }
 }
 
 impl WindowState {
-    fn try_enter(&mut self) -> Result<bool, StorageError> {
+    fn try_acquire(&mut self) -> Result<bool, StorageError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }

@@ -1,9 +1,11 @@
-//! The disk that a power cut leaves behind.
+//! A model of the disk after a power cut.
 //!
-//! What was synced is there. Of what was not, anything may be: all, none, the first part, or any sectors of it, because
-//! a device writes its cache in the order it likes; and a file's new size may be there without the data, or the other
-//! way round. A name (created, renamed, removed) is certain only after a sync of its directory; a new file's first name also
-//! after a sync of the file, as on ext4, XFS and btrfs.
+//! Synced data is on the disk. Of unsynced data the disk may hold all, none, the first part, or any sectors, because a
+//! device writes its cache in any order. The new size of a file may be on the disk without the data, or the data
+//! without the size.
+//!
+//! A change of a name (create, rename, remove) is durable only after a sync of its directory. A sync of a new file also
+//! makes its first name durable, as on ext4, XFS and btrfs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,16 +17,16 @@ use rand::seq::IndexedRandom;
 
 use crate::recorder::{Event, FileId};
 
-/// A device writes these as a whole.
+/// The unit in bytes that a device writes atomically.
 const SECTOR: usize = 512;
-/// The kernel writes these out as a whole.
+/// The unit in bytes that the kernel writes back.
 const PAGE: usize = 4096;
 
-/// Which syncs a run of the replayer believes in: a control leaves some out to see that it matters.
+/// The syncs that the disk model honors. A control ignores some to check that the tests find the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum HonoredSyncs {
     All,
-    /// Every `fdatasync` is ignored: what a store does that relies on sled's `flush` alone.
+    /// Every `fdatasync` is ignored, as in a store that relies only on sled's `flush`.
     NoDataSync,
     /// Every fourth `fdatasync` is ignored.
     MostDataSyncs,
@@ -32,34 +34,34 @@ pub enum Trust {
     NoDirSync,
 }
 
-/// A directory's files, at rest.
+/// The files and directories after a cut.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     pub dirs: Vec<PathBuf>,
     pub files: BTreeMap<PathBuf, (FileId, Vec<u8>)>,
 }
 
-/// A disk while it is used: what is certain, and what is only in some cache.
+/// A disk in use, with durable and cached changes.
 pub struct Disk {
-    trust: Trust,
-    names: BTreeMap<PathBuf, Node>,
-    unsynced_names: Vec<Renaming>,
+    honored: HonoredSyncs,
+    names: BTreeMap<PathBuf, Inode>,
+    unsynced_names: Vec<NameChange>,
     files: HashMap<FileId, File>,
     data_syncs: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Node {
+enum Inode {
     Dir,
     File(FileId),
 }
 
 /// One change of names in one directory.
 #[derive(Clone, Debug)]
-struct Renaming {
+struct NameChange {
     dir: PathBuf,
     remove: Option<PathBuf>,
-    add: Option<(PathBuf, Option<Node>)>,
+    add: Option<(PathBuf, Option<Inode>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,14 +76,14 @@ enum Change {
     Truncate(usize),
 }
 
-/// How much of the unsynced changes of one file a cut leaves.
+/// The part of the unsynced changes that a cut leaves.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,
     Everything,
     First,
     Some,
-    /// Any pieces of this size.
+    /// Random pieces of this size in bytes.
     Pieces(usize),
 }
 
@@ -104,20 +106,20 @@ impl Image {
 }
 
 impl Disk {
-    pub fn new(image: &Image, trust: Trust) -> Disk {
-        let dirs = image.dirs.iter().map(|dir| (dir.clone(), Node::Dir));
-        let names = dirs.chain(image.file_ids().map(|(path, file)| (path, Node::File(file)))).collect();
+    pub fn new(image: &Image, honored: HonoredSyncs) -> Disk {
+        let dirs = image.dirs.iter().map(|dir| (dir.clone(), Inode::Dir));
+        let names = dirs.chain(image.file_ids().map(|(path, file)| (path, Inode::File(file)))).collect();
         let files = image.files.values();
         let files = files.map(|(file, bytes)| (*file, File { synced: bytes.clone(), unsynced: Vec::new() })).collect();
-        Disk { trust, names, unsynced_names: Vec::new(), files, data_syncs: 0 }
+        Disk { honored, names, unsynced_names: Vec::new(), files, data_syncs: 0 }
     }
 
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::MakeDir(path) => self.rename(None, Some((path, Some(Node::Dir)))),
+            Event::MakeDir(path) => self.rename(None, Some((path, Some(Inode::Dir)))),
             Event::Create { path, file } => {
                 self.files.insert(*file, File::default());
-                self.rename(None, Some((path, Some(Node::File(*file)))));
+                self.rename(None, Some((path, Some(Inode::File(*file)))));
             }
             Event::Rename { from, to } => self.rename(Some(from), Some((to, None))),
             Event::Unlink(path) => self.rename(Some(path), None),
@@ -127,10 +129,10 @@ impl Disk {
             Event::Truncate { file, len } => self.file(*file).unsynced.push(Change::Truncate(*len as usize)),
             Event::SyncFile { file, data_only } => {
                 self.data_syncs += usize::from(*data_only);
-                let ignored = match self.trust {
-                    Trust::NoDataSync => *data_only,
-                    Trust::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
-                    Trust::All | Trust::NoDirSync => false,
+                let ignored = match self.honored {
+                    HonoredSyncs::NoDataSync => *data_only,
+                    HonoredSyncs::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
+                    HonoredSyncs::All | HonoredSyncs::NoDirSync => false,
                 };
                 if !ignored {
                     self.file(*file).sync();
@@ -138,7 +140,7 @@ impl Disk {
                 }
             }
             Event::SyncDir(dir) => self.sync_dir(dir),
-            Event::Submitted | Event::Noted | Event::Acknowledged(_) => {}
+            Event::Submitted | Event::Marker | Event::Acknowledged(_) => {}
         }
     }
 
@@ -159,12 +161,12 @@ impl Disk {
             }
         }
         let mut image = Image::default();
-        for (path, node) in &names {
-            // A file whose directory is gone is gone.
+        for (path, inode) in &names {
+            // A file is lost with its directory.
             let is_reachable = path.ancestors().skip(1).all(|dir| dir == Path::new("") || names.contains_key(dir));
-            match node {
-                Node::Dir if is_reachable => image.dirs.push(path.clone()),
-                Node::File(file) if is_reachable => {
+            match inode {
+                Inode::Dir if is_reachable => image.dirs.push(path.clone()),
+                Inode::File(file) if is_reachable => {
                     drop(image.files.insert(path.clone(), (*file, self.files[file].cut(rng))));
                 }
                 _ => {}
@@ -174,42 +176,42 @@ impl Disk {
     }
 
     fn file(&mut self, file: FileId) -> &mut File {
-        self.files.get_mut(&file).expect("created before it is used")
+        self.files.get_mut(&file).expect("a create event precedes the use of a file")
     }
 
-    fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Node>)>) {
-        let path = remove.or(add.map(|(path, _)| path)).expect("something is renamed");
-        let dir = path.parent().expect("nobody renames the root").to_path_buf();
-        let add = add.map(|(path, node)| (path.clone(), node));
-        self.unsynced_names.push(Renaming { dir, remove: remove.cloned(), add });
+    fn rename(&mut self, remove: Option<&PathBuf>, add: Option<(&PathBuf, Option<Inode>)>) {
+        let path = remove.or(add.map(|(path, _)| path)).expect("the change removes or adds a name");
+        let dir = path.parent().expect("no event renames the root").to_path_buf();
+        let add = add.map(|(path, inode)| (path.clone(), inode));
+        self.unsynced_names.push(NameChange { dir, remove: remove.cloned(), add });
     }
 
     fn sync_dir(&mut self, dir: &Path) {
-        if self.trust == Trust::NoDirSync {
+        if self.honored == HonoredSyncs::NoDirSync {
             return;
         }
         self.sync_names(|change| change.dir == dir);
     }
 
-    fn sync_names(&mut self, is_synced: impl Fn(&Renaming) -> bool) {
+    fn sync_names(&mut self, is_synced: impl Fn(&NameChange) -> bool) {
         let (now, later) = std::mem::take(&mut self.unsynced_names).into_iter().partition(is_synced);
         self.unsynced_names = later;
-        let now: Vec<Renaming> = now;
+        let now: Vec<NameChange> = now;
         now.iter().for_each(|change| change.apply(&mut self.names));
     }
 }
 
-impl Renaming {
+impl NameChange {
     fn creates(&self, file: FileId) -> bool {
-        matches!(&self.add, Some((_, Some(node))) if *node == Node::File(file))
+        matches!(&self.add, Some((_, Some(inode))) if *inode == Inode::File(file))
     }
 
-    fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Inode>) {
         let removed = self.remove.as_ref().and_then(|path| names.remove(path));
-        if let Some((path, node)) = &self.add
-            && let Some(node) = node.or(removed)
+        if let Some((path, inode)) = &self.add
+            && let Some(inode) = inode.or(removed)
         {
-            names.insert(path.clone(), node);
+            names.insert(path.clone(), inode);
         }
     }
 }
@@ -237,7 +239,7 @@ impl File {
                 Survival::Pieces(size) => change.apply_pieces(&mut bytes, size, rng),
             }
         }
-        // The data went to the device, the new size did not.
+        // The device has the data, but not the new size.
         if bytes.len() > self.synced.len() && rng.random_ratio(1, 3) {
             bytes.truncate(self.synced.len());
         }
@@ -253,7 +255,7 @@ impl Change {
         }
     }
 
-    /// Applies half of its pieces; what lies between them in a file that grew reads as zeros.
+    /// Applies a random half of the pieces. In a file that grew, the others read as zeros.
     fn apply_pieces(&self, bytes: &mut Vec<u8>, size: usize, rng: &mut StdRng) {
         let Change::Write { offset, bytes: written } = self else {
             if rng.random() {
@@ -263,7 +265,7 @@ impl Change {
         };
         let mut start = 0;
         while start < written.len() {
-            // Pieces lie where the device's do, not where the write began.
+            // Align the pieces with the device, not with the start of the write.
             let end = written.len().min(start + size - (offset + start) % size);
             if rng.random() {
                 put(bytes, offset + start, &written[start..end]);
@@ -276,7 +278,9 @@ impl Change {
 impl Survival {
     fn any(rng: &mut StdRng) -> Survival {
         use Survival::*;
-        *[Nothing, Everything, First, First, Some, Pieces(SECTOR), Pieces(PAGE)].choose(rng).expect("there are some")
+        *[Nothing, Everything, First, First, Some, Pieces(SECTOR), Pieces(PAGE)]
+            .choose(rng)
+            .expect("the array is not empty")
     }
 }
 

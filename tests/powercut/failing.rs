@@ -1,12 +1,12 @@
-//! Disks that fail without a power cut: full, broken, read-only. Whatever happens, what was acknowledged is there when
-//! the disk is well again, and the error says what to do.
+//! Disks that fail without a power cut: full, broken, read-only. Every acknowledged write is there after the disk works
+//! again, and the error message advises the operator.
 
 use std::sync::mpsc;
 
 use bytes::Bytes;
 use tenure::storage::{Done, LogRecord, Position, SledStorage, Storage, StorageError, VoteRecord};
 
-use crate::recorder::{Faults, Watch};
+use crate::recorder::{Faults, Recorder};
 use crate::scratch;
 use crate::workload::identity;
 
@@ -18,16 +18,16 @@ fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), Storage
 fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
     let (done, durable) = mpsc::channel();
     write(Box::new(move |result| drop(done.send(result))));
-    durable.recv().expect("every callback is called")
+    durable.recv().expect("the store runs every callback")
 }
 
 #[test]
-fn a_full_disk_stops_the_store_and_loses_nothing() {
+fn full_disk_stops_the_store_and_loses_nothing() {
     let scratch = scratch();
-    let watch = Watch::new(scratch.path(), []);
+    let recorder = Recorder::new(scratch.path(), []);
     let storage = SledStorage::open(scratch.path(), identity()).unwrap();
     let mut failure = storage.failure();
-    watch.set_faults(Faults { space: Some(2 << 20), ..Faults::default() });
+    recorder.set_faults(Faults { space: Some(2 << 20), ..Faults::default() });
     let mut acknowledged = 0;
     let error = loop {
         match append(&storage, acknowledged, 9_000) {
@@ -43,34 +43,34 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
     );
     assert!(text.contains(scratch.path().to_str().unwrap()), "{text}");
 
-    // Poisoned: every call says the same, and whoever watches knows.
+    // The store is poisoned: every call and the failure channel report the same error.
     assert_eq!(append(&storage, acknowledged + 1, 10), Err(error.clone()));
     assert_eq!(storage.read_log(0, 1, 1), Err(error.clone()));
     assert_eq!(storage.begin_snapshot().map(|_| ()), Err(error.clone()));
     assert_eq!(*failure.borrow_and_update(), Some(error));
 
-    // With the disk as full as before the node cannot start either, and says why.
+    // While the disk is full, the store cannot open, and the error tells the cause.
     storage.close();
-    watch.set_faults(Faults { space: Some(0), ..Faults::default() });
+    recorder.set_faults(Faults { space: Some(0), ..Faults::default() });
     let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("free some space on that disk"), "{text}");
 
-    watch.set_faults(Faults::default());
+    recorder.set_faults(Faults::default());
     let storage = SledStorage::open(scratch.path(), identity()).unwrap_or_else(|error| panic!("{error}"));
     let last = storage.recovered().last.map_or(0, |last| last.index + 1);
-    assert!(last >= acknowledged, "{acknowledged} were acknowledged, {last} are there");
+    assert!(last >= acknowledged, "{acknowledged} entries were acknowledged, but only {last} are there");
     let log = storage.read_log(0, last, usize::MAX).unwrap();
     assert!(log.iter().all(|record| record.payload == vec![record.position.index as u8; 9_000]));
 }
 
 #[test]
-fn a_failed_sync_is_not_tried_again() {
+fn failed_sync_is_not_retried() {
     let scratch = scratch();
-    let watch = Watch::new(scratch.path(), []);
+    let recorder = Recorder::new(scratch.path(), []);
     let storage = SledStorage::open(scratch.path(), identity()).unwrap();
     append(&storage, 0, 100).unwrap();
-    watch.set_faults(Faults { broken_sync: true, ..Faults::default() });
-    let before = watch.data_syncs();
+    recorder.set_faults(Faults { broken_sync: true, ..Faults::default() });
+    let before = recorder.data_syncs();
     let (tell, told) = mpsc::channel();
     for term in 1..=50 {
         let tell = tell.clone();
@@ -79,27 +79,27 @@ fn a_failed_sync_is_not_tried_again() {
     }
     let results: Vec<Result<(), StorageError>> = told.iter().take(50).collect();
     let text = results[0].clone().unwrap_err().to_string();
-    assert!(results.iter().all(|result| *result == results[0]), "every caller is told, and the same");
+    assert!(results.iter().all(|result| *result == results[0]), "every callback gets the same error");
     assert!(text.starts_with(&format!("could not sync {}", scratch.path().join("store/db").display())), "{text}");
     assert!(text.contains("check the disk and the system's log"), "{text}");
-    assert_eq!(watch.data_syncs(), before + 1);
+    assert_eq!(recorder.data_syncs(), before + 1);
     storage.close();
-    assert_eq!(watch.data_syncs(), before + 1);
+    assert_eq!(recorder.data_syncs(), before + 1);
 
-    watch.set_faults(Faults::default());
+    recorder.set_faults(Faults::default());
     let storage = SledStorage::open(scratch.path(), identity()).unwrap();
     assert_eq!(storage.recovered().last, Some(Position { term: 1, index: 0 }));
 }
 
 #[test]
-fn a_read_only_disk_is_refused() {
+fn read_only_disk_is_refused() {
     let scratch = scratch();
-    let watch = Watch::new(scratch.path(), []);
-    watch.set_faults(Faults { read_only: true, ..Faults::default() });
+    let recorder = Recorder::new(scratch.path(), []);
+    recorder.set_faults(Faults { read_only: true, ..Faults::default() });
     let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
     let expected = format!("could not open {}: Read-only file system", scratch.path().join("LOCK").display());
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.ends_with("mount it writable and start the node again; nothing acknowledged is lost"), "{text}");
-    watch.set_faults(Faults::default());
+    recorder.set_faults(Faults::default());
     SledStorage::open(scratch.path(), identity()).unwrap();
 }

@@ -1,17 +1,17 @@
-//! What was asked of a store, in order, and what it may hold after a power cut.
+//! The operations of a run, and the states that a power cut may leave.
 //!
-//! The store writes in the order of the calls, so what a cut leaves is the state after some prefix of the steps: at least
-//! the acknowledged ones, at most those that were handed over. An append may be cut between two entries and a truncate
-//! between two removals; everything else is there or not.
+//! The store writes in the order of the calls. So a cut leaves the state after some prefix of the operations: at least
+//! the acknowledged ones, at most the submitted ones. A cut may split an append between two entries and a truncate
+//! between two removals. Every other operation is atomic.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use tenure::storage::{LogRecord, Position, SledStorage, SnapshotManifest, Storage, VoteRecord};
 
-/// One write, in the order of the calls.
+/// One write operation on the store.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum StoreOp {
     Append(Vec<LogRecord>),
     Truncate(Option<u64>),
     Purge(Position),
@@ -19,31 +19,33 @@ pub enum Step {
     Snapshot(SnapshotManifest),
 }
 
-/// A committed position that was noted behind so many steps. Nothing waits for it.
+/// A committed position that the test saved after `ops` operations. No call waits for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Note {
-    pub steps: usize,
+pub struct CommittedSave {
+    pub ops: usize,
     pub position: Option<Position>,
 }
 
-/// Whether a cut may leave this committed position of what was noted behind `before`. A step that was handed over behind
-/// a note and acknowledged has made the note durable.
+/// Checks that a cut may leave the committed position `found`. `before` is the position at the start of the run. An
+/// acknowledged operation that followed a saved position has made this position durable.
 pub fn allows_committed(
     before: Option<Position>,
-    notes: &[Note],
+    committed_saves: &[CommittedSave],
     acknowledged: usize,
     found: Option<Position>,
 ) -> Result<(), String> {
-    let durable = notes.iter().rposition(|note| note.steps < acknowledged);
+    let durable = committed_saves.iter().rposition(|save| save.ops < acknowledged);
     let allowed = durable.is_none().then_some(before).into_iter();
-    let mut allowed = allowed.chain(notes[durable.unwrap_or(0)..].iter().map(|note| note.position));
+    let mut allowed = allowed.chain(committed_saves[durable.unwrap_or(0)..].iter().map(|save| save.position));
     if allowed.any(|position| position == found) {
         return Ok(());
     }
-    Err(format!("found the committed position {found:?}, {acknowledged} steps were acknowledged, noted were {notes:?}"))
+    Err(format!(
+        "found the committed position {found:?} after {acknowledged} acknowledged operations: saved {committed_saves:?}"
+    ))
 }
 
-/// What a store holds.
+/// The contents of a store.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct View {
     pub floor: Option<Position>,
@@ -53,7 +55,7 @@ pub struct View {
 }
 
 impl View {
-    /// Reads everything that an opened store holds; an error when it cannot give out what it says it has.
+    /// Reads all contents of an open store. It is an error if a read fails or contradicts the store's bounds.
     pub fn read(storage: &SledStorage) -> Result<View, String> {
         let (floor, last) = storage.log_bounds();
         let from = floor.map_or(0, |floor| floor.index + 1);
@@ -69,7 +71,7 @@ impl View {
                 crc.update(&storage.read_snapshot(manifest.id, number).map_err(|error| error.to_string())?);
             }
             if crc.finalize() != manifest.crc {
-                return Err(format!("snapshot {} has other bytes than were written", manifest.id));
+                return Err(format!("the bytes of snapshot {} do not match its manifest", manifest.id));
             }
         }
         let log = log.into_iter().map(|record| (record.position.index, record)).collect();
@@ -80,18 +82,18 @@ impl View {
         self.log.last_key_value().map(|(_, record)| record.position).or(self.floor)
     }
 
-    pub fn apply(&mut self, step: &Step) {
-        self.apply_by_parts(step, |_| false);
+    pub fn apply(&mut self, op: &StoreOp) {
+        self.apply_by_parts(op, |_| false);
     }
 
-    /// Applies a step in the smallest parts that can be seen, until `stop` says so after one of them.
-    fn apply_by_parts(&mut self, step: &Step, mut stop: impl FnMut(&View) -> bool) -> bool {
-        match step {
-            Step::Append(records) => records.iter().any(|record| {
+    /// Applies an operation in its smallest visible parts until `stop` returns true.
+    fn apply_by_parts(&mut self, op: &StoreOp, mut stop: impl FnMut(&View) -> bool) -> bool {
+        match op {
+            StoreOp::Append(records) => records.iter().any(|record| {
                 self.log.insert(record.position.index, record.clone());
                 stop(self)
             }),
-            Step::Truncate(after) => loop {
+            StoreOp::Truncate(after) => loop {
                 match self.log.last_key_value().map(|(index, _)| *index) {
                     Some(last) if after.is_none_or(|after| last > after) => self.log.remove(&last),
                     _ => break false,
@@ -100,36 +102,36 @@ impl View {
                     break true;
                 }
             },
-            Step::Purge(upto) => {
+            StoreOp::Purge(upto) => {
                 self.floor = Some(*upto);
                 self.log = self.log.split_off(&(upto.index + 1));
                 stop(self)
             }
-            Step::Vote(vote) => {
+            StoreOp::Vote(vote) => {
                 self.vote = Some(*vote);
                 stop(self)
             }
-            Step::Snapshot(manifest) => {
+            StoreOp::Snapshot(manifest) => {
                 self.snapshot = Some(manifest.clone());
                 stop(self)
             }
         }
     }
 
-    /// Whether `found` is what a cut may leave of `steps` after `self`, the first `acknowledged` of them being promised.
-    pub fn allows(&self, steps: &[Step], acknowledged: usize, found: &View) -> Result<(), String> {
-        let (promised, possible) = steps.split_at(acknowledged);
+    /// Checks that a cut may leave `found` after `ops` on `self`, of which the first `acknowledged` must be there.
+    pub fn allows(&self, ops: &[StoreOp], acknowledged: usize, found: &View) -> Result<(), String> {
+        let (promised, possible) = ops.split_at(acknowledged);
         let mut view = self.clone();
-        promised.iter().for_each(|step| view.apply(step));
+        promised.iter().for_each(|op| view.apply(op));
         let least = view.clone();
-        if *found == view || possible.iter().any(|step| view.apply_by_parts(step, |view| view == found)) {
+        if *found == view || possible.iter().any(|op| view.apply_by_parts(op, |view| view == found)) {
             return Ok(());
         }
-        Err(format!("found {found:?}, acknowledged was {least:?}, at most possible {view:?}"))
+        Err(format!("found {found:?}: expected at least {least:?} and at most {view:?}"))
     }
 }
 
-/// Short: positions instead of payloads.
+/// Prints positions instead of payloads.
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =

@@ -1,10 +1,10 @@
-//! What a power cut leaves of a store, for thousands of cuts.
+//! Power cuts of a store.
 //!
-//! Runs of the store are recorded at the level of file operations; then the disk that a cut would leave at some point is
-//! rebuilt, opened with the real store, and compared with what had been acknowledged at that point. Some of the disks are
-//! used on, and cut again, also while they are being opened.
+//! Each test records the file operations of a store. Then it rebuilds the disk that a power cut at some point would
+//! leave, opens it with the real store, and compares it with the writes acknowledged before that point. Some rebuilt
+//! disks serve as the start of further runs and further cuts, also while the store opens.
 //!
-//! `TENURE_POWER_CUTS` is the number of cuts (200 unless set), `TENURE_POWER_SEED` the first seed. The long run:
+//! `TENURE_POWER_CUTS` sets the number of cuts (default 200), and `TENURE_POWER_SEED` the first seed. A long run:
 //!
 //! ```text
 //! TENURE_POWER_CUTS=2000 cargo test --release --test powercut -- --nocapture
@@ -27,41 +27,41 @@ use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 use tenure::storage::{Opened, SledStorage, Storage};
 
-use crate::disk::{Disk, Image, Trust};
+use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::{View, allows_committed};
-use crate::recorder::{Event, Watch};
-use crate::workload::{NODE, Recording, identity, record, record_flood, record_truncation};
+use crate::recorder::{Event, Recorder};
+use crate::workload::{DATA_DIR, Recording, identity, record, record_flood, record_truncation};
 
 /// Cuts of one recorded run.
 const CUTS_PER_RUN: usize = 25;
 
-/// A control that has lost nothing after so many cuts will not.
+/// Maximum cuts of a control that has found no loss yet.
 const CONTROL_CUTS: usize = 1000;
 
-/// Commits up to a third of a sled segment (8 MiB) were measured as safe, larger ones were not.
+/// Tests measured commits up to a third of a sled segment (8 MiB) as safe; larger ones lost data.
 const SAFE_COMMIT_BYTES: usize = (8 << 20) / 3;
 
-/// sled writes more than it is given, whole pages for a few small changes: what counts is what reaches the file.
+/// The limit is on the bytes in the file: sled writes whole pages for a few small changes.
 #[test]
-fn a_commit_stays_far_below_a_segment_of_sled() {
+fn commit_stays_below_a_third_of_a_sled_segment() {
     let recording = record_flood(scratch().path());
     let (largest, written) = (recording.largest_commit(), recording.written_bytes());
     println!("at most {} KiB between two syncs, of {} MiB written", largest >> 10, written >> 20);
-    assert!(largest <= SAFE_COMMIT_BYTES, "a commit of {largest} bytes");
+    assert!(largest <= SAFE_COMMIT_BYTES, "a commit has {largest} bytes: at most {SAFE_COMMIT_BYTES} are safe");
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut() {
-    let tally = cut_many(cuts(), Trust::All);
+fn acknowledged_writes_survive_a_power_cut() {
+    let tally = cut_many(cuts(), HonoredSyncs::All);
     println!("power cuts survived: {tally}");
-    assert!(tally.largest_commit <= SAFE_COMMIT_BYTES, "a commit of {} bytes", tally.largest_commit);
-    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
+    assert!(tally.largest_commit <= SAFE_COMMIT_BYTES, "a commit has {} bytes", tally.largest_commit);
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost data:\n{}", tally.lost(), tally.cuts, tally.first());
 }
 
-/// sled repairs and wipes while it is opened: the power may go at each of these moments, in a first start and in later
-/// ones. What is opened are the disks that cuts all along a run have left.
+/// sled repairs and wipes segments while it opens. This test cuts the power at each event of an open, on disks that
+/// cuts along a run have left.
 #[test]
-fn opening_may_be_cut_short_anywhere() {
+fn power_cut_while_opening_loses_nothing() {
     const DISKS: usize = 24;
     const CUTS_PER_EVENT: usize = 2;
     let mut tally = Tally::default();
@@ -69,55 +69,55 @@ fn opening_may_be_cut_short_anywhere() {
     let run = record(scratch().path(), first_seed() + 3, Image::default(), View::default(), 400);
     for disk in 0..=DISKS {
         let point = run.events.len() * disk / DISKS;
-        let Some((base, before)) = cut_run(&run, Trust::All, vec![point], &mut tally) else { continue };
+        let Some((base, before)) = cut_run(&run, HonoredSyncs::All, vec![point], &mut tally) else { continue };
         let opening = record(scratch().path(), disk as u64, base, before, 0);
-        // Openings that wipe are the dangerous ones; of the others a few are enough.
+        // Opens that wipe a segment are the risky ones. A sample of the others is enough.
         let wipes = opening.wipes_a_segment();
         wiped += usize::from(wipes);
         if !wipes && disk % 8 != 0 {
             continue;
         }
         let points = (0..=opening.opened).flat_map(|point| [point; CUTS_PER_EVENT]);
-        cut_run(&opening, Trust::All, points.collect(), &mut tally);
+        cut_run(&opening, HonoredSyncs::All, points.collect(), &mut tally);
     }
     println!("cuts while opening survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
-    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
-    assert!(wiped > 0, "no opening wiped anything: nothing was tested");
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost data:\n{}", tally.lost(), tally.cuts, tally.first());
+    assert!(wiped > 0, "no open wiped a segment: the test proves nothing");
 }
 
-/// A truncation is removed from its end, so that each part of it leaves a log that ends earlier.
+/// A truncation removes entries from the end, so that each part of it leaves a log that ends earlier.
 #[test]
-fn truncation_may_be_cut_short_anywhere() {
+fn power_cut_inside_a_truncation_loses_nothing() {
     const CUTS_PER_EVENT: usize = 3;
     let run = record_truncation(scratch().path());
-    let syncs = run.last_step().filter(|&n| matches!(run.events[n], Event::SyncFile { data_only: true, .. })).count();
-    assert!(syncs > 2, "only {syncs} commits: nothing of it can be cut off");
+    let syncs = run.last_op().filter(|&n| matches!(run.events[n], Event::SyncFile { data_only: true, .. })).count();
+    assert!(syncs > 2, "the truncation has only {syncs} commits: a cut cannot split it");
     let mut tally = Tally::default();
-    let points = run.last_step().flat_map(|point| [point; CUTS_PER_EVENT]);
-    cut_run(&run, Trust::All, points.collect(), &mut tally);
+    let points = run.last_op().flat_map(|point| [point; CUTS_PER_EVENT]);
+    cut_run(&run, HonoredSyncs::All, points.collect(), &mut tally);
     println!("cuts inside a truncation survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
-    assert!(tally.failures.is_empty(), "{} of {} cuts lost something:\n{}", tally.lost(), tally.cuts, tally.first());
+    assert!(tally.failures.is_empty(), "{} of {} cuts lost data:\n{}", tally.lost(), tally.cuts, tally.first());
 }
 
-/// The controls: a checker that has never seen a loss proves nothing.
+/// A control. The controls skip syncs and must find a loss: a checker that never finds one proves nothing.
 #[test]
-fn without_fdatasync_most_cuts_lose_something() {
-    let tally = cut_many((cuts() / 4).max(25), Trust::NoDataSync);
+fn most_cuts_lose_data_without_fdatasync() {
+    let tally = cut_many((cuts() / 4).max(25), HonoredSyncs::NoDataSync);
     println!("power cuts survived with sled's flush alone: {tally}");
-    assert!(tally.lost() * 2 > tally.cuts, "only {} of {} cuts lost something", tally.lost(), tally.cuts);
+    assert!(tally.lost() * 2 > tally.cuts, "only {} of {} cuts lost data", tally.lost(), tally.cuts);
 }
 
-/// Losses come in bunches: some recorded runs have none at all. So these two go on until they see one.
+/// Losses are rare in some recorded runs. So this control and the next one continue until they find one.
 #[test]
-fn an_fdatasync_that_is_skipped_now_and_then_is_noticed() {
-    let tally = cut_until_lost(cuts() / 4, Trust::MostDataSyncs);
+fn checker_notices_skipped_fdatasyncs() {
+    let tally = cut_until_lost(cuts() / 4, HonoredSyncs::MostDataSyncs);
     println!("power cuts survived with every fourth fdatasync skipped: {tally}");
     assert!(tally.lost() > 0);
 }
 
 #[test]
-fn a_directory_that_is_not_synced_is_noticed() {
-    let tally = cut_until_lost(cuts() / 4, Trust::NoDirSync);
+fn checker_notices_missing_directory_syncs() {
+    let tally = cut_until_lost(cuts() / 4, HonoredSyncs::NoDirSync);
     println!("power cuts survived without directory syncs: {tally}");
     assert!(tally.lost() > 0);
 }
@@ -132,11 +132,11 @@ fn first_seed() -> u64 {
     text.parse().expect("TENURE_POWER_SEED is a number")
 }
 
-/// Where images are written: in memory if the system has a place there, because nothing of it is to be kept.
+/// A temporary directory for images, in memory if the system supports it.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-    TempDir::new_in(parent).expect("a place for the images")
+    TempDir::new_in(parent).expect("a temporary directory for the images")
 }
 
 #[derive(Default)]
@@ -144,7 +144,7 @@ struct Tally {
     cuts: usize,
     runs: usize,
     written_bytes: usize,
-    /// The most that a store wrote between two syncs.
+    /// The most bytes that a store wrote between two syncs.
     largest_commit: usize,
     failures: Vec<String>,
 }
@@ -168,35 +168,35 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Cuts the power so many times, over as many recorded runs as that takes.
-fn cut_many(cuts: usize, trust: Trust) -> Tally {
-    cut_while(trust, |tally| cuts.saturating_sub(tally.cuts))
+/// Cuts the power `cuts` times, over as many recorded runs as needed.
+fn cut_many(cuts: usize, honored: HonoredSyncs) -> Tally {
+    cut_while(honored, |tally| cuts.saturating_sub(tally.cuts))
 }
 
-/// Cuts the power so many times at least, and then until something is lost, [`CONTROL_CUTS`] times at most.
-fn cut_until_lost(cuts: usize, trust: Trust) -> Tally {
-    cut_while(trust, |tally| match cuts.saturating_sub(tally.cuts) {
+/// Cuts the power at least `cuts` times, and then until data is lost, at most [`CONTROL_CUTS`] times.
+fn cut_until_lost(cuts: usize, honored: HonoredSyncs) -> Tally {
+    cut_while(honored, |tally| match cuts.saturating_sub(tally.cuts) {
         0 if tally.lost() == 0 => CONTROL_CUTS.saturating_sub(tally.cuts),
         left => left,
     })
 }
 
-/// Cuts the power for as long as there are cuts left.
-fn cut_while(trust: Trust, left: impl Fn(&Tally) -> usize) -> Tally {
+/// Cuts the power while `left` returns a positive number.
+fn cut_while(honored: HonoredSyncs, left: impl Fn(&Tally) -> usize) -> Tally {
     let mut tally = Tally::default();
     let mut survivor: Option<(Image, View)> = None;
     let mut seed = first_seed();
     while left(&tally) > 0 {
-        // Three of four runs go on with what a cut of the one before has left.
+        // Three of four runs start from a disk that a cut of the previous run has left.
         let (base, before) = survivor.take().unwrap_or_default();
-        let steps = if seed % 4 < 2 { 250 } else { 1200 };
-        let recording = record(scratch().path(), seed, base, before, steps);
+        let ops = if seed % 4 < 2 { 250 } else { 1200 };
+        let recording = record(scratch().path(), seed, base, before, ops);
         tally.runs += 1;
         tally.written_bytes += recording.written_bytes();
         tally.largest_commit = tally.largest_commit.max(recording.largest_commit());
         let points = cut_points(&recording, left(&tally).min(CUTS_PER_RUN));
-        let good = cut_run(&recording, trust, points, &mut tally);
-        if trust == Trust::All && seed % 4 != 3 {
+        let good = cut_run(&recording, honored, points, &mut tally);
+        if honored == HonoredSyncs::All && seed % 4 != 3 {
             survivor = good;
         }
         seed += 1;
@@ -211,10 +211,15 @@ fn cut_points(recording: &Recording, cuts: usize) -> Vec<usize> {
     points
 }
 
-/// Cuts one recorded run at these points. Returns a disk that is still good.
-fn cut_run(recording: &Recording, trust: Trust, points: Vec<usize>, tally: &mut Tally) -> Option<(Image, View)> {
+/// Cuts one recorded run at these points. Returns the last disk that passed the check.
+fn cut_run(
+    recording: &Recording,
+    honored: HonoredSyncs,
+    points: Vec<usize>,
+    tally: &mut Tally,
+) -> Option<(Image, View)> {
     let mut rng = StdRng::seed_from_u64(recording.seed ^ 0x5eed);
-    let mut disk = Disk::new(&recording.base, trust);
+    let mut disk = Disk::new(&recording.base, honored);
     let mut applied = 0;
     let mut survivor = None;
     for point in points {
@@ -230,7 +235,8 @@ fn cut_run(recording: &Recording, trust: Trust, points: Vec<usize>, tally: &mut 
     survivor
 }
 
-/// Anywhere, but often where it hurts: right after an acknowledgement, or between a write and its sync.
+/// Picks a random point. It prefers risky ones: right after an acknowledgement, between a write and its sync, and
+/// during the open.
 fn cut_point(recording: &Recording, rng: &mut StdRng) -> usize {
     let events = &recording.events;
     let start = rng.random_range(0..events.len());
@@ -243,7 +249,7 @@ fn cut_point(recording: &Recording, rng: &mut StdRng) -> usize {
     found.unwrap_or(events.len())
 }
 
-/// Opens what a cut has left and compares it with what had been acknowledged.
+/// Opens the disk that a cut has left and compares it with the acknowledged writes.
 fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, String> {
     let past = &recording.events[..point];
     let acknowledged = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
@@ -253,31 +259,31 @@ fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, Str
 
     let scratch = scratch();
     image.write_to(scratch.path());
-    // Nothing is looked at in it, but its syncs cost nothing.
-    let _watch = Watch::new(scratch.path(), image.file_ids());
-    let node = scratch.path().join(NODE);
+    // The test reads no events of this run: the recorder only skips the real syncs.
+    let _recorder = Recorder::new(scratch.path(), image.file_ids());
+    let node = scratch.path().join(DATA_DIR);
     let opened = SledStorage::open_or_create(&node, identity()).map_err(|error| format!("refused: {error}"))?;
     let Opened { storage, is_new, .. } = opened;
     if is_new && point >= recording.opened {
-        return Err("it opened as a new directory".to_string());
+        return Err("the store opened as a new directory".to_string());
     }
     let found = View::read(&storage)?;
-    recording.before.allows(&recording.steps[..submitted], acknowledged, &found)?;
-    let notes = past.iter().filter(|event| matches!(event, Event::Noted)).count();
+    recording.before.allows(&recording.ops[..submitted], acknowledged, &found)?;
+    let saves = past.iter().filter(|event| matches!(event, Event::Marker)).count();
     let (before, committed) = (recording.committed_before, storage.recovered().committed);
-    allows_committed(before, &recording.notes[..notes], acknowledged, committed)?;
-    assert_eq!(blobs(&node), Vec::<PathBuf>::new(), "sled made a file of a value");
+    allows_committed(before, &recording.committed_saves[..saves], acknowledged, committed)?;
+    assert_eq!(blobs(&node), Vec::<PathBuf>::new(), "sled moved a value into a separate file");
     storage.close();
 
     let storage = SledStorage::open(&node, identity()).map_err(|error| format!("refused the second time: {error}"))?;
     let again = View::read(&storage)?;
     if again != found {
-        return Err(format!("opened twice: {found:?}, then {again:?}"));
+        return Err(format!("the first open found {found:?}, the second one {again:?}"));
     }
     Ok(found)
 }
 
 fn blobs(node: &Path) -> Vec<PathBuf> {
-    let dir = std::fs::read_dir(node.join("store/blobs")).expect("sled makes it");
+    let dir = std::fs::read_dir(node.join("store/blobs")).expect("sled creates the directory");
     dir.map(|item| item.expect("readable").path()).collect()
 }

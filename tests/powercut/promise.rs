@@ -1,7 +1,7 @@
-//! What a power cut leaves of the file PROMISE, in the starts of a whole node.
+//! Power cuts while a node starts and writes the file PROMISE.
 //!
-//! The node that starts next must wait for each leadership lease that the node may have promised before the cut. So it
-//! must read a promise that is at least as long, whatever the cut leaves.
+//! After the cut, the next start must wait for each leadership lease that the node may have promised. So it must read a
+//! promise that is at least as long after every cut.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,45 +14,45 @@ use tenure::storage::DirectoryFiles;
 use tenure::testing::exchange_promise;
 use tokio::net::TcpListener;
 
-use crate::disk::{Disk, Image, Trust};
-use crate::recorder::{Event, Watch};
-use crate::workload::NODE;
+use crate::disk::{Disk, HonoredSyncs, Image};
+use crate::recorder::{Event, Recorder};
+use crate::workload::DATA_DIR;
 use crate::{first_seed, scratch};
 
 const SHORT: Duration = Duration::from_millis(60);
 const MIDDLE: Duration = Duration::from_millis(90);
 const LONG: Duration = Duration::from_millis(180);
-/// Below every promise of the test.
+/// Shorter than every promise of the test.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The leadership lease of each life: it rises, falls and stays.
-const LIVES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
+/// The leadership lease of each run of the node. It rises, falls and stays the same.
+const LEASES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
 
-/// Cuts at each point. They differ in what they leave of the unsynced changes.
+/// Cuts at each point. They differ in the unsynced changes that they leave.
 const CUTS_PER_EVENT: usize = 4;
 
-/// Starts and stops a node once for each life. `Acknowledged` follows each start. `Noted` tells when the promises of the
-/// life before are over: one leadership lease after that life ended.
+/// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Marker` marks the end of
+/// the previous run's promises: one leadership lease after the end of that run.
 async fn record(root: &Path) -> Vec<Event> {
-    let watch = Watch::new(root, []);
+    let recorder = Recorder::new(root, []);
     let mut last = Duration::ZERO;
-    for (life, lease) in LIVES.into_iter().enumerate() {
+    for (run, lease) in LEASES.into_iter().enumerate() {
         let over = async {
             tokio::time::sleep(last).await;
-            watch.note(Event::Noted);
+            recorder.push(Event::Marker);
         };
-        // The note comes first if both are due: tokio polls in this order.
+        // The marker comes first if both are ready: `biased` polls in this order.
         let ((), node) = tokio::join!(biased; over, start(root, lease));
-        watch.note(Event::Acknowledged(life));
+        recorder.push(Event::Acknowledged(run));
         node.shutdown().await;
         last = lease;
     }
-    watch.events()
+    recorder.events()
 }
 
 async fn start(root: &Path, lease: Duration) -> Node {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let peer = listener.local_addr().expect("it listens").to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let peer = listener.local_addr().expect("the listener is bound").to_string();
     let longest = lease.as_millis() as u64;
     let timings = RaftTimings {
         heartbeat_interval_ms: 10,
@@ -60,25 +60,25 @@ async fn start(root: &Path, lease: Duration) -> Node {
         election_timeout_max_ms: longest,
         ..RaftTimings::lan()
     };
-    let node = Node::builder("powercut").id(1).member(1, "127.0.0.1:1", peer).data(root.join(NODE));
+    let node = Node::builder("powercut").id(1).member(1, "127.0.0.1:1", peer).data(root.join(DATA_DIR));
     node.timings(timings).peer_listener(listener).start().await.expect("the node starts")
 }
 
-/// The longest promise that may be in force at this point: that of the newest life that has started, and that of the
-/// life before until it is over.
+/// The longest promise that may be in force at this point: the one of the newest run, and the one of the previous run
+/// until it ends.
 fn in_force(past: &[Event]) -> Duration {
     let started = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
-    let over = past.iter().filter(|event| matches!(event, Event::Noted)).count().saturating_sub(1);
-    LIVES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
+    let over = past.iter().filter(|event| matches!(event, Event::Marker)).count().saturating_sub(1);
+    LEASES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
 }
 
-/// Reads the promise as the next start does, and as the start after that does if the next one crashes.
+/// Reads the promise as the next start does, and as the start after it does if the next one crashes.
 fn check(image: &Image, least: Duration) -> Result<(), String> {
     let scratch = scratch();
-    image.only(|path| path.parent() == Some(Path::new(NODE))).write_to(scratch.path());
-    // A start makes the directory if the cut left none.
-    std::fs::create_dir_all(scratch.path().join(NODE)).expect("a directory");
-    let files = DirectoryFiles(scratch.path().join(NODE));
+    image.only(|path| path.parent() == Some(Path::new(DATA_DIR))).write_to(scratch.path());
+    // A start creates the directory if the cut left none.
+    std::fs::create_dir_all(scratch.path().join(DATA_DIR)).expect("a directory");
+    let files = DirectoryFiles(scratch.path().join(DATA_DIR));
     for start in ["next", "second"] {
         let read = exchange_promise(&files, LEAST).map_err(|error| error.to_string())?;
         if read < least {
@@ -88,10 +88,10 @@ fn check(image: &Image, least: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// How many cuts at any point were made, and what was lost.
-fn cut_everywhere(events: &[Event], trust: Trust) -> (usize, Vec<String>) {
+/// Cuts the power at every event. Returns the number of cuts and the lost promises.
+fn cut_everywhere(events: &[Event], honored: HonoredSyncs) -> (usize, Vec<String>) {
     let mut rng = StdRng::seed_from_u64(first_seed());
-    let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), trust), 0, Vec::new());
+    let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), honored), 0, Vec::new());
     for (n, event) in events.iter().enumerate() {
         disk.apply(event);
         let least = in_force(&events[..=n]);
@@ -108,10 +108,10 @@ fn cut_everywhere(events: &[Event], trust: Trust) -> (usize, Vec<String>) {
 async fn promises_survive_a_power_cut() {
     let scratch = scratch();
     let events = record(scratch.path()).await;
-    let (cuts, failures) = cut_everywhere(&events, Trust::All);
+    let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::All);
     println!("{cuts} cuts at {} events", events.len());
     assert!(failures.is_empty(), "{} of {cuts} cuts lost a promise; the first: {}", failures.len(), failures[0]);
-    let (cuts, failures) = cut_everywhere(&events, Trust::NoDirSync);
+    let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::NoDirSync);
     println!("without directory syncs {} of {cuts} cuts lost a promise", failures.len());
     assert!(!failures.is_empty(), "the control must lose a promise");
 }

@@ -1,4 +1,4 @@
-//! A node's life in short: appends, votes, truncates, purges and snapshots, under way together, decided by a seed.
+//! Workloads of a store: concurrent appends, votes, truncates, purges and snapshots, chosen by a seed.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -10,43 +10,43 @@ use rand::{RngExt, SeedableRng};
 use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, SnapshotWriter, Storage, VoteRecord};
 
 use crate::disk::Image;
-use crate::history::{Note, Step, View};
-use crate::recorder::{Event, Watch};
+use crate::history::{CommittedSave, StoreOp, View};
+use crate::recorder::{Event, Recorder};
 
-/// A run of a store, recorded.
+/// A recorded run of a store.
 pub struct Recording {
     pub seed: u64,
-    /// The files and the contents before it.
+    /// The files before the run.
     pub base: Image,
     pub before: View,
     pub committed_before: Option<Position>,
-    pub steps: Vec<Step>,
-    pub notes: Vec<Note>,
+    pub ops: Vec<StoreOp>,
+    pub committed_saves: Vec<CommittedSave>,
     pub events: Vec<Event>,
-    /// How many events there were when the store was open.
+    /// The number of events of the open.
     pub opened: usize,
 }
 
-/// Records the heaviest use that the store's callers can make of it: floods of small and of large entries, purged and
-/// truncated at once, and snapshots that replace each other.
+/// Records the heaviest workload of the store's callers: many small and large entries with immediate purges and
+/// truncates, and snapshots that replace each other.
 pub fn record_flood(scratch: &Path) -> Recording {
-    let watch = Arc::new(Watch::new(scratch, []));
-    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
-    let opened = watch.events().len();
+    let recorder = Arc::new(Recorder::new(scratch, []));
+    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = recorder.events().len();
     let rng = StdRng::seed_from_u64(1);
     let view = View::default();
-    let mut run = Run::new(rng, storage, &watch, view);
+    let mut run = Run::new(rng, storage, &recorder, view);
     for (count, bytes) in [(5_000, 20), (400, 16_384), (2_000, 1_000), (100, 16_384), (20, 300_000)].repeat(2) {
         let first = run.view.last().map_or(0, |last| last.index + 1);
         let payload = Bytes::from(vec![7; bytes]);
         let entry = |index| LogRecord { position: Position { term: 1, index }, payload: payload.clone() };
-        run.submit(Step::Append((first..first + count).map(entry).collect()));
-        run.submit(Step::Truncate(Some(first + count / 2)));
+        run.submit(StoreOp::Append((first..first + count).map(entry).collect()));
+        run.submit(StoreOp::Truncate(Some(first + count / 2)));
         let mut writer = run.storage.begin_snapshot().unwrap();
         writer.push(&vec![bytes as u8; 6 << 20]).unwrap();
         run.finish(writer);
-        run.submit(Step::Purge(Position { term: 1, index: first + count / 2 }));
-        // What is not needed any more goes with the commits that follow.
+        run.submit(StoreOp::Purge(Position { term: 1, index: first + count / 2 }));
+        // The next commits remove the purged entries and the replaced snapshot.
         for _ in 0..50 {
             run.vote();
             run.drain();
@@ -54,38 +54,38 @@ pub fn record_flood(scratch: &Path) -> Recording {
     }
     run.storage.close();
     let (base, before) = (Image::default(), View::default());
-    let (steps, notes, events) = (run.steps, run.notes, watch.events());
-    Recording { seed: 1, base, before, committed_before: None, steps, notes, events, opened }
+    let (ops, committed_saves, events) = (run.ops, run.committed_saves, recorder.events());
+    Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
 }
 
-/// Records a truncation of so many entries that the store needs several commits for it.
+/// Records a truncation that needs several commits.
 pub fn record_truncation(scratch: &Path) -> Recording {
-    let watch = Arc::new(Watch::new(scratch, []));
-    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
-    let opened = watch.events().len();
-    let mut run = Run::new(StdRng::seed_from_u64(1), storage, &watch, View::default());
+    let recorder = Arc::new(Recorder::new(scratch, []));
+    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = recorder.events().len();
+    let mut run = Run::new(StdRng::seed_from_u64(1), storage, &recorder, View::default());
     let payload = Bytes::from(vec![7; 100]);
     let entry = |index| LogRecord { position: Position { term: 1, index }, payload: payload.clone() };
     for first in (0..4_000).step_by(500) {
-        run.submit(Step::Append((first..first + 500).map(entry).collect()));
+        run.submit(StoreOp::Append((first..first + 500).map(entry).collect()));
         run.drain();
     }
-    run.submit(Step::Truncate(Some(100)));
+    run.submit(StoreOp::Truncate(Some(100)));
     run.drain();
     run.storage.close();
-    let (steps, notes, events) = (run.steps, run.notes, watch.events());
+    let (ops, committed_saves, events) = (run.ops, run.committed_saves, recorder.events());
     let (base, before) = (Image::default(), View::default());
-    Recording { seed: 1, base, before, committed_before: None, steps, notes, events, opened }
+    Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
 }
 
 impl Recording {
-    /// The events from when the last step was submitted until it was acknowledged.
-    pub fn last_step(&self) -> RangeInclusive<usize> {
-        let last = |is: fn(&Event) -> bool| self.events.iter().rposition(is).expect("a run has steps");
+    /// The events from the submission of the last operation to its acknowledgement.
+    pub fn last_op(&self) -> RangeInclusive<usize> {
+        let last = |is: fn(&Event) -> bool| self.events.iter().rposition(is).expect("a run has operations");
         last(|event| matches!(event, Event::Submitted))..=last(|event| matches!(event, Event::Acknowledged(_)))
     }
 
-    /// Whether sled wiped a free segment when it was opened.
+    /// Whether sled wiped a free segment while it opened.
     pub fn wipes_a_segment(&self) -> bool {
         let opening = &self.events[..self.opened];
         opening.iter().any(|event| matches!(event, Event::Write { bytes, .. } if bytes.len() == 8 << 20))
@@ -96,7 +96,7 @@ impl Recording {
         self.events.iter().map(bytes).sum()
     }
 
-    /// The most bytes that were written between two data syncs while the store was used.
+    /// The most bytes that the open store wrote between two data syncs.
     pub fn largest_commit(&self) -> usize {
         let used = &self.events[self.opened..];
         let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, .. }));
@@ -105,60 +105,69 @@ impl Recording {
     }
 }
 
-/// The store's directory inside the watched one.
-pub const NODE: &str = "node";
+/// The directory of the store inside the recorded one.
+pub const DATA_DIR: &str = "node";
 
 pub fn identity() -> Identity {
     Identity { cluster: "powercut".to_string(), node: 1 }
 }
 
-/// Opens the store on these files and uses it for `steps` steps.
-pub fn record(scratch: &Path, seed: u64, base: Image, before: View, steps: usize) -> Recording {
+/// Opens the store on these files and runs `ops` random operations.
+pub fn record(scratch: &Path, seed: u64, base: Image, before: View, ops: usize) -> Recording {
     base.write_to(scratch);
-    let watch = Arc::new(Watch::new(scratch, base.file_ids()));
-    let storage = SledStorage::open(scratch.join(NODE), identity()).unwrap_or_else(|error| panic!("{error}"));
-    let opened = watch.events().len();
+    let recorder = Arc::new(Recorder::new(scratch, base.file_ids()));
+    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = recorder.events().len();
     let rng = StdRng::seed_from_u64(seed);
     let view = before.clone();
     let committed_before = storage.recovered().committed;
-    let mut run = Run::new(rng, storage, &watch, view);
-    (0..steps).for_each(|_| run.step());
+    let mut run = Run::new(rng, storage, &recorder, view);
+    (0..ops).for_each(|_| run.random_op());
     if run.rng.random() {
         run.drain();
         run.storage.close();
     }
-    // Else the power goes in the middle of it all. Nothing that happens from here on is looked at.
-    let events = watch.events();
-    Recording { seed, base, before, committed_before, steps: run.steps, notes: run.notes, events, opened }
+    // Otherwise the recording ends with operations in flight. The test ignores all later events.
+    let events = recorder.events();
+    Recording {
+        seed,
+        base,
+        before,
+        committed_before,
+        ops: run.ops,
+        committed_saves: run.committed_saves,
+        events,
+        opened,
+    }
 }
 
 struct Run {
     rng: StdRng,
     storage: SledStorage,
-    watch: Arc<Watch>,
-    /// As the store will be when everything is written.
+    recorder: Arc<Recorder>,
+    /// The contents of the store after all submitted operations.
     view: View,
-    steps: Vec<Step>,
-    notes: Vec<Note>,
+    ops: Vec<StoreOp>,
+    committed_saves: Vec<CommittedSave>,
     snapshot: Option<SnapshotWriter<SledStorage>>,
-    /// Tells when the newest step is done.
+    /// Receives a message after the acknowledgement of the newest operation.
     last: Option<mpsc::Receiver<()>>,
 }
 
 impl Run {
-    fn new(rng: StdRng, storage: SledStorage, watch: &Arc<Watch>, view: View) -> Run {
-        let watch = Arc::clone(watch);
-        Run { rng, storage, watch, view, steps: Vec::new(), notes: Vec::new(), snapshot: None, last: None }
+    fn new(rng: StdRng, storage: SledStorage, recorder: &Arc<Recorder>, view: View) -> Run {
+        let recorder = Arc::clone(recorder);
+        Run { rng, storage, recorder, view, ops: Vec::new(), committed_saves: Vec::new(), snapshot: None, last: None }
     }
 
     fn commit(&mut self) {
         let position = self.view.last();
-        self.notes.push(Note { steps: self.steps.len(), position });
-        self.watch.note(Event::Noted);
+        self.committed_saves.push(CommittedSave { ops: self.ops.len(), position });
+        self.recorder.push(Event::Marker);
         self.storage.save_committed(position);
     }
 
-    fn step(&mut self) {
+    fn random_op(&mut self) {
         match self.rng.random_range(0..100) {
             0..60 => self.append(),
             60..68 => self.vote(),
@@ -167,7 +176,7 @@ impl Run {
             78..98 => self.snapshot(),
             _ => self.commit(),
         }
-        // Now and then the caller waits, as Raft does: groups of all sizes come about.
+        // Wait at times, as Raft does, so that groups of all sizes occur.
         if self.rng.random_ratio(1, 3) {
             self.drain();
         }
@@ -179,7 +188,7 @@ impl Run {
         let count =
             if self.rng.random_ratio(1, 10) { self.rng.random_range(1..200) } else { self.rng.random_range(1..5) };
         let records = (first..first + count).map(|index| self.entry(Position { term, index })).collect();
-        self.submit(Step::Append(records));
+        self.submit(StoreOp::Append(records));
     }
 
     fn entry(&mut self, position: Position) -> LogRecord {
@@ -197,7 +206,7 @@ impl Run {
     fn vote(&mut self) {
         let term = self.view.vote.map_or(0, |vote| vote.term) + 1;
         let vote = VoteRecord { term, candidate: Some(term % 3), committed: self.rng.random() };
-        self.submit(Step::Vote(vote));
+        self.submit(StoreOp::Vote(vote));
     }
 
     fn truncate(&mut self) {
@@ -205,18 +214,18 @@ impl Run {
         let Some(last) = self.view.last().map(|last| last.index) else { return };
         let back = if self.rng.random_ratio(1, 10) { 300 } else { 8 };
         let after = last.checked_sub(self.rng.random_range(0..back)).max(floor);
-        self.submit(Step::Truncate(after));
+        self.submit(StoreOp::Truncate(after));
     }
 
     fn purge(&mut self) {
         let (Some(first), Some(last)) = (self.view.log.keys().next().copied(), self.view.last()) else { return };
         let upto = match self.rng.random_range(0..20) {
-            // A snapshot from a peer, far ahead.
+            // Like a snapshot from a peer that is far ahead.
             0 => Position { term: last.term + 1, index: last.index + self.rng.random_range(0..1000) },
             1..5 => last,
             _ => self.view.log[&self.rng.random_range(first..=last.index)].position,
         };
-        self.submit(Step::Purge(upto));
+        self.submit(StoreOp::Purge(upto));
     }
 
     fn snapshot(&mut self) {
@@ -233,47 +242,47 @@ impl Run {
     }
 
     fn finish(&mut self, writer: SnapshotWriter<SledStorage>) {
-        let (n, done) = self.begin_step();
+        let (n, done) = self.begin_op();
         let meta = n.to_le_bytes().to_vec();
-        self.watch.note(Event::Submitted);
+        self.recorder.push(Event::Submitted);
         let manifest = writer.finish(meta, done).unwrap();
-        self.finish_step(Step::Snapshot(manifest));
+        self.finish_op(StoreOp::Snapshot(manifest));
     }
 
-    fn submit(&mut self, step: Step) {
-        let (_, done) = self.begin_step();
-        self.watch.note(Event::Submitted);
-        match step.clone() {
-            Step::Append(records) => self.storage.append(records, done),
-            Step::Truncate(after) => self.storage.truncate_after(after, done),
-            Step::Purge(upto) => self.storage.purge(upto, done),
-            Step::Vote(vote) => self.storage.save_vote(vote, done),
-            Step::Snapshot(_) => unreachable!("finished by its writer"),
+    fn submit(&mut self, op: StoreOp) {
+        let (_, done) = self.begin_op();
+        self.recorder.push(Event::Submitted);
+        match op.clone() {
+            StoreOp::Append(records) => self.storage.append(records, done),
+            StoreOp::Truncate(after) => self.storage.truncate_after(after, done),
+            StoreOp::Purge(upto) => self.storage.purge(upto, done),
+            StoreOp::Vote(vote) => self.storage.save_vote(vote, done),
+            StoreOp::Snapshot(_) => unreachable!("the writer of a snapshot submits its manifest"),
         }
-        self.finish_step(step);
+        self.finish_op(op);
     }
 
-    fn begin_step(&mut self) -> (usize, Done) {
-        let n = self.steps.len();
+    fn begin_op(&mut self) -> (usize, Done) {
+        let n = self.ops.len();
         let (tell, told) = mpsc::channel();
         self.last = Some(told);
-        let watch = Arc::clone(&self.watch);
+        let recorder = Arc::clone(&self.recorder);
         let done = move |result: Result<(), _>| {
-            result.expect("the disk is fine");
-            watch.note(Event::Acknowledged(n));
+            result.expect("this workload injects no disk failure");
+            recorder.push(Event::Acknowledged(n));
             let _ = tell.send(());
         };
         (n, Box::new(done))
     }
 
-    fn finish_step(&mut self, step: Step) {
-        self.view.apply(&step);
-        self.steps.push(step);
+    fn finish_op(&mut self, op: StoreOp) {
+        self.view.apply(&op);
+        self.ops.push(op);
     }
 
     fn drain(&mut self) {
         if let Some(told) = self.last.take() {
-            told.recv().expect("every step is acknowledged");
+            told.recv().expect("the store acknowledges every operation");
         }
     }
 }

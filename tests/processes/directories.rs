@@ -52,7 +52,7 @@ async fn a_directory_that_another_process_uses_is_refused() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
     let said = stranger(&cluster, "test", cluster.data(3)).failure(SOON).await;
-    assert!(said.contains("is in use by another process: stop that one, or give this node a directory"), "{said}");
+    assert!(said.contains("is in use by another process: stop that process, or give this node another"), "{said}");
     assert!(cluster.node(3).is_running());
     goes_on(&cluster, token).await;
 }
@@ -78,7 +78,7 @@ async fn an_emptied_directory_is_refused() {
     let (store, aside) = (cluster.data(3).join("store"), cluster.folder().join("aside"));
     fs::rename(&store, &aside).expect("nobody uses it");
     let said = cluster.launch(3).failure(SOON).await;
-    assert!(said.contains("its data is gone") && said.contains("put the data back, or remove this node"), "{said}");
+    assert!(said.contains("its data is gone") && said.contains("restore the data, or remove this node"), "{said}");
     assert!(!store.exists(), "nothing was put in its place");
     goes_on(&cluster, token).await;
     fs::rename(&aside, &store).expect("it was moved there");

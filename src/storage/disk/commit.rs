@@ -1,81 +1,83 @@
-//! The storage thread: it alone writes to sled, in groups that share one sync.
+//! Group commit. Only the storage thread writes to sled, in groups that share one sync.
 //!
-//! A group is what has been queued when the last one was done, up to [`GROUP_BYTES`] or [`GROUP_ENTRIES`]. Its writes
-//! are single inserts and removes in the order of the queue; sled's log recovers to a prefix of them. Then `flush()`
-//! hands sled's buffers to the kernel, and `fdatasync` on a handle of our own makes the device keep them: sled's
-//! `flush` alone neither reaches the device nor stores the file's new size. Only then are the callers told.
+//! A group holds the operations that callers queued during the previous commit, up to [`GROUP_BYTES`] or
+//! [`GROUP_ENTRIES`]. Its writes are single inserts and removes in queue order. sled's log recovers to a prefix of
+//! them. Then `flush()` passes sled's buffers to the kernel, and `fdatasync` on a second file handle makes them
+//! durable. The `flush` of sled alone neither reaches the device nor stores the new file size. The callbacks run after
+//! the sync.
 //!
-//! The bound on a group is not about speed: commits near the size of a sled segment were seen to lose data. What
-//! reaches the file is a multiple of the payload, because sled writes whole pages and moves old ones out of the way, so
-//! that is measured as well, and synced in between when it gets too much.
+//! The bound on a group protects data: commits near the size of a sled segment lost data in tests. The file receives a
+//! multiple of the payload, because sled writes whole pages and moves old ones. The storage thread measures these
+//! bytes, too, and syncs within a group when they exceed [`UNSYNCED_BYTES`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Shared;
+use super::SharedStore;
 use super::directory::Directory;
 use super::entries;
 use super::layout::{COMMITTED, FLOOR, SNAPSHOT, VOTE, chunk_key};
 use super::metrics::CommitMetrics;
-use super::reclaim::Sweep;
-use super::state::Op;
+use super::reclaim::Reclaim;
+use super::state::WriteOp;
 use super::trees::Trees;
 use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
 use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
 
-/// Most bytes of payload in one group.
+/// Maximum bytes of payload in one group.
 const GROUP_BYTES: usize = 128 << 10;
-/// Most entries, or other writes, in one group.
+/// Maximum entries, or other writes, in one group.
 pub(super) const GROUP_ENTRIES: usize = 1024;
-/// sled is made to show how much it has written after this many writes, each KiB of payload counting as one.
-const LOOK_EVERY: usize = 128;
-/// A group syncs in between when sled has written so much since the last sync: an eighth of its segment.
+/// Flush sled after this many writes to measure its log. Each KiB of payload counts as one write.
+const FLUSH_EVERY: usize = 128;
+/// Sync within a group when sled has written this many bytes since the last sync: an eighth of its segment.
 const UNSYNCED_BYTES: i64 = 1 << 20;
-/// What the storage thread owns.
+
+/// The data of the storage thread.
 pub(super) struct Committer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     pub(super) trees: Trees,
     directory: Directory,
-    /// sled's data file, opened once more: `fdatasync` through it reaches what sled wrote through its own handle.
+    /// A second handle of sled's data file. `fdatasync` on it also covers the writes through sled's own handle.
     data_file: File,
-    work: VecDeque<Op>,
-    /// How far the entries at the front of `work` have been written: entries, and parts of the next one.
+    ops: VecDeque<WriteOp>,
+    /// The progress of the append at the front of `ops`: written entries, and written parts of the next entry.
     cursor: (usize, u32),
     pub(super) group: Group,
-    /// Writes since sled was last flushed.
+    /// Writes since the last flush of sled.
     unflushed: usize,
-    /// Up to where sled's log is on the device.
+    /// sled's log is on the device up to this offset.
     synced_lsn: i64,
-    pub(super) sweeps: VecDeque<Sweep>,
+    pub(super) reclaims: VecDeque<Reclaim>,
     /// Chunks written of each unfinished snapshot.
     unfinished: HashMap<u64, u64>,
     metrics: CommitMetrics,
 }
 
-/// What is being committed.
+/// The current group commit.
 #[derive(Default)]
 pub(super) struct Group {
     bytes: usize,
     pub writes: usize,
     pub entries: usize,
-    /// The tail's sequence number up to which entries are written.
+    /// Entries are written up to this sequence number of the tail.
     written_seq: u64,
-    dones: VecDeque<(Done, Result<(), StorageError>)>,
-    /// Follows the sync.
-    sweeps: Vec<Sweep>,
-    finished: Option<SnapshotManifest>,
+    callbacks: VecDeque<(Done, Result<(), StorageError>)>,
+    /// Removals that may start only after the sync.
+    reclaims: Vec<Reclaim>,
+    finished_snapshot: Option<SnapshotManifest>,
     committed: Option<Option<Position>>,
 }
 
-/// How far an operation got.
-enum Progress {
-    Written,
-    /// The group is full: the next one goes on.
-    Partly,
-    /// It could not be done; the store is as good as before.
-    Refused(StorageError),
+/// The result of writing one operation.
+enum WriteProgress {
+    Complete,
+    /// The group is full. The next group continues the operation.
+    Partial,
+    /// The operation is invalid. The store stays usable.
+    Rejected(StorageError),
 }
 
 impl Group {
@@ -90,30 +92,30 @@ impl Group {
 }
 
 impl Committer {
-    pub fn new(shared: Arc<Shared>, trees: Trees, directory: Directory, data_file: File) -> Committer {
+    pub fn new(shared: Arc<SharedStore>, trees: Trees, directory: Directory, data_file: File) -> Committer {
         let synced_lsn = trees.written_lsn();
         Committer {
             shared,
             trees,
             directory,
             data_file,
-            work: VecDeque::new(),
+            ops: VecDeque::new(),
             cursor: (0, 0),
             group: Group::default(),
             unflushed: 0,
             synced_lsn,
-            sweeps: VecDeque::new(),
+            reclaims: VecDeque::new(),
             unfinished: HashMap::new(),
             metrics: CommitMetrics::new(),
         }
     }
 
-    /// What an earlier run left to be removed.
-    pub fn sweep(&mut self, sweeps: Vec<Sweep>) {
-        self.sweeps.extend(sweeps);
+    /// Schedules removals that an earlier run did not finish.
+    pub fn schedule_reclaims(&mut self, reclaims: Vec<Reclaim>) {
+        self.reclaims.extend(reclaims);
     }
 
-    /// Commits groups until the store is closed, or fails: then [`fail_all`](Committer::fail_all) is due.
+    /// Commits groups until the store is closed or fails. The caller then calls [`fail_all`](Committer::fail_all).
     pub fn run(&mut self) -> Result<(), StorageError> {
         while self.wait_for_work() {
             self.fill()?;
@@ -122,14 +124,14 @@ impl Committer {
         Ok(())
     }
 
-    /// Tells everybody who still waits. The store must be poisoned, so that nobody comes after.
+    /// Passes the error to all pending callbacks. The store must be closed or poisoned, so that no call queues more.
     pub fn fail_all(&mut self, error: &StorageError) {
-        self.group.dones.drain(..).for_each(|(done, _)| done(Err(error.clone())));
+        self.group.callbacks.drain(..).for_each(|(done, _)| done(Err(error.clone())));
         let queued = std::mem::take(&mut self.shared.state.lock().queue);
-        self.work.drain(..).chain(queued).filter_map(Op::into_done).for_each(|done| done(Err(error.clone())));
+        self.ops.drain(..).chain(queued).filter_map(WriteOp::into_done).for_each(|done| done(Err(error.clone())));
     }
 
-    pub fn shared(&self) -> Arc<Shared> {
+    pub fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)
     }
 
@@ -137,14 +139,14 @@ impl Committer {
         (self.trees, self.directory)
     }
 
-    /// Waits until there is something to commit; `false` when the store is closed and everything is done.
+    /// Waits for operations to commit. Returns `false` when the store is closed and all operations are committed.
     fn wait_for_work(&mut self) -> bool {
         let mut state = self.shared.state.lock();
         loop {
-            self.work.append(&mut state.queue);
-            // Nobody waits for a noted position, so it alone starts no group, but the last one takes it along.
+            self.ops.append(&mut state.queue);
+            // No caller waits for a committed position, so it starts a group only when the store closes.
             let last_note = state.closing && state.committed.is_some();
-            if !self.work.is_empty() || !self.sweeps.is_empty() && !state.closing || last_note {
+            if !self.ops.is_empty() || !self.reclaims.is_empty() && !state.closing || last_note {
                 state.committing_since = Some(Instant::now());
                 self.group.committed = state.committed.take();
                 return true;
@@ -162,56 +164,58 @@ impl Committer {
         if let Some(position) = self.group.committed {
             self.write_committed(position)?;
         }
-        while let Some(op) = self.work.pop_front() {
+        while let Some(op) = self.ops.pop_front() {
             match self.write(&op) {
-                Ok(Progress::Written) => self.group.dones.extend(op.into_done().map(|done| (done, Ok(())))),
-                Ok(Progress::Refused(error)) => self.group.dones.extend(op.into_done().map(|done| (done, Err(error)))),
-                Ok(Progress::Partly) => {
-                    self.work.push_front(op);
+                Ok(WriteProgress::Complete) => self.group.callbacks.extend(op.into_done().map(|done| (done, Ok(())))),
+                Ok(WriteProgress::Rejected(error)) => {
+                    self.group.callbacks.extend(op.into_done().map(|done| (done, Err(error))))
+                }
+                Ok(WriteProgress::Partial) => {
+                    self.ops.push_front(op);
                     break;
                 }
                 Err(error) => {
-                    self.work.push_front(op);
+                    self.ops.push_front(op);
                     return Err(error);
                 }
             }
         }
-        self.sweep_some()
+        self.reclaim_some()
     }
 
-    /// Writes an operation, or as much of it as the group has room for.
-    fn write(&mut self, op: &Op) -> Result<Progress, StorageError> {
+    /// Writes an operation, or the part of it that fits into the group.
+    fn write(&mut self, op: &WriteOp) -> Result<WriteProgress, StorageError> {
         match op {
-            // A manifest says that its chunks are durable: they must be, by an earlier sync.
-            Op::Finish { .. } if self.group.writes > 0 => return Ok(Progress::Partly),
-            Op::Finish { manifest, .. } => return self.finish_snapshot(manifest),
-            Op::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
-            Op::Truncate { after, .. } => return self.remove_end(*after),
-            op if !self.group.has_room_for(op.bytes()) => return Ok(Progress::Partly),
-            Op::Purge { upto, .. } => {
+            // A manifest states that its chunks are durable, so an earlier group must have synced them.
+            WriteOp::Finish { .. } if self.group.writes > 0 => return Ok(WriteProgress::Partial),
+            WriteOp::Finish { manifest, .. } => return self.finish_snapshot(manifest),
+            WriteOp::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
+            WriteOp::Truncate { after, .. } => return self.remove_end(*after),
+            op if !self.group.has_room_for(op.bytes()) => return Ok(WriteProgress::Partial),
+            WriteOp::Purge { upto, .. } => {
                 self.write_floor(*upto)?;
-                // The entries go once the floor is durable: below it nobody misses them.
-                self.group.sweeps.push(Sweep::Log(upto.index));
+                // Remove entries only after the floor is durable: a missing entry above the floor is damage.
+                self.group.reclaims.push(Reclaim::Log(upto.index));
             }
-            Op::Vote { vote, .. } => self.write_vote(*vote)?,
-            Op::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
-            Op::Abandon { id } => {
+            WriteOp::Vote { vote, .. } => self.write_vote(*vote)?,
+            WriteOp::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
+            WriteOp::Abandon { id } => {
                 self.unfinished.remove(id);
-                self.sweeps.push_back(Sweep::Snapshot(*id));
+                self.reclaims.push_back(Reclaim::Snapshot(*id));
             }
         }
         self.group.wrote(op.bytes());
         self.count_write(op.bytes())?;
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
-    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<Progress, StorageError> {
+    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<WriteProgress, StorageError> {
         let (mut next, mut part) = std::mem::take(&mut self.cursor);
         while let Some(record) = records.get(next) {
             let bytes = entries::part_bytes(record, part).len();
             if !self.group.has_room_for(bytes) {
                 self.cursor = (next, part);
-                return Ok(Progress::Partly);
+                return Ok(WriteProgress::Partial);
             }
             self.insert(&self.trees.log, &entries::key(record.position.index, part), entries::seal(record, part))?;
             self.group.wrote(bytes);
@@ -223,40 +227,42 @@ impl Committer {
                 (next, part) = (next + 1, 0);
             }
         }
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
-    /// Removes from the end, so that whatever a power cut leaves is a log that ends earlier.
-    fn remove_end(&mut self, after: Option<u64>) -> Result<Progress, StorageError> {
+    /// Removes entries from the end, so that a power cut at any point leaves a contiguous log that ends earlier.
+    fn remove_end(&mut self, after: Option<u64>) -> Result<WriteProgress, StorageError> {
         let above = entries::key(after.map_or(0, |after| after + 1), 0);
         while let Some(last) = self.trees.log.range(above..).next_back() {
             let (key, value) = last.map_err(|error| self.failed("read", error))?;
             if !self.group.has_room_for(value.len()) {
-                return Ok(Progress::Partly);
+                return Ok(WriteProgress::Partial);
             }
             self.remove(&self.trees.log, &key)?;
             self.group.wrote(value.len());
             self.count_write(value.len())?;
         }
-        Ok(Progress::Written)
+        Ok(WriteProgress::Complete)
     }
 
-    fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<Progress, StorageError> {
+    fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<WriteProgress, StorageError> {
         let SnapshotManifest { id, meta, chunks, bytes, crc } = manifest;
         let found = self.unfinished.remove(id).unwrap_or(0);
         if found != *chunks {
-            self.sweeps.push_back(Sweep::Snapshot(*id));
-            return Ok(Progress::Refused(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
+            self.reclaims.push_back(Reclaim::Snapshot(*id));
+            return Ok(WriteProgress::Rejected(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
         }
         let stored = ManifestV1 { id: *id, meta: Raw(meta), chunks: *chunks, bytes: *bytes, crc: *crc };
         self.insert(&self.trees.meta, SNAPSHOT, record::seal(Kind::Manifest, SNAPSHOT, &stored, meta.len()))?;
         self.group.wrote(meta.len());
-        self.group.finished = Some(manifest.clone());
-        Ok(Progress::Written)
+        self.group.finished_snapshot = Some(manifest.clone());
+        Ok(WriteProgress::Complete)
     }
 
-    /// Makes the group durable, then tells everybody in order. A failed sync is not tried again: the kernel may have
-    /// dropped what it could not write, and a second sync would report success without it.
+    /// Makes the group durable, then runs its callbacks in order.
+    ///
+    /// It never retries a failed sync: the kernel may have dropped the pages that it could not write, and a second sync
+    /// would report success without them.
     fn commit(&mut self) -> Result<(), StorageError> {
         let start = Instant::now();
         self.flush()?;
@@ -264,20 +270,20 @@ impl Committer {
         self.metrics.committed(self.group.entries, self.group.bytes, start.elapsed());
 
         let replaced = self.publish();
-        self.sweeps.append(&mut self.group.sweeps.drain(..).collect());
-        self.sweeps.extend(replaced.map(Sweep::Snapshot));
-        while let Some((done, result)) = self.group.dones.pop_front() {
+        self.reclaims.append(&mut self.group.reclaims.drain(..).collect());
+        self.reclaims.extend(replaced.map(Reclaim::Snapshot));
+        while let Some((done, result)) = self.group.callbacks.pop_front() {
             done(result);
         }
         self.group = Group::default();
         Ok(())
     }
 
-    /// Counts a write, and syncs when the group has become more than it looked like. Nobody is told anything by that: a
-    /// power cut after it leaves a prefix of the writes, as any other does.
+    /// Counts a write, and syncs if sled has written more than [`UNSYNCED_BYTES`]. This sync runs no callbacks: a power
+    /// cut after it leaves a prefix of the writes, as at any other point.
     pub(super) fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
         self.unflushed += 1 + (bytes >> 10);
-        if self.unflushed < LOOK_EVERY {
+        if self.unflushed < FLUSH_EVERY {
             return Ok(());
         }
         self.flush()?;
@@ -297,12 +303,12 @@ impl Committer {
         Ok(())
     }
 
-    /// Shows what is durable now. Returns the snapshot that was replaced.
+    /// Shows the durable group to readers. Returns the id of the replaced snapshot.
     fn publish(&mut self) -> Option<u64> {
         let mut state = self.shared.state.lock();
         state.committing_since = None;
-        state.tail.written(self.group.written_seq);
-        let finished = self.group.finished.take()?;
+        state.tail.mark_written(self.group.written_seq);
+        let finished = self.group.finished_snapshot.take()?;
         state.snapshot.replace(finished).map(|replaced| replaced.id)
     }
 

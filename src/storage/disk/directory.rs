@@ -1,14 +1,14 @@
-//! The data directory: who may use it, whose it is, and what must be on the disk around sled's files.
+//! The data directory: its lock, its owner, and the durability of the files around sled's data.
 //!
 //! ```text
 //! data/1/            0700
-//!   LOCK             held while a process uses the directory
-//!   TENURE           the marker: this directory has been initialised, for this node; not that a cluster was formed
+//!   LOCK             locked while a process uses the directory
+//!   TENURE           the marker: this directory is initialised for this node (the cluster may not exist yet)
 //!   store/           sled: db, conf, blobs/ (always empty), snap.*
 //! ```
 //!
-//! sled opens an emptied directory as a new database without a word. The marker is outside of sled, and durable before
-//! the first open returns, so that a node whose data is gone does not start as one that never promised anything.
+//! sled opens an emptied directory as a new database without an error. The marker lies outside of sled and is durable
+//! before the first open returns. So a node whose data is gone cannot start as a new node and forget its votes.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::{Identity, StorageError};
 
-/// The marker's file name.
+/// The file name of the marker.
 pub(in crate::storage) const MARKER: &str = "TENURE";
 const MARKER_TEMPORARY: &str = "TENURE.new";
 const LOCK: &str = "LOCK";
 const STORE: &str = "store";
-/// The newest format this program reads and writes.
+/// The newest format that this program reads and writes.
 pub(crate) const FORMAT: u32 = 1;
 
-/// A data directory that this process, and no other, uses.
+/// A data directory that this process has locked.
 #[derive(Debug)]
 pub(in crate::storage) struct Directory {
     path: PathBuf,
@@ -34,14 +34,13 @@ pub(in crate::storage) struct Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Closing the file would do, but for a child that is being started at this moment: until it runs its program it
-        // has a copy of every file.
+        // Closing the file is not enough: a child process between fork and exec holds a copy of the descriptor.
         let _ = self.lock.unlock();
     }
 }
 
 impl Directory {
-    /// Creates the directory where it is missing, and takes its lock.
+    /// Creates the directory if it is missing, and locks it.
     pub fn claim(path: &Path) -> Result<Directory, StorageError> {
         let path = std::path::absolute(path).map_err(|error| StorageError::io("find", path, &error))?;
         create_durably(&path)?;
@@ -59,7 +58,7 @@ impl Directory {
         &self.path
     }
 
-    /// Where sled's files are.
+    /// The directory of sled's files.
     pub fn store(&self) -> PathBuf {
         self.path.join(STORE)
     }
@@ -69,8 +68,8 @@ impl Directory {
         self.store().join("db")
     }
 
-    /// Whether this directory was initialised for `expected`; an error when it was for somebody else, or when what was
-    /// initialised is gone.
+    /// Returns whether the directory was initialised for `expected`. It is an error if it was initialised for another
+    /// node, or if its data is gone.
     pub fn check_marker(&self, expected: &Identity) -> Result<bool, StorageError> {
         let path = self.path.join(MARKER);
         let text = match fs::read_to_string(&path) {
@@ -79,7 +78,7 @@ impl Directory {
             Err(error) => return Err(StorageError::io("read", path, &error)),
         };
         let Some((format, found)) = parse_marker(&text) else {
-            let what = format!("{} is not readable: {text:?}", path.display());
+            let what = format!("{} has no readable format, cluster and node: {text:?}", path.display());
             return Err(StorageError::Corrupt { dir: self.path.clone(), what });
         };
         if format > FORMAT {
@@ -108,7 +107,7 @@ impl Directory {
         StorageError::Corrupt { dir: self.path.clone(), what: what.to_string() }
     }
 
-    /// Makes ready for sled: what would stop it from opening, or lie to it, goes.
+    /// Prepares the directory for sled: repairs files that a crash left half-written, and drops unsynced cached pages.
     pub fn prepare_store(&self) -> Result<(), StorageError> {
         let store = self.store();
         if !store.exists() {
@@ -122,19 +121,20 @@ impl Directory {
         }
         remove_torn_settings(&store.join("conf"))?;
         sync(&store)?;
-        self.forget_unsynced_pages()
+        self.drop_cached_pages()
     }
 
-    /// After a failed sync the kernel can hold pages in memory that it takes for clean and the disk does not have.
-    /// What is read at opening counts as durable from then on, so it has to come from the disk.
-    fn forget_unsynced_pages(&self) -> Result<(), StorageError> {
+    /// Drops the cached pages of the data file. After a failed sync, the kernel can hold pages that it marks as clean
+    /// but that are not on the disk. The store treats all data that it reads at opening as durable, so the reads must
+    /// reach the disk.
+    fn drop_cached_pages(&self) -> Result<(), StorageError> {
         let path = self.data_file();
         let data = match File::options().read(true).write(true).open(&path) {
             Ok(data) => data,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(StorageError::io("open", path, &error)),
         };
-        // First write out what a killed process left behind in good order.
+        // First write the dirty pages of a killed process: they are valid.
         data.sync_all().map_err(|error| StorageError::io("sync", &path, &error))?;
         #[cfg(target_os = "linux")]
         rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed)
@@ -142,7 +142,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes everything around the data durable: the files that sled created and their names.
+    /// Syncs the files that sled created and the directories with their names.
     pub fn sync_store(&self) -> Result<(), StorageError> {
         let store = self.store();
         for path in [&store.join("db"), &store.join("conf"), &store.join("blobs"), &store, &self.path] {
@@ -151,7 +151,7 @@ impl Directory {
         self.path.parent().map_or(Ok(()), sync)
     }
 
-    /// Writes the marker. From then on an empty store in this directory is refused.
+    /// Writes the marker durably. After that, opening rejects an empty store in this directory.
     pub fn write_marker(&self, identity: &Identity) -> Result<(), StorageError> {
         let (temporary, path) = (self.path.join(MARKER_TEMPORARY), self.path.join(MARKER));
         let write = || {
@@ -165,24 +165,25 @@ impl Directory {
     }
 }
 
-/// Finishes what sled began when it was opened, or undoes it.
+/// Completes or undoes the page table that sled was writing when it was interrupted.
 ///
-/// sled writes its table of pages to `snap.*.generating`, syncs it and renames it; then it wipes the segments that the
-/// table does not need, which the log without the table may need very much. So a whole one must be kept: its new name may
-/// have been lost with the power while the wiping was not. A torn one was never synced, so nothing was wiped yet; sled
-/// would take it for the newest table and give up on it.
+/// sled writes the page table to `snap.*.generating`, syncs it and renames it. Then it wipes the segments that the
+/// table does not need, although recovery without the table may need them.
 ///
-/// This relies on a file system whose `fsync` of a new file keeps the file's name, too, as those of Linux do.
+/// Keep a whole table: a power cut may have lost the rename but not the wipes. Remove a torn table: sled never synced
+/// it, so it has wiped nothing yet. It would take the torn file for the newest table and fail to open.
+///
+/// This needs a file system whose `fsync` of a new file also makes its name durable, as on Linux.
 fn finish_page_table(path: &Path) -> Result<(), StorageError> {
     let bytes = fs::read(path).map_err(|error| StorageError::io("read", path, &error))?;
-    // The table, its length in 8 bytes, and its checksum.
+    // The table, its length (8 bytes), and its checksum (4 bytes).
     let is_whole = bytes.len() > 12 && is_checksum(&bytes[..bytes.len() - 12], &bytes[bytes.len() - 4..]);
     let finished = if is_whole { fs::rename(path, path.with_extension("")) } else { fs::remove_file(path) };
     finished.map_err(|error| StorageError::io("rename or remove", path, &error))
 }
 
-/// sled writes its settings once, when it is first opened, and syncs nothing. Torn ones make it give up; without any it
-/// writes them again, and ours are always the same.
+/// Removes torn settings. sled writes its settings once, at the first open, and does not sync them. It fails to open
+/// with torn settings, but writes missing ones again. Tenure's settings are constant.
 fn remove_torn_settings(path: &Path) -> Result<(), StorageError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -199,7 +200,7 @@ fn is_checksum(bytes: &[u8], checksum: &[u8]) -> bool {
     crc32fast::hash(bytes).to_le_bytes() == checksum
 }
 
-/// Creates a directory for its owner only, and the ones above it where they are missing, each durable in its parent.
+/// Creates a directory with mode 0700 and its missing ancestors, and syncs the parent of each.
 fn create_durably(path: &Path) -> Result<(), StorageError> {
     if path.is_dir() {
         return Ok(());
@@ -228,7 +229,7 @@ fn sync(path: &Path) -> Result<(), StorageError> {
 }
 
 pub(crate) fn marker_text(identity: &Identity) -> String {
-    let cluster = serde_json::to_string(&identity.cluster).expect("text has a JSON form");
+    let cluster = serde_json::to_string(&identity.cluster).expect("every string has a JSON form");
     format!(
         "# A tenure node keeps its data here. Do not change or remove this file:\n\
          # it tells a directory that lost its data from a new one.\n\
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_marker_is_text_that_reads_back() {
+    fn marker_text_reads_back() {
         let identity = Identity { cluster: "a \"b\"\nc = d".to_string(), node: 7 };
         let text = marker_text(&identity);
         assert_eq!(text.lines().nth(2), Some("format = 1"));

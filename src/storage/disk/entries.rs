@@ -1,16 +1,17 @@
-//! How log entries lie in sled: cut into parts, under their index and the part's number.
+//! The layout of log entries in sled: parts under the index of the entry and the number of the part.
 //!
-//! A payload is never stored in one piece above 4 KiB. sled moves large values into files of their own, and those do not
-//! survive a power cut; and it writes pages of sixteen values as a whole, so that a few large ones make a commit grow.
+//! A stored value holds at most 4 KiB of payload, for two reasons. Large values go into separate files of sled, and
+//! these do not survive a power cut. A page of sled has sixteen values and is written whole, so large values inflate a
+//! commit.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::storage::record::{self, Kind, LogPartV1, Raw, RecordError};
 use crate::storage::{LogRecord, Position};
 
-/// Most bytes of payload in one part.
+/// Maximum bytes of payload in one part.
 pub(in crate::storage) const PART_BYTES: usize = 4 << 10;
-/// u64 index and u32 part, big-endian: sled's order is the log's.
+/// u64 index and u32 part. Big-endian, so that sled's key order is the order of the log.
 const KEY_BYTES: usize = 12;
 
 pub(crate) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
@@ -20,7 +21,7 @@ pub(crate) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
     key
 }
 
-/// How many parts an entry is stored in; an empty one has a part, too.
+/// The number of parts of an entry. An empty entry has one part.
 pub(super) fn parts(record: &LogRecord) -> u32 {
     u32::try_from(record.payload.len().div_ceil(PART_BYTES).max(1)).expect("an entry is far below 64 TiB")
 }
@@ -38,13 +39,13 @@ pub(crate) fn seal(record: &LogRecord, part: u32) -> Vec<u8> {
     record::seal(Kind::LogPart, &key(record.position.index, part), &stored, payload.len())
 }
 
-/// Entries in the order of their indices, each checked and the next after the one before.
+/// An iterator over entries. It checks every record and that the entries are contiguous.
 pub(super) struct Entries {
     iter: sled::Iter,
     next: Expected,
 }
 
-/// A part as it was read.
+/// A decoded part.
 struct Part {
     index: u64,
     number: u32,
@@ -53,9 +54,9 @@ struct Part {
     payload: Bytes,
 }
 
-/// Which index the next entry must have.
+/// The index that the next entry must have.
 enum Expected {
-    /// The start of a log of which nothing was purged.
+    /// Index 0 or 1: the start of a log that was never purged.
     Start,
     Index(u64),
 }
@@ -124,19 +125,19 @@ fn split(key: &[u8]) -> Option<(u64, u32)> {
     Some((u64::from_be_bytes(*index), u32::from_be_bytes(part.try_into().ok()?)))
 }
 
-/// What is wrong with the stored log.
+/// Damage in the stored log.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     #[error("{0}")]
     Sled(#[from] sled::Error),
-    #[error("a log key that is none: {0:02x?}")]
+    #[error("invalid log key {0:02x?}: expected 12 bytes")]
     Key(Vec<u8>),
     #[error("log entry {index} is {error}")]
     Record { index: u64, error: RecordError },
-    #[error("the log has a gap: entry {expected} is missing, the next one there is {found}")]
+    #[error("the log has a gap: entry {expected} is missing, the next entry is {found}")]
     Gap { expected: u64, found: u64 },
-    #[error("log entry {index} has part {found} where part {expected} belongs")]
+    #[error("log entry {index} has part {found}: expected part {expected}")]
     Part { index: u64, expected: u32, found: u32 },
-    #[error("log entry {index} is the last one, and unfinished")]
+    #[error("log entry {index} is the last one and is incomplete")]
     Unfinished { index: u64 },
 }

@@ -1,12 +1,12 @@
-//! What an operator can watch, through the `metrics` facade. The names are stable.
+//! Metrics of the store for operators, through the `metrics` facade. The names are stable.
 //!
-//! | name | what |
+//! | name | meaning |
 //! |---|---|
 //! | `tenure_storage_groups_total` | group commits |
-//! | `tenure_storage_written_bytes_total` | bytes of payload in them |
+//! | `tenure_storage_written_bytes_total` | bytes of payload in all groups |
 //! | `tenure_storage_group_entries` | log entries of one group |
 //! | `tenure_storage_group_bytes` | bytes of payload of one group |
-//! | `tenure_storage_sync_seconds` | how long a group took to become durable once it was written |
+//! | `tenure_storage_sync_seconds` | duration of the flush and sync of one group |
 
 use std::time::Duration;
 

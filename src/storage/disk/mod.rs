@@ -1,4 +1,4 @@
-//! The store on a disk: opening and closing it, and the calls.
+//! The store on a disk: open, close, and the calls of [`Storage`].
 
 mod commit;
 pub(crate) mod directory;
@@ -28,8 +28,8 @@ use tokio::sync::watch;
 use self::commit::Committer;
 use self::directory::Directory;
 use self::layout::chunk_key;
-use self::recovery::Found;
-use self::state::{Op, State};
+use self::recovery::CheckedStore;
+use self::state::{QueuedState, WriteOp};
 use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind};
 use super::{
@@ -37,9 +37,9 @@ use super::{
 };
 use crate::rng::rng;
 
-/// A node's store in a directory, safe against power cuts.
+/// The store of a node in a directory. It survives power cuts.
 ///
-/// Clones share it. It is closed by [`close`](SledStorage::close), or when the last clone goes.
+/// Clones share the store. [`close`](SledStorage::close) or the drop of the last clone closes it.
 #[derive(Clone)]
 pub struct SledStorage {
     handle: Arc<Handle>,
@@ -48,40 +48,46 @@ pub struct SledStorage {
 /// A store that has just been opened.
 pub struct Opened {
     pub storage: SledStorage,
-    /// Nothing was in the directory: this is the first start of its node.
+    /// Whether the directory was empty: this is the first start of the node.
     pub is_new: bool,
-    /// A random number from the first start: a directory that was emptied and filled again has another one.
+    /// A random number from the first start. A directory that lost its data and was filled again has another one.
     pub incarnation: u64,
 }
 
-/// Closes the store when the last clone goes.
+/// Closes the store when the last clone is dropped.
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     recovered: Recovered,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What callers and the storage thread share.
-struct Shared {
-    pub state: Mutex<State>,
-    /// The storage thread waits here.
+/// The data that the callers and the storage thread share.
+struct SharedStore {
+    pub state: Mutex<QueuedState>,
+    /// The storage thread waits for work on this condition.
     pub wake: Condvar,
-    /// For reading; gone once the store is closed.
+    /// For reads. `None` after the store is closed.
     trees: RwLock<Option<Trees>>,
     failure: watch::Sender<Option<StorageError>>,
     dir: PathBuf,
 }
 
 impl SledStorage {
-    /// Opens the store of this node, or creates it in a directory that is empty or missing.
+    /// Opens the store of this node, or creates it in an empty or missing directory.
     ///
-    /// Refuses when another process uses the directory, when it belongs to somebody else, comes
-    /// from a newer version, has lost its data, or when any record in it is not what was written.
+    /// # Errors
+    ///
+    /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
+    /// data; a record in it is damaged; an I/O error.
     pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
         Ok(SledStorage::open_or_create(dir, identity)?.storage)
     }
 
-    /// [`open`](SledStorage::open), and says whether this is the node's first start.
+    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](SledStorage::open).
     pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
         let directory = Directory::claim(dir.as_ref())?;
         let is_initialised = directory.check_marker(&identity)?;
@@ -93,11 +99,11 @@ impl SledStorage {
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
         let recovered =
-            trees::reading(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
+            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
         let (incarnation, found) = match recovered {
             Ok(recovered) => recovered,
             Err(error) => {
-                trees::let_go(trees);
+                trees::close(trees);
                 return Err(error);
             }
         };
@@ -105,10 +111,15 @@ impl SledStorage {
         Ok(Opened { storage, is_new: !is_initialised, incarnation })
     }
 
-    fn start(directory: Directory, trees: Trees, data_file: File, found: Found) -> Result<SledStorage, StorageError> {
-        let Found { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(&recovered, tail, next_snapshot_id)),
+    fn start(
+        directory: Directory,
+        trees: Trees,
+        data_file: File,
+        found: CheckedStore,
+    ) -> Result<SledStorage, StorageError> {
+        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
+        let shared = Arc::new(SharedStore {
+            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
             wake: Condvar::new(),
             trees: RwLock::new(Some(trees.clone())),
             failure: watch::Sender::new(None),
@@ -116,10 +127,10 @@ impl SledStorage {
         });
         if unfinished_entry {
             let after = recovered.last.map(|last| last.index);
-            shared.state.lock().queue.push_back(Op::Truncate { after, done: Box::new(drop) });
+            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
         }
         let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
-        committer.sweep(leftovers);
+        committer.schedule_reclaims(leftovers);
         let run = move || run_thread(committer);
         let dir = shared.dir.clone();
         let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
@@ -127,20 +138,21 @@ impl SledStorage {
         Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
     }
 
-    /// Writes what is queued, and releases every file. The directory can be opened again when this returns. Calls on
-    /// clones fail with [`StorageError::Closed`] from then on.
+    /// Writes all queued data and releases every file. The directory can be opened again when this returns. Later calls
+    /// on clones fail with [`StorageError::Closed`].
     ///
-    /// Inside a callback it returns at once, because it would wait for itself. On a disk that hangs it hangs, too.
+    /// Inside a callback this returns at once, because the storage thread cannot wait for itself. It blocks for as long
+    /// as the disk hangs.
     pub fn close(&self) {
         self.handle.close();
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedStore {
         &self.handle.shared
     }
 
-    /// Queues what `prepare` makes of the state, or fails it.
-    fn queue(&self, done: Done, prepare: impl FnOnce(&mut State, Done) -> Result<Op, (Done, StorageError)>) {
+    /// Queues the operation that `prepare` returns, or passes its error to the callback.
+    fn queue(&self, done: Done, prepare: impl FnOnce(&mut QueuedState, Done) -> Result<WriteOp, (Done, StorageError)>) {
         let mut state = self.shared().state.lock();
         let prepared = match state.check() {
             Ok(()) => prepare(&mut state, done),
@@ -180,8 +192,8 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
-    /// The first error stays; nothing is written after it.
+impl SharedStore {
+    /// Records the first error. The store writes nothing after it.
     pub fn poison(&self, error: StorageError) {
         let mut state = self.state.lock();
         if state.failure.is_none() {
@@ -202,7 +214,7 @@ impl Shared {
         StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
     }
 
-    /// The bytes of a chunk from what is stored of it.
+    /// Decodes the stored record of a chunk.
     fn chunk(&self, id: u64, number: u64, stored: Option<sled::IVec>) -> Result<Bytes, StorageError> {
         let Some(stored) = stored else {
             return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
@@ -221,14 +233,14 @@ impl Shared {
     }
 }
 
-/// Checks all that there is, and writes what a first start has to. With it the store's incarnation.
+/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
 fn recover(
     directory: &Directory,
     trees: &Trees,
     data_file: &File,
     identity: &Identity,
     is_initialised: bool,
-) -> Result<(u64, Found), StorageError> {
+) -> Result<(u64, CheckedStore), StorageError> {
     let mut incarnation = rng().random();
     match recovery::read_identity(directory, trees)? {
         Some((found, stored)) => {
@@ -241,7 +253,7 @@ fn recover(
         None => {}
     }
     if !is_initialised {
-        // Until the marker is there no open has returned, so nothing but the identity can have been written.
+        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
         if recovery::holds_data(directory, trees)? {
             return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
         }
@@ -251,14 +263,14 @@ fn recover(
     Ok((incarnation, recovery::check_all(directory, trees)?))
 }
 
-/// The storage thread, from its start to the release of everything.
+/// The main function of the storage thread.
 fn run_thread(mut committer: Committer) {
     let shared = committer.shared();
-    // sled panics where it finds itself in a state that it does not expect: for us that is a failed store.
+    // sled panics on an unexpected internal state. Treat that as a failed store.
     let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
         Ok(Ok(())) => StorageError::Closed,
         Ok(Err(error)) => error,
-        Err(panic) => trees::panicked("write to", &shared.dir, panic.as_ref()),
+        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
     };
     if end != StorageError::Closed {
         shared.poison(end.clone());
@@ -266,7 +278,7 @@ fn run_thread(mut committer: Committer) {
     committer.fail_all(&end);
     shared.trees.write().take();
     let (trees, directory) = committer.into_parts();
-    trees::let_go(trees);
+    trees::close(trees);
     trees::wait_for_release(&directory);
 }
 
@@ -286,13 +298,13 @@ impl Storage for SledStorage {
 
     fn append(&self, records: Vec<LogRecord>, done: Done) {
         self.queue(done, |state, done| match state.append(&records) {
-            Ok(first_seq) => Ok(Op::Append { records, first_seq, done }),
+            Ok(first_seq) => Ok(WriteOp::Append { records, first_seq, done }),
             Err(error) => Err((done, error)),
         });
     }
 
     fn truncate_after(&self, index: Option<u64>, done: Done) {
-        // The term of the entry that becomes the last one; entries do not change, so it can be read beforehand.
+        // The position of the entry that becomes the last one. Entries do not change, so read it before the lock.
         let at = match index.map_or(Ok(None), |index| self.shared().position_at(index)) {
             Ok(at) => at,
             Err(error) => return done(Err(error)),
@@ -301,9 +313,9 @@ impl Storage for SledStorage {
             if state.last.is_some_and(|last| index.is_none_or(|index| last.index > index)) {
                 state.truncate(at);
             }
-            // Never below the floor: what is there is not part of the log any more.
+            // Never below the floor: entries there no longer belong to the log.
             let after = index.max(state.floor.map(|floor| floor.index));
-            Ok(Op::Truncate { after, done })
+            Ok(WriteOp::Truncate { after, done })
         });
     }
 
@@ -311,14 +323,14 @@ impl Storage for SledStorage {
         self.queue(done, |state, done| {
             let upto = state.floor.map_or(upto, |floor| floor.max(upto));
             state.purge(upto);
-            Ok(Op::Purge { upto, done })
+            Ok(WriteOp::Purge { upto, done })
         });
     }
 
     fn save_vote(&self, vote: VoteRecord, done: Done) {
         self.queue(done, |state, done| {
             state.vote = Some(vote);
-            Ok(Op::Vote { vote, done })
+            Ok(WriteOp::Vote { vote, done })
         });
     }
 
@@ -340,15 +352,15 @@ impl Storage for SledStorage {
     }
 
     fn write_snapshot_chunk(&self, id: u64, number: u64, bytes: Bytes, done: Done) {
-        self.queue(done, |_, done| Ok(Op::Chunk { id, number, bytes, done }));
+        self.queue(done, |_, done| Ok(WriteOp::Chunk { id, number, bytes, done }));
     }
 
     fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done) {
-        self.queue(done, |_, done| Ok(Op::Finish { manifest, done }));
+        self.queue(done, |_, done| Ok(WriteOp::Finish { manifest, done }));
     }
 
     fn abandon_snapshot(&self, id: u64) {
-        self.queue(Box::new(drop), |_, _| Ok(Op::Abandon { id }));
+        self.queue(Box::new(drop), |_, _| Ok(WriteOp::Abandon { id }));
     }
 
     fn snapshot(&self) -> Option<SnapshotManifest> {
@@ -363,7 +375,7 @@ impl Storage for SledStorage {
             .map_err(|error| self.shared().sled_error("read", error))?;
         let state = self.shared().state.lock();
         state.check()?;
-        // Looked at after the read: a chunk that was there may be one of a snapshot that is being removed.
+        // Check the id after the read: the chunk may belong to a snapshot that the storage thread is removing.
         if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.id != id) {
             return Err(StorageError::SnapshotReplaced { id });
         }

@@ -1,13 +1,13 @@
-//! Reading entries: the newest from memory, older ones from the disk, while both move on.
+//! Reads entries: the newest from memory, older ones from the disk, while the storage thread changes both.
 
 use std::fmt::Display;
 
-use super::Shared;
+use super::SharedStore;
 use super::entries::{Damage, Entries};
 use super::trees::Trees;
 use crate::storage::{LogRecord, Position, StorageError};
 
-/// Entries that are being read.
+/// The result of one read so far.
 struct Page {
     records: Vec<LogRecord>,
     next: u64,
@@ -15,16 +15,17 @@ struct Page {
     max_bytes: usize,
 }
 
-/// Entries below `to` are on the disk only.
+/// Entries below `to` are only on the disk.
 struct Gap {
     to: u64,
+    /// The truncations at the time of the check in memory.
     truncations: u64,
-    /// Nothing was purged.
+    /// The log was never purged.
     is_first: bool,
 }
 
 impl Page {
-    /// Takes entries as long as there is room. Returns whether there is some left.
+    /// Takes entries until the byte limit. Returns whether there is room for more.
     fn take_all(&mut self, entries: impl Iterator<Item = Result<LogRecord, Damage>>) -> Result<bool, Damage> {
         for entry in entries {
             let entry = entry?;
@@ -39,7 +40,7 @@ impl Page {
     }
 }
 
-impl Shared {
+impl SharedStore {
     pub fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
         let mut page = Page { records: Vec::new(), next: from, bytes: 0, max_bytes };
         while let Some(gap) = self.read_tail(&mut page, to)? {
@@ -50,7 +51,7 @@ impl Shared {
         Ok(page.records)
     }
 
-    /// Fills the page from memory. Returns what has to be read from the disk first.
+    /// Fills the page from memory. Returns the gap that must be read from the disk first.
     fn read_tail(&self, page: &mut Page, to: u64) -> Result<Option<Gap>, StorageError> {
         let state = self.state.lock();
         state.check()?;
@@ -76,15 +77,15 @@ impl Shared {
         match self.read(read)? {
             // A log may start at index 1.
             Ok(true) if page.next == 0 && gap.is_first => page.next = 1,
-            Ok(true) if page.next < gap.to => return self.damaged(page.next, &gap, "it is missing"),
+            Ok(true) if page.next < gap.to => return self.handle_unreadable(page.next, &gap, "it is missing"),
             Ok(room) => return Ok(room),
-            Err(damage) => return self.damaged(page.next, &gap, damage),
+            Err(damage) => return self.handle_unreadable(page.next, &gap, damage),
         }
         Ok(true)
     }
 
-    /// An entry could not be read: it was cut off or purged in the meantime, or else the store is damaged.
-    fn damaged(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
+    /// Handles an unreadable entry: a concurrent truncate or purge removed it, or the store is damaged.
+    fn handle_unreadable(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
         let state = self.state.lock();
         state.check()?;
         let is_purged = state.floor.is_some_and(|floor| index <= floor.index);
@@ -97,7 +98,7 @@ impl Shared {
         Err(error)
     }
 
-    /// The position of the entry with this index; of the floor below it, of the last one above.
+    /// The position of the entry with this index. An index below the log gives the floor; one above it, the last entry.
     pub fn position_at(&self, index: u64) -> Result<Option<Position>, StorageError> {
         let state = self.state.lock();
         let known = [state.floor.filter(|floor| index <= floor.index), state.last.filter(|last| index >= last.index)];

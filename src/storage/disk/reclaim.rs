@@ -1,43 +1,43 @@
-//! Removal of log entries and snapshot chunks that the store no longer needs, a bounded part with each group.
+//! Removes purged log entries and the chunks of replaced or unfinished snapshots, a bounded part with each group.
 
 use super::commit::{Committer, GROUP_ENTRIES};
 use super::entries;
 use super::layout::chunk_key;
 use crate::storage::StorageError;
 
-/// Most bytes of what is not needed any more that go in one group: sled writes the pages that they leave anew.
-const SWEEP_BYTES: usize = 128 << 10;
-/// Fewest removes of what is not needed any more in one group, so that a big purge delays nobody for long.
-const SWEEP_AT_LEAST: usize = 64;
+/// Maximum bytes of values that one group removes: sled rewrites the pages that held them.
+const RECLAIM_BYTES: usize = 128 << 10;
+/// The limit of removes in a group with few entries. It is small, so that a large purge does not delay other writes.
+const MIN_RECLAIM_REMOVES: usize = 64;
 
-/// Removal of what nothing refers to any more. A power cut may leave any part of it: opening starts it again.
+/// A removal of unreferenced records. A power cut may leave any part of them; the next open restarts the removal.
 #[derive(Debug)]
-pub(super) enum Sweep {
-    /// Entries up to and with this index, ascending.
+pub(super) enum Reclaim {
+    /// Entries up to and including this index, in ascending order.
     Log(u64),
-    /// Chunks of this snapshot, ascending.
+    /// Chunks of this snapshot, in ascending order.
     Snapshot(u64),
 }
 
 impl Committer {
-    /// Removes a bounded part of what is not needed, faster than this group added to it.
-    pub(super) fn sweep_some(&mut self) -> Result<(), StorageError> {
-        let most = match self.group.writes {
+    /// Removes a bounded number of records. It removes up to twice as many as the group appends: the backlog shrinks.
+    pub(super) fn reclaim_some(&mut self) -> Result<(), StorageError> {
+        let limit = match self.group.writes {
             0 => GROUP_ENTRIES,
-            _ => SWEEP_AT_LEAST.max(2 * self.group.entries),
+            _ => MIN_RECLAIM_REMOVES.max(2 * self.group.entries),
         };
         let (mut removed, mut bytes) = (0, 0);
-        while let Some(sweep) = self.sweeps.front() {
-            let (tree, range) = match *sweep {
-                Sweep::Log(upto) => {
+        while let Some(reclaim) = self.reclaims.front() {
+            let (tree, range) = match *reclaim {
+                Reclaim::Log(upto) => {
                     (self.trees.log.clone(), entries::key(0, 0).to_vec()..entries::key(upto + 1, 0).to_vec())
                 }
-                Sweep::Snapshot(id) => {
+                Reclaim::Snapshot(id) => {
                     (self.trees.snap.clone(), chunk_key(id, 0).to_vec()..chunk_key(id + 1, 0).to_vec())
                 }
             };
             for item in tree.range(range) {
-                if removed >= most || bytes >= SWEEP_BYTES {
+                if removed >= limit || bytes >= RECLAIM_BYTES {
                     return Ok(());
                 }
                 let (key, value) = item.map_err(|error| self.failed("read", error))?;
@@ -45,7 +45,7 @@ impl Committer {
                 self.count_write(value.len())?;
                 (removed, bytes) = (removed + 1, bytes + value.len());
             }
-            self.sweeps.pop_front();
+            self.reclaims.pop_front();
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! Reading back what a directory holds, every record of it, before anything relies on it.
+//! Reads and checks every record of a directory before the store opens.
 
 use serde::Deserialize;
 
 use super::directory::Directory;
 use super::entries::{Damage, Entries};
 use super::layout::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, VOTE};
-use super::reclaim::Sweep;
+use super::reclaim::Reclaim;
 use super::tail::Tail;
 use super::trees::Trees;
 use crate::storage::record::{
@@ -14,25 +14,25 @@ use crate::storage::record::{
 use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// A checked store.
-pub(super) struct Found {
+pub(super) struct CheckedStore {
     pub recovered: Recovered,
     /// The newest entries.
     pub tail: Tail,
     pub next_snapshot_id: u64,
-    /// What a power cut left over: nothing refers to it.
-    pub leftovers: Vec<Sweep>,
-    /// The last entry was being written, or removed, when the power went: only some of its parts are there.
+    /// Unreferenced records that a power cut or a close left.
+    pub leftovers: Vec<Reclaim>,
+    /// Whether the last entry has only some of its parts: a power cut interrupted its write or its removal.
     pub unfinished_entry: bool,
 }
 
-/// The identity record, if there is one: whose store this is, and its incarnation.
+/// Reads the identity record: the owner of the store and its incarnation.
 pub(super) fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identity, u64)>, StorageError> {
     read_meta(directory, trees, Kind::Identity, IDENTITY, |stored: IdentityV1| {
         (Identity { cluster: stored.cluster, node: stored.node }, stored.incarnation)
     })
 }
 
-/// Whether there is anything but an identity.
+/// Whether the store holds any record besides the identity.
 pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
     let filled = |tree: &sled::Tree| tree.iter().next().transpose().map(|first| first.is_some());
     let in_meta = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
@@ -40,8 +40,8 @@ pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, S
     found.map_err(|error| directory.corrupt(error))
 }
 
-/// Checks every record, and that the log is contiguous from the floor.
-pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<Found, StorageError> {
+/// Checks every record and that the log is contiguous from the floor.
+pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<CheckedStore, StorageError> {
     check_meta_keys(directory, trees)?;
     let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
         term: stored.term,
@@ -56,11 +56,11 @@ pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<Found, S
     let mut tail = Tail::default();
     let (log_last, unfinished_entry) = check_log(directory, trees, purged, &mut tail)?;
     let (highest_id, mut leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
-    leftovers.extend(purged.map(|floor| Sweep::Log(floor.index)));
+    leftovers.extend(purged.map(|floor| Reclaim::Log(floor.index)));
 
     let last = log_last.or(purged);
     let recovered = Recovered { vote, purged, committed: committed.flatten(), last, snapshot };
-    Ok(Found { recovered, tail, next_snapshot_id: highest_id + 1, leftovers, unfinished_entry })
+    Ok(CheckedStore { recovered, tail, next_snapshot_id: highest_id + 1, leftovers, unfinished_entry })
 }
 
 fn check_log(
@@ -81,10 +81,10 @@ fn check_log(
                 term = entry.position.term;
                 last = Some(entry.position);
                 tail.push(entry);
-                tail.written(tail.newest_seq());
+                tail.mark_written(tail.newest_seq());
             }
-            // Nobody was told that it is there: appends are acknowledged with all their parts, and a truncate that began
-            // to remove it was asked to.
+            // Safe to drop: the store acknowledges an append only with all parts of its entries, and a caller requested
+            // any truncate that began to remove the entry.
             Err(Damage::Unfinished { .. }) => return Ok((last, true)),
             Err(Damage::Record { error: RecordError::Newer { version }, .. }) => return Err(newer(directory, version)),
             Err(damage) => return Err(directory.corrupt(damage)),
@@ -93,20 +93,22 @@ fn check_log(
     Ok((last, false))
 }
 
-/// Checks the snapshot's chunks against its manifest. Returns the highest id that was ever used, as far as can be seen,
-/// and the other snapshots, which were never finished or not needed any more.
+/// Checks the snapshot's chunks against its manifest. Returns the highest id in the store, and the other snapshots,
+/// which are unfinished or replaced.
 fn check_chunks(
     directory: &Directory,
     trees: &Trees,
     manifest: Option<&SnapshotManifest>,
-) -> Result<(u64, Vec<Sweep>), StorageError> {
+) -> Result<(u64, Vec<Reclaim>), StorageError> {
     let mut highest = manifest.map_or(0, |manifest| manifest.id);
     let mut others: Vec<u64> = Vec::new();
     let (mut chunks, mut bytes, mut crc) = (0, 0, crc32fast::Hasher::new());
     for item in trees.snap.iter() {
         let (key, value) = item.map_err(|error| directory.corrupt(error))?;
         let Some((id, number)) = split_chunk_key(&key) else {
-            return Err(directory.corrupt(format!("a snapshot key of {} bytes: {key:02x?}", key.len())));
+            return Err(
+                directory.corrupt(format!("invalid snapshot key {key:02x?} of {} bytes: expected 16 bytes", key.len()))
+            );
         };
         highest = highest.max(id);
         if manifest.is_none_or(|manifest| manifest.id != id) {
@@ -119,7 +121,7 @@ fn check_chunks(
             return Err(directory.corrupt(format!("chunk {chunks} of snapshot {id} is missing")));
         }
         let chunk: ChunkV1 = record::unseal(Kind::Chunk, &key, &value)
-            .map_err(|error| refused(directory, format!("chunk {number} of snapshot {id}"), error))?;
+            .map_err(|error| record_error(directory, format!("chunk {number} of snapshot {id}"), error))?;
         chunks += 1;
         bytes += chunk.payload.0.len() as u64;
         crc.update(chunk.payload.0);
@@ -129,17 +131,17 @@ fn check_chunks(
         manifest.filter(|manifest| (manifest.chunks, manifest.bytes, manifest.crc) != (chunks, bytes, crc))
     {
         return Err(directory.corrupt(format!(
-            "snapshot {} has {chunks} chunks, {bytes} bytes and crc32 {crc:08x}, where {}, {} and {:08x} were written",
+            "snapshot {} has {chunks} chunks, {bytes} bytes and crc32 {crc:08x}: expected {}, {} and {:08x}",
             manifest.id, manifest.chunks, manifest.bytes, manifest.crc
         )));
     }
-    Ok((highest, others.into_iter().map(Sweep::Snapshot).collect()))
+    Ok((highest, others.into_iter().map(Reclaim::Snapshot).collect()))
 }
 
 fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<SnapshotManifest>, StorageError> {
     let Some(value) = trees.meta.get(SNAPSHOT).map_err(|error| directory.corrupt(error))? else { return Ok(None) };
     let stored: ManifestV1 = record::unseal(Kind::Manifest, SNAPSHOT, &value)
-        .map_err(|error| refused(directory, "the snapshot's manifest".to_string(), error))?;
+        .map_err(|error| record_error(directory, "the snapshot's manifest".to_string(), error))?;
     let (id, meta) = (stored.id, stored.meta.0.to_vec());
     Ok(Some(SnapshotManifest { id, meta, chunks: stored.chunks, bytes: stored.bytes, crc: stored.crc }))
 }
@@ -156,11 +158,11 @@ where
 {
     let Some(value) = trees.meta.get(key).map_err(|error| directory.corrupt(error))? else { return Ok(None) };
     let stored = record::unseal(kind, key, &value)
-        .map_err(|error| refused(directory, format!("the record {:?}", String::from_utf8_lossy(key)), error))?;
+        .map_err(|error| record_error(directory, format!("the record {:?}", String::from_utf8_lossy(key)), error))?;
     Ok(Some(read(stored)))
 }
 
-/// A key that we do not know is a promise that we would not keep.
+/// Rejects unknown keys: a record that this program does not know may hold a guarantee that it would break.
 fn check_meta_keys(directory: &Directory, trees: &Trees) -> Result<(), StorageError> {
     for key in trees.meta.iter().keys() {
         let key = key.map_err(|error| directory.corrupt(error))?;
@@ -171,7 +173,7 @@ fn check_meta_keys(directory: &Directory, trees: &Trees) -> Result<(), StorageEr
     Ok(())
 }
 
-fn refused(directory: &Directory, what: String, error: RecordError) -> StorageError {
+fn record_error(directory: &Directory, what: String, error: RecordError) -> StorageError {
     match error {
         RecordError::Newer { version } => newer(directory, version),
         error => directory.corrupt(format!("{what} is {error}")),

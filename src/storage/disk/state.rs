@@ -1,4 +1,4 @@
-//! What callers see: the store as it will be once everything that is queued has reached the disk.
+//! The state that callers see: the store with all queued writes applied.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::tail::Tail;
 use crate::storage::{Done, LogRecord, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// One queued write.
-pub(super) enum Op {
+pub(super) enum WriteOp {
     /// `first_seq` is the tail's sequence number of the first entry.
     Append {
         records: Vec<LogRecord>,
@@ -43,66 +43,66 @@ pub(super) enum Op {
     },
 }
 
-/// Behind the one lock that callers and the storage thread share; held for moments, never across a disk.
+/// The state behind the lock that callers and the storage thread share. No holder of the lock does disk I/O.
 #[derive(Default)]
-pub(super) struct State {
-    pub queue: VecDeque<Op>,
+pub(super) struct QueuedState {
+    pub queue: VecDeque<WriteOp>,
     pub tail: Tail,
     pub floor: Option<Position>,
     pub last: Option<Position>,
     pub vote: Option<VoteRecord>,
-    /// A committed position that waits for the next group.
+    /// A committed position for the next group.
     pub committed: Option<Option<Position>>,
-    /// The newest durable one.
+    /// The newest durable snapshot.
     pub snapshot: Option<SnapshotManifest>,
     pub next_snapshot_id: u64,
-    /// How often the end was cut off: whoever reads without the lock looks whether it has changed.
+    /// The number of truncates. A reader without the lock compares it to detect a concurrent truncate.
     pub truncations: u64,
     pub failure: Option<StorageError>,
     pub closing: bool,
-    /// The storage thread waits to be woken.
+    /// Whether the storage thread waits for a wake-up.
     pub idle: bool,
-    /// Since when the group that is being committed has been at the disk.
+    /// The start of the running commit.
     pub committing_since: Option<Instant>,
 }
 
-impl Op {
-    /// Whom to tell.
+impl WriteOp {
+    /// The callback of the write.
     pub fn into_done(self) -> Option<Done> {
         match self {
-            Op::Append { done, .. }
-            | Op::Truncate { done, .. }
-            | Op::Purge { done, .. }
-            | Op::Vote { done, .. }
-            | Op::Chunk { done, .. }
-            | Op::Finish { done, .. } => Some(done),
-            Op::Abandon { .. } => None,
+            WriteOp::Append { done, .. }
+            | WriteOp::Truncate { done, .. }
+            | WriteOp::Purge { done, .. }
+            | WriteOp::Vote { done, .. }
+            | WriteOp::Chunk { done, .. }
+            | WriteOp::Finish { done, .. } => Some(done),
+            WriteOp::Abandon { .. } => None,
         }
     }
 
-    /// What it weighs in a group, when it is written as a whole.
+    /// The payload bytes that count towards the group limit, for operations that are never split.
     pub fn bytes(&self) -> usize {
         match self {
-            Op::Chunk { bytes, .. } => bytes.len(),
+            WriteOp::Chunk { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
 }
 
-impl State {
-    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> State {
-        State {
+impl QueuedState {
+    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> QueuedState {
+        QueuedState {
             tail,
             floor: recovered.purged,
             last: recovered.last,
             vote: recovered.vote,
             snapshot: recovered.snapshot.clone(),
             next_snapshot_id,
-            ..State::default()
+            ..QueuedState::default()
         }
     }
 
-    /// Whether a call is still taken.
+    /// Fails if the store is poisoned or closing.
     pub fn check(&self) -> Result<(), StorageError> {
         match &self.failure {
             Some(failure) => Err(failure.clone()),
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// Takes entries into the tail. Returns the sequence number of the first.
+    /// Appends entries to the tail. Returns the sequence number of the first.
     pub fn append(&mut self, records: &[LogRecord]) -> Result<u64, StorageError> {
         check_contiguous(self.last, records)?;
         let first_seq = self.tail.newest_seq() + 1;
@@ -122,7 +122,7 @@ impl State {
         Ok(first_seq)
     }
 
-    /// Cuts the end off. `at` is the position of the entry that becomes the last one.
+    /// Removes the end of the log. `at` is the position of the entry that becomes the last one.
     pub fn truncate(&mut self, at: Option<Position>) {
         self.tail.truncate_after(at.map(|at| at.index));
         self.last = at.or(self.floor);
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// Whether each of `records` follows the one before, and the first of them `last`.
+/// Checks that `records` are contiguous and that the first one follows `last`.
 pub(crate) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) -> Result<(), StorageError> {
     let first = match (last, records.first()) {
         (Some(last), _) => last.index + 1,

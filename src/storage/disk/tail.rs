@@ -1,50 +1,50 @@
-//! The newest log entries in memory: those that are still on their way to the disk, and as many older ones as fit.
+//! The newest log entries in memory: all unwritten ones, and as many written ones as fit.
 
 use std::collections::VecDeque;
 
 use crate::storage::LogRecord;
 
-/// Most bytes of entries that are kept once the disk has them.
+/// Maximum bytes of the tail while it holds written entries. Unwritten entries can exceed it.
 pub(super) const TAIL_BYTES: usize = 16 << 20;
-/// What an entry costs besides its payload.
+/// The memory of an entry besides its payload.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
 
-/// The end of the log, contiguous. Every entry that is not in it has been written.
+/// The contiguous end of the log. Every entry outside of it is written.
 ///
-/// Entries are told apart by a sequence number rather than by their index: after a truncate the same index is written
-/// again, and an entry must not be dropped because its predecessor of that index has reached the disk.
+/// A sequence number identifies an entry, not its index: after a truncate, the log reuses an index. The tail must not
+/// drop the new entry because the old entry with the same index has reached the disk.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     entries: VecDeque<(u64, LogRecord)>,
     bytes: usize,
     next_seq: u64,
-    written: u64,
+    written_seq: u64,
 }
 
 impl Tail {
-    /// Takes an entry. Its sequence number is one above that of the entry before.
+    /// Appends an entry with the next sequence number.
     pub fn push(&mut self, record: LogRecord) {
         self.next_seq += 1;
         self.bytes += cost(&record);
         self.entries.push_back((self.next_seq, record));
     }
 
-    /// The sequence number of the newest entry ever pushed.
+    /// The sequence number of the last pushed entry, even if a truncate has removed it.
     pub fn newest_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Everything up to this sequence number has been written: what is too much may go.
-    pub fn written(&mut self, seq: u64) {
-        self.written = self.written.max(seq);
-        while self.bytes > TAIL_BYTES && self.entries.front().is_some_and(|(seq, _)| *seq <= self.written) {
+    /// Marks the entries up to `seq` as written, and drops written entries above [`TAIL_BYTES`].
+    pub fn mark_written(&mut self, seq: u64) {
+        self.written_seq = self.written_seq.max(seq);
+        while self.bytes > TAIL_BYTES && self.entries.front().is_some_and(|(seq, _)| *seq <= self.written_seq) {
             self.pop_front();
         }
     }
 
     pub fn truncate_after(&mut self, index: Option<u64>) {
         while self.entries.back().is_some_and(|(_, last)| index.is_none_or(|index| last.position.index > index)) {
-            let (_, record) = self.entries.pop_back().expect("there is a last one");
+            let (_, record) = self.entries.pop_back().expect("the loop condition found a last entry");
             self.bytes -= cost(&record);
         }
     }
@@ -87,29 +87,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_goes_once_there_is_too_much() {
+    fn tail_drops_written_entries_above_its_limit() {
         let mut tail = Tail::default();
         (0..40).for_each(|index| tail.push(entry(index, 1 << 20)));
-        assert_eq!(tail.first_index(), Some(0), "nothing is written yet");
-        tail.written(10);
+        assert_eq!(tail.first_index(), Some(0), "no entry is written yet");
+        tail.mark_written(10);
         assert_eq!(tail.first_index(), Some(10));
-        tail.written(40);
+        tail.mark_written(40);
         assert_eq!(tail.first_index(), Some(25), "15 entries and their overhead fit");
     }
 
     #[test]
-    fn an_index_that_is_written_again_is_kept_until_it_is_written_itself() {
+    fn rewritten_index_stays_until_its_new_entry_is_written() {
         let mut tail = Tail::default();
         (0..10).for_each(|index| tail.push(entry(index, 1)));
         tail.truncate_after(Some(4));
         (5..30).for_each(|index| tail.push(entry(index, 1 << 20)));
-        tail.written(10);
-        assert_eq!(tail.first_index(), Some(5), "the first ten pushed are written, not indices up to ten");
+        tail.mark_written(10);
+        assert_eq!(tail.first_index(), Some(5), "the first ten pushed entries are written, not the indices up to ten");
         assert_eq!(tail.newest_seq(), 35);
     }
 
     #[test]
-    fn both_ends_can_be_cut() {
+    fn tail_truncates_and_purges_its_ends() {
         let mut tail = Tail::default();
         (1..=10).for_each(|index| tail.push(entry(index, 1)));
         tail.purge(3);

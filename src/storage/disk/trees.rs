@@ -1,4 +1,4 @@
-//! sled, opened the way that survives a power cut, and let go of.
+//! Opens sled with settings that survive a power cut, and closes it.
 
 use std::any::Any;
 use std::fs::{File, TryLockError};
@@ -13,14 +13,14 @@ use super::layout::IDENTITY;
 use crate::storage::record::{self, IdentityV1, Kind};
 use crate::storage::{Identity, StorageError};
 
-/// sled's unit of writing. A group commit must stay far below it; a third of it is what was measured as safe.
+/// sled's unit of writing. A group commit must stay far below it: tests measured a third of it as safe.
 const SEGMENT_BYTES: usize = 8 << 20;
-/// sled's own cache. The newest entries have one in front of it, the tail.
+/// The limit of sled's page cache. The tail already caches the newest entries.
 const CACHE_BYTES: u64 = 32 << 20;
-/// How long sled's threads may take to let go of the data file when the store is closed.
+/// Maximum wait until sled's threads release the data file of a closed store.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// sled, opened.
+/// An open sled database and its trees.
 #[derive(Clone)]
 pub(in crate::storage) struct Trees {
     /// Log entries in parts.
@@ -33,13 +33,13 @@ pub(in crate::storage) struct Trees {
 }
 
 impl Trees {
-    /// Up to where sled has written its log, in bytes since ever. Hidden in sled's documentation; its version is pinned.
+    /// The total bytes of log that sled has written. sled's docs hide this API, so Cargo.toml pins the version of sled.
     pub fn written_lsn(&self) -> i64 {
         self.db.context.pagecache.log.stable_offset()
     }
 }
 
-/// Waits until sled's own threads, which may still hold on to it for a moment, have let go of the data file.
+/// Waits until sled's threads have released the data file. They may hold it for a moment after the last handle drops.
 pub(in crate::storage) fn wait_for_release(directory: &Directory) {
     let start = Instant::now();
     let Ok(data) = File::open(directory.data_file()) else { return };
@@ -54,26 +54,27 @@ pub(in crate::storage) fn open(directory: &Directory) -> Result<Trees, StorageEr
         .segment_size(SEGMENT_BYTES)
         .cache_capacity(CACHE_BYTES)
         .use_compression(false)
-        // No flusher: it would sync in between, and hold sled's files when we close them.
+        // No flusher thread: it would sync between group commits and hold sled's files during close.
         .flush_every_ms(None);
     let open = || {
         let db = config.open()?;
         let (log, meta, snap) = (db.open_tree("log")?, db.open_tree("meta")?, db.open_tree("snap")?);
         Ok(Trees { log, meta, snap, db })
     };
-    reading(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
+    catch_panic(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
 }
 
-/// Reads what a directory holds. sled panics where pages are missing that others lead to: that is damage, too.
-pub(in crate::storage) fn reading<T>(
+/// Runs a read and turns a panic into [`StorageError::Corrupt`]: sled panics if a referenced page is missing.
+pub(in crate::storage) fn catch_panic<T>(
     directory: &Directory,
     read: impl FnOnce() -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err(directory.corrupt(panic_message(panic.as_ref()))))
 }
 
-/// Lets go of the store. sled writes what is left then, and panics when that fails: nobody was promised any of it.
-pub(in crate::storage) fn let_go(trees: Trees) {
+/// Drops the sled handles. sled then writes its remaining buffers and panics if that fails. Ignore the panic: the store
+/// has acknowledged none of these writes.
+pub(in crate::storage) fn close(trees: Trees) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(trees)));
 }
 
@@ -98,7 +99,7 @@ pub(in crate::storage) fn sled_error(dir: &Path, action: &'static str, error: sl
     }
 }
 
-pub(in crate::storage) fn panicked(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
+pub(in crate::storage) fn panic_error(action: &'static str, dir: &Path, panic: &(dyn Any + Send)) -> StorageError {
     StorageError::io(action, dir, &io::Error::other(panic_message(panic)))
 }
 

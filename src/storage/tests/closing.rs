@@ -1,4 +1,4 @@
-//! Opening, closing, and what is on the disk in between.
+//! Open and close, and the files on the disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,13 +7,13 @@ use std::process::Command;
 use super::*;
 
 #[test]
-fn a_closed_store_can_be_opened_again_at_once() {
+fn closed_store_reopens_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let storage = open(dir.path());
         wait(|done| storage.append(entries(1, round..round + 1, 5_000), done)).unwrap();
         let clone = storage.clone();
-        // Whatever the clones are doing: close waits for what is queued and takes everything away from them.
+        // close writes all queued data and then fails every call of the clones.
         clone.save_vote(vote(round), Box::new(drop));
         storage.close();
         assert_eq!(wait(|done| clone.save_vote(vote(99), done)), Err(StorageError::Closed));
@@ -24,7 +24,7 @@ fn a_closed_store_can_be_opened_again_at_once() {
 }
 
 #[test]
-fn dropping_the_last_clone_closes_the_store() {
+fn last_clone_closes_the_store_on_drop() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     storage.append(entries(1, 0..100, 1_000), Box::new(drop));
@@ -34,7 +34,7 @@ fn dropping_the_last_clone_closes_the_store() {
 }
 
 #[test]
-fn the_last_clone_may_go_inside_a_callback() {
+fn last_clone_may_be_dropped_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let (tell, told) = mpsc::channel();
@@ -46,7 +46,7 @@ fn the_last_clone_may_go_inside_a_callback() {
     storage.save_vote(vote(1), Box::new(done));
     drop(storage);
     told.recv().unwrap().unwrap();
-    // The storage thread is on its own now: it ends, and lets go of the directory, a moment later.
+    // No handle joins the storage thread now: it releases the directory a moment later.
     let reopened = (0..5_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
         SledStorage::open(dir.path(), identity()).ok()
@@ -55,7 +55,7 @@ fn the_last_clone_may_go_inside_a_callback() {
 }
 
 #[test]
-fn the_first_start_is_told_from_any_other() {
+fn open_reports_only_the_first_start_as_new() {
     let dir = tempfile::tempdir().unwrap();
     let node = dir.path().join("several/missing/directories");
     assert!(SledStorage::open_or_create(&node, identity()).unwrap().is_new);
@@ -63,30 +63,30 @@ fn the_first_start_is_told_from_any_other() {
     assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// The test's own executable is the other process.
+/// The second process is this test's executable.
 #[test]
-fn a_second_process_is_refused() {
+fn second_process_is_refused() {
     const DIR: &str = "TENURE_TEST_SECOND_PROCESS_DIR";
     if let Some(dir) = std::env::var_os(DIR) {
-        println!("the second process says: {}", refusal(Path::new(&dir)));
+        println!("error of the second process: {}", refusal(Path::new(&dir)));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let _storage = open(dir.path());
     let mut second = Command::new(std::env::current_exe().unwrap());
-    second.args(["--exact", "storage::tests::closing::a_second_process_is_refused", "--nocapture"]);
+    second.args(["--exact", "storage::tests::closing::second_process_is_refused", "--nocapture"]);
     let output = second.env(DIR, dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let expected = format!(
-        "the second process says: data directory {} is in use by another process: stop that one, or give this node a \
-         directory of its own",
+        "error of the second process: data directory {} is in use by another process: stop that process, or give this \
+         node another directory",
         dir.path().display()
     );
     assert!(output.status.success() && text.contains(&expected), "{text}");
 }
 
 #[test]
-fn no_value_ever_becomes_a_file_of_its_own() {
+fn values_never_become_separate_files() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     for round in 0..12u64 {
@@ -106,7 +106,7 @@ fn no_value_ever_becomes_a_file_of_its_own() {
 }
 
 #[test]
-fn entries_that_left_memory_are_read_from_the_disk() {
+fn entries_outside_the_tail_are_read_from_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let written = entries(1, 0..400, 100_000);
@@ -115,14 +115,14 @@ fn entries_that_left_memory_are_read_from_the_disk() {
     }
     assert_eq!(storage.read_log(0, 400, 250_000).unwrap(), written[..2]);
     assert_eq!(whole_log(&storage), written);
-    // A new last entry whose term only the disk knows.
+    // The tail does not hold the new last entry: its term comes from the disk.
     wait(|done| storage.truncate_after(Some(10), done)).unwrap();
     assert_eq!(storage.log_bounds().1, Some(at(1, 10)));
     assert_eq!(whole_log(&storage), written[..11]);
 }
 
 #[test]
-fn a_snapshot_from_a_peer_is_written_by_async_code() {
+fn async_writer_stores_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
@@ -141,23 +141,23 @@ fn a_snapshot_from_a_peer_is_written_by_async_code() {
 }
 
 #[test]
-fn a_snapshot_says_what_is_too_large() {
+fn oversized_snapshot_meta_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let writer = storage.begin_snapshot().unwrap();
     let error = writer.finish_blocking(vec![0; 20_000]).unwrap_err();
-    assert_eq!(error.to_string(), "20000 bytes where a snapshot's meta has at most 16384");
-    wait(|done| storage.save_vote(vote(1), done)).expect("the store goes on");
+    assert_eq!(error.to_string(), "the meta of a snapshot has 20000 bytes: at most 16384 are allowed");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the store stays usable");
 }
 
 #[test]
-fn what_was_purged_or_replaced_leaves_the_disk() {
+fn purged_and_replaced_data_leaves_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     wait(|done| storage.append(entries(1, 0..5_000, 100), done)).unwrap();
     (0..3).for_each(|seed| drop(write_snapshot(&storage, 200_000, seed)));
     wait(|done| storage.purge(at(1, 4_989), done)).unwrap();
-    // Opening goes on with what closing may have cut short, a part with every commit.
+    // close may interrupt the removal. The next open continues it, a part with every commit.
     storage.close();
     let storage = open(dir.path());
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
@@ -169,7 +169,7 @@ fn what_was_purged_or_replaced_leaves_the_disk() {
 }
 
 #[test]
-fn a_reader_never_sees_a_hole_while_the_log_moves() {
+fn reader_sees_no_gap_while_the_log_moves() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let reader = storage.clone();

@@ -1,10 +1,10 @@
-//! What holds for both twins.
+//! The contract of [`Storage`], for the store on a disk and the one in memory.
 
 use super::*;
 use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Recovered, SNAPSHOT_CHUNK_BYTES};
 
-/// A store that can be opened again.
+/// A store that a test can close and open again.
 trait Reopen: Storage {
     fn reopen(self, dir: &Path) -> Self;
 }
@@ -22,7 +22,7 @@ impl Reopen for SledStorage {
     }
 }
 
-macro_rules! both_twins {
+macro_rules! both_stores {
     ($($name:ident)*) => {
         mod memory {
             $(#[test] fn $name() { super::$name(super::MemoryStorage::default(), super::Path::new("")); })*
@@ -36,28 +36,28 @@ macro_rules! both_twins {
     };
 }
 
-both_twins! {
-    an_empty_store_has_nothing
-    a_vote_alone_makes_a_store_not_empty
-    an_entry_alone_makes_a_store_not_empty
+both_stores! {
+    empty_store_has_nothing
+    store_with_only_a_vote_is_not_empty
+    store_with_only_an_entry_is_not_empty
     entries_are_readable_at_once_and_after_a_restart
-    entries_of_every_size_come_back_whole
-    reading_stops_before_the_limit_but_not_before_the_first
-    a_truncated_end_does_not_come_back
-    truncating_everything_leaves_the_floor
-    a_purge_moves_the_start
-    a_purge_above_the_end_moves_both_ends
-    a_log_may_start_at_one
-    entries_that_do_not_follow_are_refused
-    the_last_vote_and_the_committed_position_stay
-    a_snapshot_replaces_the_one_before
-    an_unfinished_snapshot_leaves_nothing
+    entries_of_every_size_read_back
+    read_log_stops_at_the_limit_after_the_first_entry
+    truncated_entries_do_not_come_back
+    truncating_all_entries_keeps_the_floor
+    purge_moves_the_start
+    purge_above_the_end_moves_both_ends
+    log_may_start_at_index_one
+    non_contiguous_entries_are_refused
+    last_vote_and_committed_position_survive_restart
+    snapshot_replaces_the_previous_one
+    unfinished_snapshot_leaves_nothing
     new_snapshot_beside_an_unfinished_one_is_whole
-    a_manifest_that_does_not_fit_its_chunks_is_refused
-    a_snapshot_can_be_empty
+    manifest_with_a_wrong_chunk_count_is_refused
+    snapshot_can_be_empty
 }
 
-fn an_empty_store_has_nothing(storage: impl Reopen, dir: &Path) {
+fn empty_store_has_nothing(storage: impl Reopen, dir: &Path) {
     let storage = storage.reopen(dir);
     assert_eq!(storage.recovered(), Recovered::default());
     assert_eq!(storage.log_bounds(), (None, None));
@@ -66,13 +66,13 @@ fn an_empty_store_has_nothing(storage: impl Reopen, dir: &Path) {
     assert!(storage.is_empty());
 }
 
-fn a_vote_alone_makes_a_store_not_empty(storage: impl Reopen, dir: &Path) {
+fn store_with_only_a_vote_is_not_empty(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.save_vote(vote(1), done)).unwrap();
     assert!(!storage.is_empty());
     assert!(!storage.reopen(dir).is_empty());
 }
 
-fn an_entry_alone_makes_a_store_not_empty(storage: impl Reopen, dir: &Path) {
+fn store_with_only_an_entry_is_not_empty(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(0, 0..1, 10), done)).unwrap();
     assert!(!storage.is_empty());
     assert!(!storage.reopen(dir).is_empty());
@@ -92,21 +92,21 @@ fn entries_are_readable_at_once_and_after_a_restart(storage: impl Reopen, dir: &
     assert_eq!(whole_log(&storage), [written, entries(2, 300..301, 5)].concat());
 }
 
-fn entries_of_every_size_come_back_whole(storage: impl Reopen, dir: &Path) {
+fn entries_of_every_size_read_back(storage: impl Reopen, dir: &Path) {
     let sizes = [0, 1, 100, (4 << 10) - 1, 4 << 10, (4 << 10) + 1, 100_000, 127 << 10, 129 << 10, 1 << 20, 0];
     let written: Vec<LogRecord> = (0..).zip(sizes).map(|(index, bytes)| entry(1, index, bytes)).collect();
     wait(|done| storage.append(written.clone(), done)).unwrap();
     assert_eq!(whole_log(&storage.reopen(dir)), written);
 }
 
-fn reading_stops_before_the_limit_but_not_before_the_first(storage: impl Reopen, dir: &Path) {
+fn read_log_stops_at_the_limit_after_the_first_entry(storage: impl Reopen, dir: &Path) {
     let storage = storage.reopen(dir);
     wait(|done| storage.append(entries(1, 0..10, 100), done)).unwrap();
     assert_eq!(storage.read_log(2, 10, 350).unwrap(), entries(1, 2..5, 100));
     assert_eq!(storage.read_log(2, 10, 0).unwrap(), entries(1, 2..3, 100));
 }
 
-fn a_truncated_end_does_not_come_back(storage: impl Reopen, dir: &Path) {
+fn truncated_entries_do_not_come_back(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(1, 0..2000, 50), done)).unwrap();
     storage.truncate_after(Some(499), Box::new(drop));
     assert_eq!(storage.log_bounds(), (None, Some(at(1, 499))));
@@ -121,7 +121,7 @@ fn a_truncated_end_does_not_come_back(storage: impl Reopen, dir: &Path) {
     assert_eq!(whole_log(&storage), expected);
 }
 
-fn truncating_everything_leaves_the_floor(storage: impl Reopen, dir: &Path) {
+fn truncating_all_entries_keeps_the_floor(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(3, 0..20, 50), done)).unwrap();
     wait(|done| storage.purge(at(3, 9), done)).unwrap();
     wait(|done| storage.truncate_after(None, done)).unwrap();
@@ -132,12 +132,12 @@ fn truncating_everything_leaves_the_floor(storage: impl Reopen, dir: &Path) {
     assert_eq!(whole_log(&storage.reopen(dir)), entries(4, 10..11, 50));
 }
 
-fn a_purge_moves_the_start(storage: impl Reopen, dir: &Path) {
+fn purge_moves_the_start(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(1, 0..3000, 50), done)).unwrap();
     wait(|done| storage.purge(at(1, 1999), done)).unwrap();
     assert_eq!(storage.log_bounds(), (Some(at(1, 1999)), Some(at(1, 2999))));
     assert_eq!(storage.read_log(1999, 2005, 9999), Err(StorageError::Purged { index: 1999, floor: 1999 }));
-    // An older purge that comes late moves nothing back.
+    // A late purge with an older position does not move the floor back.
     wait(|done| storage.purge(at(1, 500), done)).unwrap();
 
     let storage = storage.reopen(dir);
@@ -145,7 +145,7 @@ fn a_purge_moves_the_start(storage: impl Reopen, dir: &Path) {
     assert_eq!(whole_log(&storage), entries(1, 2000..3000, 50));
 }
 
-fn a_purge_above_the_end_moves_both_ends(storage: impl Reopen, dir: &Path) {
+fn purge_above_the_end_moves_both_ends(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(1, 0..10, 50), done)).unwrap();
     wait(|done| storage.purge(at(5, 1000), done)).unwrap();
     assert_eq!(storage.log_bounds(), (Some(at(5, 1000)), Some(at(5, 1000))));
@@ -155,13 +155,13 @@ fn a_purge_above_the_end_moves_both_ends(storage: impl Reopen, dir: &Path) {
     assert_eq!(whole_log(&storage.reopen(dir)), entries(5, 1001..1010, 50));
 }
 
-fn a_log_may_start_at_one(storage: impl Reopen, dir: &Path) {
+fn log_may_start_at_index_one(storage: impl Reopen, dir: &Path) {
     wait(|done| storage.append(entries(1, 1..10, 50), done)).unwrap();
     assert_eq!(storage.read_log(0, 3, 9999).unwrap(), entries(1, 1..3, 50));
     assert_eq!(whole_log(&storage.reopen(dir)), entries(1, 1..10, 50));
 }
 
-fn entries_that_do_not_follow_are_refused(storage: impl Reopen, dir: &Path) {
+fn non_contiguous_entries_are_refused(storage: impl Reopen, dir: &Path) {
     let refused = |records| wait(|done| storage.append(records, done)).unwrap_err();
     assert_eq!(refused(entries(1, 2..3, 1)), StorageError::NotContiguous { expected: 1, found: 2 });
     wait(|done| storage.append(entries(1, 0..3, 1), done)).unwrap();
@@ -172,7 +172,7 @@ fn entries_that_do_not_follow_are_refused(storage: impl Reopen, dir: &Path) {
     assert_eq!(whole_log(&storage.reopen(dir)), entries(1, 0..4, 1));
 }
 
-fn the_last_vote_and_the_committed_position_stay(storage: impl Reopen, dir: &Path) {
+fn last_vote_and_committed_position_survive_restart(storage: impl Reopen, dir: &Path) {
     storage.save_vote(vote(1), Box::new(drop));
     storage.save_committed(Some(at(1, 5)));
     wait(|done| storage.save_vote(vote(2), done)).unwrap();
@@ -183,7 +183,7 @@ fn the_last_vote_and_the_committed_position_stay(storage: impl Reopen, dir: &Pat
     assert_eq!((storage.recovered().vote, storage.recovered().committed), (Some(vote(2)), Some(at(1, 7))));
 }
 
-/// As on the disk: the position can be ahead of the entries that were queued before it.
+/// As on the disk, the recovered position can be ahead of entries that were queued before it.
 #[test]
 fn power_cut_keeps_the_committed_position_before_its_group() {
     let storage = MemoryStorage::new(SyncMode::Manual);
@@ -193,7 +193,7 @@ fn power_cut_keeps_the_committed_position_before_its_group() {
     assert_eq!((found.committed, found.last), (Some(at(1, 2)), Some(at(1, 0))));
 }
 
-/// It waits for a group that something else starts.
+/// It waits for a group that another write starts.
 #[test]
 fn committed_position_alone_is_not_synced() {
     let storage = MemoryStorage::new(SyncMode::Manual);
@@ -204,7 +204,7 @@ fn committed_position_alone_is_not_synced() {
     assert_eq!(storage.crash(Cut::Keep(0)).recovered().committed, Some(at(1, 2)));
 }
 
-fn a_snapshot_replaces_the_one_before(storage: impl Reopen, dir: &Path) {
+fn snapshot_replaces_the_previous_one(storage: impl Reopen, dir: &Path) {
     let (old, _) = write_snapshot(&storage, 300_000, 1);
     let (new, content) = write_snapshot(&storage, 5 * SNAPSHOT_CHUNK_BYTES, 2);
     assert!(new > old);
@@ -219,7 +219,7 @@ fn a_snapshot_replaces_the_one_before(storage: impl Reopen, dir: &Path) {
     assert!(storage.begin_snapshot().unwrap().id() > new);
 }
 
-fn an_unfinished_snapshot_leaves_nothing(storage: impl Reopen, dir: &Path) {
+fn unfinished_snapshot_leaves_nothing(storage: impl Reopen, dir: &Path) {
     let (id, content) = write_snapshot(&storage, 100_000, 1);
     let mut dropped = storage.begin_snapshot().unwrap();
     dropped.push(&[7; 100_000]).unwrap();
@@ -233,8 +233,7 @@ fn an_unfinished_snapshot_leaves_nothing(storage: impl Reopen, dir: &Path) {
     assert_eq!(read_snapshot(&storage, id).unwrap(), content);
 }
 
-/// The chunks of an unfinished snapshot are removed in parts, with the commits after a start. A new one is written
-/// meanwhile.
+/// After a start, each commit removes a part of the unfinished chunks while a new snapshot is written.
 fn new_snapshot_beside_an_unfinished_one_is_whole(storage: impl Reopen, dir: &Path) {
     let mut unfinished = storage.begin_snapshot().unwrap();
     let left = unfinished.id();
@@ -244,34 +243,34 @@ fn new_snapshot_beside_an_unfinished_one_is_whole(storage: impl Reopen, dir: &Pa
 
     let storage = storage.reopen(dir);
     let (id, content) = write_snapshot(&storage, 3 * SNAPSHOT_CHUNK_BYTES, 1);
-    assert!(id > left, "{id}, and {left} may have chunks");
+    assert!(id > left, "the new id {id} is not above {left}, whose chunks may remain");
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
     assert_eq!(read_snapshot(&storage, id).unwrap(), content);
     assert_eq!(read_snapshot(&storage.reopen(dir), id).unwrap(), content);
 }
 
-fn a_manifest_that_does_not_fit_its_chunks_is_refused(storage: impl Reopen, dir: &Path) {
+fn manifest_with_a_wrong_chunk_count_is_refused(storage: impl Reopen, dir: &Path) {
     let id = storage.begin_snapshot().unwrap().id() + 1;
     wait(|done| storage.write_snapshot_chunk(id, 0, Bytes::from_static(b"chunk"), done)).unwrap();
     let manifest = crate::storage::SnapshotManifest { id, meta: vec![], chunks: 2, bytes: 5, crc: 0 };
     let refused = wait(|done| storage.finish_snapshot(manifest, done)).unwrap_err();
     assert_eq!(refused, StorageError::SnapshotIncomplete { id, expected: 2, found: 1 });
-    wait(|done| storage.save_vote(vote(1), done)).expect("the store goes on");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the store stays usable");
     assert_eq!(storage.reopen(dir).snapshot(), None);
 }
 
-fn a_snapshot_can_be_empty(storage: impl Reopen, dir: &Path) {
+fn snapshot_can_be_empty(storage: impl Reopen, dir: &Path) {
     let (id, _) = write_snapshot(&storage, 0, 3);
     let storage = storage.reopen(dir);
     assert_eq!(storage.snapshot().map(|manifest| (manifest.id, manifest.chunks)), Some((id, 0)));
 }
 
 #[test]
-fn a_power_cut_in_memory_takes_what_was_not_synced() {
+fn memory_power_cut_drops_unsynced_writes() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     storage.append(entries(1, 0..3, 1), Box::new(drop));
     storage.sync();
-    storage.append(entries(1, 3..5, 1), Box::new(|_| panic!("never durable")));
+    storage.append(entries(1, 3..5, 1), Box::new(|_| panic!("a lost append was acknowledged")));
     storage.save_vote(vote(1), Box::new(drop));
     storage.append(entries(1, 5..9, 1), Box::new(drop));
     assert_eq!((storage.unsynced(), whole_log(&storage).len()), (3, 9));
@@ -285,7 +284,7 @@ fn a_power_cut_in_memory_takes_what_was_not_synced() {
 }
 
 #[test]
-fn a_failed_sync_in_memory_poisons_the_store() {
+fn memory_sync_failure_poisons_the_store() {
     let storage = MemoryStorage::default();
     let failure = storage.failure();
     storage.fail_next(StorageError::Closed);

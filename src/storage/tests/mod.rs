@@ -1,4 +1,4 @@
-//! Statements about the store.
+//! Tests of the store.
 
 mod closing;
 mod contract;
@@ -30,7 +30,7 @@ fn at(term: u64, index: u64) -> Position {
     Position { term, index }
 }
 
-/// An entry whose payload can be told from any other's.
+/// An entry with a payload that depends on its position.
 fn entry(term: u64, index: u64, bytes: usize) -> LogRecord {
     let payload: Vec<u8> = (0..bytes as u64).map(|i| (term * 31 + index * 7 + i / 3) as u8).collect();
     LogRecord { position: at(term, index), payload: Bytes::from(payload) }
@@ -44,11 +44,11 @@ fn vote(term: u64) -> VoteRecord {
     VoteRecord { term, candidate: Some(1), committed: false }
 }
 
-/// Does a write and waits until it is durable or has failed.
+/// Writes and waits until the write is durable or has failed.
 fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
     let (done, durable) = mpsc::channel();
     write(Box::new(move |result| drop(done.send(result))));
-    durable.recv().expect("every callback is called")
+    durable.recv().expect("the store runs every callback")
 }
 
 fn whole_log(storage: &impl Storage) -> Vec<LogRecord> {
@@ -57,7 +57,7 @@ fn whole_log(storage: &impl Storage) -> Vec<LogRecord> {
     storage.read_log(floor.map_or(0, |floor| floor.index + 1), to, usize::MAX).unwrap()
 }
 
-/// A snapshot of so many bytes, made durable. Returns its id and bytes.
+/// Writes a durable snapshot of `bytes` bytes. Returns its id and content.
 fn write_snapshot(storage: &impl Storage, bytes: usize, seed: u8) -> (u64, Vec<u8>) {
     let content: Vec<u8> = (0..bytes).map(|i| (i / 5) as u8 ^ seed).collect();
     let mut writer = storage.begin_snapshot().unwrap();

@@ -1,4 +1,4 @@
-//! Directories that are not opened, and what is said about them.
+//! Directories that the store refuses to open, and the error messages.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::storage::disk::entries;
 use crate::storage::disk::layout::{FLOOR, IDENTITY, VOTE, chunk_key};
 use crate::storage::disk::trees;
 
-/// A closed store with ten entries above a floor, a vote and a snapshot.
+/// Creates a closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
@@ -21,14 +21,14 @@ fn filled() -> tempfile::TempDir {
     dir
 }
 
-/// Does something to sled's trees behind the store's back.
-fn meddle(dir: &Path, tree: &str, meddle: impl FnOnce(&sled::Tree)) {
+/// Changes one of sled's trees while the store is closed.
+fn change_tree(dir: &Path, tree: &str, change: impl FnOnce(&sled::Tree)) {
     let config = sled::Config::new().path(dir.join("store")).segment_size(8 << 20).flush_every_ms(None);
     let db = config.open().unwrap();
-    meddle(&db.open_tree(tree).unwrap());
+    change(&db.open_tree(tree).unwrap());
     db.flush().unwrap();
     drop(db);
-    // sled's threads let go of the file a moment after the last handle went.
+    // sled's threads release the file a moment after the last handle drops.
     let data = fs::File::open(dir.join("store/db")).unwrap();
     data.lock().unwrap();
 }
@@ -44,17 +44,17 @@ fn assert_damaged(dir: &Path, what: &str) {
 }
 
 #[test]
-fn the_directory_of_another_node_or_cluster() {
+fn foreign_directory_is_refused() {
     let dir = filled();
     let other = Identity { cluster: "other".to_string(), node: 2 };
     let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
     let expected = format!(
         "data directory {} belongs to node 1 of cluster \"test\", not to node 2 of cluster \"other\": correct the \
-         configuration, or give this node a directory of its own",
+         configuration, or give this node another directory",
         dir.path().display()
     );
     assert_eq!(error.to_string(), expected);
-    // Also when somebody has put another node's marker there.
+    // The identity record also protects a directory with a marker of another node.
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("node = 1", "node = 2")).unwrap();
     let other = Identity { cluster: "test".to_string(), node: 2 };
@@ -63,21 +63,21 @@ fn the_directory_of_another_node_or_cluster() {
 }
 
 #[test]
-fn a_directory_that_is_in_use() {
+fn directory_in_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     assert_eq!(refusal(dir.path()), StorageError::InUse { dir: dir.path().to_path_buf() });
-    wait(|done| storage.save_vote(vote(1), done)).expect("the first one goes on");
+    wait(|done| storage.save_vote(vote(1), done)).expect("the first store stays usable");
 }
 
 #[test]
-fn a_newer_format() {
+fn newer_format_is_refused() {
     let dir = filled();
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("format = 1", "format = 7")).unwrap();
     let expected = format!(
-        "data directory {} was written in format 7; this program knows up to format 1: run the version that wrote it, \
-         or a newer one",
+        "data directory {} was written in format 7; this program supports formats up to 1: run the version that wrote \
+         it, or a newer one",
         dir.path().display()
     );
     assert_eq!(refusal(dir.path()).to_string(), expected);
@@ -86,30 +86,30 @@ fn a_newer_format() {
     for (tree, key) in
         [("meta", VOTE.to_vec()), ("log", entries::key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())]
     {
-        meddle(dir.path(), tree, |tree| {
+        change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             record[0] = 7;
             tree.insert(key, record).unwrap();
         });
         assert_eq!(refusal(dir.path()).to_string(), expected, "in {tree}");
-        meddle(dir.path(), tree, |_| {});
+        change_tree(dir.path(), tree, |_| {});
     }
 }
 
 #[test]
-fn an_emptied_directory() {
+fn emptied_directory_is_refused() {
     let dir = filled();
     fs::remove_dir_all(dir.path().join("store")).unwrap();
     let text = refusal(dir.path()).to_string();
     let expected = format!(
         "data directory {} was initialised for node 1 of cluster \"test\" but its data is gone ({} is missing or \
-         empty). Starting empty could lose what the cluster was promised: put the data back, or remove this node from \
-         the cluster and let it join again under a new id with an empty directory",
+         empty). Starting empty could lose votes and entries that the cluster counts on: restore the data, or remove \
+         this node from the cluster and let it join again under a new id with an empty directory",
         dir.path().display(),
         dir.path().join("store/db").display()
     );
     assert_eq!(text, expected);
-    assert_eq!(refusal(dir.path()).to_string(), expected, "and again: looking changes nothing");
+    assert_eq!(refusal(dir.path()).to_string(), expected, "the first attempt must not change the directory");
 
     // sled opens a data file without a readable segment as a new database.
     fs::create_dir_all(dir.path().join("store")).unwrap();
@@ -119,11 +119,11 @@ fn an_emptied_directory() {
 }
 
 #[test]
-fn data_without_a_marker() {
+fn data_without_marker_is_refused() {
     let dir = filled();
     fs::remove_file(dir.path().join("TENURE")).unwrap();
     let expected = format!(
-        "data directory {} holds data but its file TENURE is missing: put that file back, or move the directory away \
+        "data directory {} holds data but its file TENURE is missing: restore that file, or move the directory away \
          and let the node join again under a new id",
         dir.path().display()
     );
@@ -131,7 +131,7 @@ fn data_without_a_marker() {
 }
 
 #[test]
-fn a_first_start_that_was_cut_short_is_still_the_first() {
+fn interrupted_first_start_counts_as_first() {
     let dir = tempfile::tempdir().unwrap();
     open(dir.path()).close();
     fs::remove_file(dir.path().join("TENURE")).unwrap();
@@ -139,33 +139,33 @@ fn a_first_start_that_was_cut_short_is_still_the_first() {
 }
 
 #[test]
-fn a_gap_in_the_log() {
+fn log_gap_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(9, 0)).unwrap()));
-    assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next one there is 10");
+    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(9, 0)).unwrap()));
+    assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next entry is 10");
 }
 
 #[test]
-fn a_log_that_does_not_start_at_the_floor() {
+fn log_that_starts_above_the_floor_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(6, 0)).unwrap()));
-    assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next one there is 7");
+    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(6, 0)).unwrap()));
+    assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next entry is 7");
     let dir = filled();
-    meddle(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
+    change_tree(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
     assert!(refusal(dir.path()).to_string().contains("the log has a gap: entry 0 is missing"));
 }
 
 #[test]
-fn a_missing_part_in_the_middle() {
+fn entry_with_a_missing_middle_part_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(15, 1)).unwrap()));
-    assert_damaged(dir.path(), "log entry 15 has part 2 where part 1 belongs");
+    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(15, 1)).unwrap()));
+    assert_damaged(dir.path(), "log entry 15 has part 2: expected part 1");
 }
 
 #[test]
-fn an_unfinished_last_entry_is_dropped_instead() {
+fn unfinished_last_entry_is_dropped() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.remove(entries::key(15, 9)).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(15, 9)).unwrap()));
     let storage = open(dir.path());
     assert_eq!(storage.recovered().last, Some(at(2, 14)));
     wait(|done| storage.append(entries(3, 15..16, 20), done)).unwrap();
@@ -174,7 +174,7 @@ fn an_unfinished_last_entry_is_dropped_instead() {
 }
 
 #[test]
-fn a_flipped_bit_in_any_tree() {
+fn flipped_bit_in_any_tree_is_refused() {
     for (tree, key, what) in [
         ("log", entries::key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
         ("meta", VOTE.to_vec(), "the record \"vote\" is a record with crc32 "),
@@ -182,7 +182,7 @@ fn a_flipped_bit_in_any_tree() {
         ("snap", chunk_key(1, 1).to_vec(), "chunk 1 of snapshot 1 is a record with crc32 "),
     ] {
         let dir = filled();
-        meddle(dir.path(), tree, |tree| {
+        change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             *record.last_mut().unwrap() ^= 4;
             tree.insert(&key, record).unwrap();
@@ -193,16 +193,16 @@ fn a_flipped_bit_in_any_tree() {
 }
 
 #[test]
-fn a_torn_record() {
+fn torn_record_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| drop(log.insert(entries::key(9, 0), vec![1, 5, 3]).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.insert(entries::key(9, 0), vec![1, 5, 3]).unwrap()));
     assert_damaged(dir.path(), "log entry 9 is a torn record of 3 bytes");
 }
 
 #[test]
-fn a_record_under_the_wrong_key() {
+fn record_under_a_wrong_key_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "log", |log| {
+    change_tree(dir.path(), "log", |log| {
         let ninth = log.get(entries::key(9, 0)).unwrap().unwrap();
         log.insert(entries::key(10, 0), ninth).unwrap();
     });
@@ -211,39 +211,39 @@ fn a_record_under_the_wrong_key() {
 }
 
 #[test]
-fn a_record_that_nobody_knows() {
+fn unknown_record_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "meta", |meta| drop(meta.insert("promise", vec![1]).unwrap()));
+    change_tree(dir.path(), "meta", |meta| drop(meta.insert("promise", vec![1]).unwrap()));
     assert_damaged(dir.path(), "an unknown record \"promise\"");
 }
 
 #[test]
-fn a_snapshot_that_lost_a_chunk() {
+fn snapshot_without_a_chunk_is_refused() {
     let dir = filled();
-    meddle(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 1)).unwrap()));
+    change_tree(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 1)).unwrap()));
     assert_damaged(dir.path(), "chunk 1 of snapshot 1 is missing");
     let dir = filled();
-    meddle(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 12)).unwrap()));
+    change_tree(dir.path(), "snap", |snap| drop(snap.remove(chunk_key(1, 12)).unwrap()));
     let text = refusal(dir.path()).to_string();
     assert!(text.contains("is damaged: snapshot 1 has 12 chunks, 49152 bytes and crc32 "), "{text}");
 }
 
 #[test]
-fn a_torn_table_of_sled_is_no_reason_to_refuse() {
+fn torn_sled_page_table_is_removed() {
     let dir = filled();
     fs::write(dir.path().join("store/snap.00000000FFFFFFFF.generating"), b"torn").unwrap();
     assert_eq!(open(dir.path()).vote(), Some(vote(2)));
 }
 
 #[test]
-fn a_whole_table_of_sled_that_has_its_old_name_is_used() {
+fn whole_sled_page_table_with_its_old_name_is_used() {
     let dir = filled();
     open(dir.path()).close();
     let tables = || {
         let names = fs::read_dir(dir.path().join("store")).unwrap().map(|item| item.unwrap().path());
         names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("snap.")).collect::<Vec<_>>()
     };
-    let [table] = tables().try_into().expect("sled keeps one");
+    let [table] = tables().try_into().expect("sled keeps one page table");
     let old_name = std::path::PathBuf::from(format!("{}.generating", table.display()));
     fs::rename(&table, &old_name).unwrap();
     assert_eq!(open(dir.path()).vote(), Some(vote(2)));
@@ -251,7 +251,7 @@ fn a_whole_table_of_sled_that_has_its_old_name_is_used() {
 }
 
 #[test]
-fn torn_settings_of_sled_are_no_reason_to_refuse() {
+fn torn_sled_settings_are_replaced() {
     let dir = filled();
     let path = dir.path().join("store/conf");
     let settings = fs::read(&path).unwrap();
@@ -263,19 +263,22 @@ fn torn_settings_of_sled_are_no_reason_to_refuse() {
 }
 
 #[test]
-fn an_unreadable_marker() {
+fn unreadable_marker_is_refused() {
     let dir = filled();
     fs::write(dir.path().join("TENURE"), "").unwrap();
-    assert_damaged(dir.path(), &format!("{} is not readable: \"\"", dir.path().join("TENURE").display()));
+    assert_damaged(
+        dir.path(),
+        &format!("{} has no readable format, cluster and node: \"\"", dir.path().join("TENURE").display()),
+    );
 }
 
-/// As it did in recorded runs whose syncs were left out: opening had found nothing, and reading what was opened panicked.
+/// Recorded runs without syncs showed this: sled opened the store, and a later read panicked.
 #[test]
-fn a_panic_while_it_is_read_is_damage() {
+fn panic_while_reading_counts_as_damage() {
     let dir = filled();
     let directory = Directory::claim(dir.path()).unwrap();
     let read = || -> Result<(), StorageError> { panic!("cannot find pid 4, planted by a test") };
-    let error = trees::reading(&directory, read).unwrap_err();
+    let error = trees::catch_panic(&directory, read).unwrap_err();
     let what = "cannot find pid 4, planted by a test".to_string();
     assert_eq!(error, StorageError::Corrupt { dir: dir.path().to_path_buf(), what });
 }

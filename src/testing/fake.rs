@@ -123,8 +123,8 @@ impl FakeCluster {
         &self.clock
     }
 
-    /// Frees the lease, as each lease is at first: the next acquire succeeds. It also ends the effect of
-    /// [`mark_held_elsewhere`](Self::mark_held_elsewhere), [`refuse`](Self::refuse) and [`unknown`](Self::unknown).
+    /// Ends the effect of [`mark_held_elsewhere`](Self::mark_held_elsewhere), [`refuse`](Self::refuse) and
+    /// [`unknown`](Self::unknown). If no manager holds the lease, the next acquire is granted.
     pub fn mark_free(&self, name: &str) {
         let name = valid(name);
         self.state().faults.remove(&name);
@@ -166,8 +166,8 @@ impl FakeCluster {
         self.state().faults.insert(valid(name), Fault::Refuse(code));
     }
 
-    /// Leaves later acquires, renewals and releases of the lease unanswered, without executing them. Their outcome is
-    /// unknown.
+    /// Leaves later acquires, renewals, releases and metadata updates of the lease unanswered, without executing them.
+    /// Their outcome is unknown.
     pub fn unknown(&self, name: &str) {
         self.state().faults.insert(valid(name), Fault::Unknown);
     }

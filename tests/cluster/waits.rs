@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{acquire, ask, held, queue, start};
 
-/// Longer than each wait of these tests.
+/// Longer than each test runs, so no lease expires during it.
 const TTL_MS: u64 = 600_000;
 
 /// The cluster drops a place if no node confirms its request for the patience. These requests wait for several times as

@@ -1,4 +1,5 @@
-//! A leader that is cut off from every majority, under a paused clock: it leads in no view, and what waited there goes on.
+//! A leader without a majority, under a paused clock: it reports no leader, and its waiting requests continue
+//! elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tenure::testing::{Cluster, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 use tokio::time::Instant;
 
-/// Longer than a request is tried without a leader, after the old one ended.
+/// Upper bound of the time from the isolation of a leader until its requests end. It exceeds the retry time of a
+/// request without a leader.
 const ENDED: Duration = Duration::from_secs(3);
 const WAIT_MS: u64 = 60_000;
 
@@ -63,7 +65,7 @@ async fn queue(node: &TestNode) -> Vec<HolderId> {
     }
 }
 
-/// Three nodes: with them the leader and the two others.
+/// Starts three nodes. Returns the cluster, the leader and the two followers.
 async fn start() -> (Cluster, NodeId, NodeId, NodeId) {
     let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
     let leader = cluster.leader().await;
@@ -72,27 +74,30 @@ async fn start() -> (Cluster, NodeId, NodeId, NodeId) {
     (cluster, leader, second, third)
 }
 
-/// Long enough for the leader to notice.
+/// Waits until an isolated leader no longer counts as the leader.
 async fn isolation() {
     tokio::time::sleep(RaftTimings::lan().isolation() + Duration::from_millis(50)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_isolated_leader_leads_in_no_view() {
+async fn isolated_leader_reports_no_leader() {
     let (cluster, leader, ..) = start().await;
     let node = cluster.node(leader);
     let stale = || read(Query::Lease(name()), Consistency::Stale);
-    let before = ask(node, stale()).await.expect("answered").served.stale_ms.expect("it leads");
-    assert!(before < 100, "a majority acknowledged it {before} ms ago");
+    let before = ask(node, stale()).await.expect("answered").served.stale_ms.expect("the node leads");
+    assert!(before < 100, "the last acknowledgement of a majority is {before} ms old: expected less than 100 ms");
     cluster.board.isolate(leader, cluster.ids());
     isolation().await;
     let status = node.status().await;
     assert_eq!(status.leader, None, "{status:?}");
     assert!(status.members.iter().all(|member| member.role != Role::Leader), "{status:?}");
-    let not_ready = node.health().not_ready.expect("it cannot serve");
+    let not_ready = node.health().not_ready.expect("an isolated leader is not ready");
     assert!(not_ready.contains("no majority"), "{not_ready}");
-    let after = ask(node, stale()).await.expect("answered").served.stale_ms.expect("it led");
-    assert!(after >= RaftTimings::lan().isolation().as_millis() as u64, "no majority for {after} ms");
+    let after = ask(node, stale()).await.expect("answered").served.stale_ms.expect("the node led");
+    assert!(
+        after >= RaftTimings::lan().isolation().as_millis() as u64,
+        "the last acknowledgement of a majority is only {after} ms old"
+    );
     for consistency in [Consistency::Leader, Consistency::Linearizable] {
         let answer = ask(node, read(Query::Lease(name()), consistency)).await;
         assert_eq!(answer, Err(RequestError::NoLeader));
@@ -103,23 +108,23 @@ async fn an_isolated_leader_leads_in_no_view() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_linearizable_read_ends_with_the_leadership() {
+async fn linearizable_read_ends_with_the_leadership() {
     let (cluster, leader, ..) = start().await;
-    // Heartbeats are acknowledged meanwhile: without the round, this node's memory could answer.
+    // Followers acknowledge heartbeats, so a linearizable read without its round could be answered from memory.
     tokio::time::sleep(Duration::from_secs(5)).await;
     cluster.board.isolate(leader, cluster.ids());
     let began = Instant::now();
     let of = |consistency| ask(cluster.node(leader), read(Query::Lease(name()), consistency));
-    assert!(of(Consistency::Leader).await.is_ok(), "it may answer from memory still");
+    assert!(of(Consistency::Leader).await.is_ok(), "the leader may still answer from memory");
     let answer = of(Consistency::Linearizable).await;
     assert_eq!(answer, Err(RequestError::NoLeader));
-    assert!(began.elapsed() < ENDED, "it took {:?}", began.elapsed());
+    assert!(began.elapsed() < ENDED, "the read took {:?}: expected less than {ENDED:?}", began.elapsed());
     cluster.board.heal();
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_at_an_isolated_leader_ends_and_keeps_its_place() {
+async fn isolated_leader_ends_waits_and_keeps_their_places() {
     let (cluster, leader, second, _) = start().await;
     let lease = held(cluster.node(leader), acquire("a", 60_000, None)).await;
     let node = cluster.node(leader).clone();
@@ -129,8 +134,8 @@ async fn a_wait_at_an_isolated_leader_ends_and_keeps_its_place() {
     let other = tokio::spawn(async move { held(&node, acquire("second", 60_000, Some(WAIT_MS))).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     cluster.board.isolate(leader, cluster.ids());
-    let ended = tokio::time::timeout(ENDED, first).await.expect("it hangs at the old leader").expect("no panic");
-    assert!(matches!(ended, Err(RequestError::Unknown(_))), "it may be granted yet: {ended:?}");
+    let ended = tokio::time::timeout(ENDED, first).await.expect("the wait hangs at the old leader").expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "the wait may still be granted: {ended:?}");
     let next = cluster.leader_except(&[leader]).await;
     assert_eq!(queue(cluster.node(next)).await, [holder("first"), holder("second")]);
     let node = cluster.node(next).clone();
@@ -145,8 +150,8 @@ async fn a_wait_at_an_isolated_leader_ends_and_keeps_its_place() {
     cluster.shutdown().await;
 }
 
-/// No node can be elected while all links are cut, so the old leader leads again. A request that went away before is
-/// still on its way out of the queue then, and what follows it is carried out.
+/// No node can win an election while all links are cut, so the old leader leads again. A dropped request's removal from
+/// the queue is still in progress then. It and the later entries are applied.
 #[tokio::test(start_paused = true)]
 async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
     let (cluster, leader, second, third) = start().await;
@@ -161,15 +166,15 @@ async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
         cluster.board.isolate(id, cluster.ids());
     }
     leaves.abort();
-    let ended = tokio::time::timeout(ENDED, stays).await.expect("it hangs at the old leader").expect("no panic");
-    assert!(matches!(ended, Err(RequestError::Unknown(_))), "it may be granted yet: {ended:?}");
+    let ended = tokio::time::timeout(ENDED, stays).await.expect("the wait hangs at the old leader").expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "the wait may still be granted: {ended:?}");
     for other in [second, third] {
         cluster.board.join(leader, other);
         cluster.board.join(other, leader);
     }
     let healed = Instant::now();
     while queue(cluster.node(leader)).await.len() > 1 {
-        assert!(healed.elapsed() < ENDED, "a place stays although its request went away");
+        assert!(healed.elapsed() < ENDED, "a dropped request keeps its place in the queue");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -179,35 +184,35 @@ async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_wait_goes_on_at_the_next_leader() {
+async fn long_wait_continues_at_the_next_leader() {
     let (cluster, leader, second, _) = start().await;
     let lease = held(cluster.node(leader), acquire("a", 120_000, None)).await;
     let node = cluster.node(second).clone();
     let waiting = tokio::spawn(async move { held(&node, acquire("b", 60_000, Some(WAIT_MS))).await });
-    // Longer than a request is tried that does not wait.
+    // Longer than the retry time of a request without a wait.
     tokio::time::sleep(Duration::from_secs(20)).await;
     cluster.board.isolate(leader, cluster.ids());
     let next = cluster.leader_except(&[leader]).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     release(cluster.node(next), &lease).await;
-    let granted = tokio::time::timeout(ENDED, waiting).await.expect("it is granted").expect("no panic");
+    let granted = tokio::time::timeout(ENDED, waiting).await.expect("the wait is granted in time").expect("no panic");
     assert!(granted.token > lease.token);
     cluster.board.heal();
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_isolated_leader_leads_again_without_an_election() {
+async fn isolated_leader_leads_again_without_an_election() {
     let (cluster, leader, second, third) = start().await;
     let term = cluster.node(leader).status().await.term;
-    // The leader serves: it has recorded the disks of its voters.
+    // After this answer, the leader has recorded the disks of its voters.
     let revoke = || Request::Change(Command::Revoke { name: name(), reason: "test".to_owned() });
     let revoked = ask(cluster.node(leader), revoke()).await.expect("answered");
     assert_eq!(revoked.answer, Answer::Outcome(Outcome::Revoked(0)));
     for id in cluster.ids() {
         cluster.board.isolate(id, cluster.ids());
     }
-    // An entry that only the leader has: the others would not be elected with its vote.
+    // Only the leader has this entry, so it would not vote for the other nodes.
     let node = cluster.node(leader).clone();
     let late = tokio::spawn(async move { ask(&node, acquire("late", 60_000, None)).await });
     isolation().await;
@@ -221,12 +226,12 @@ async fn an_isolated_leader_leads_again_without_an_election() {
     }
     let healed = Instant::now();
     while cluster.node(leader).status().await.leader.is_none() {
-        assert!(healed.elapsed() < ENDED, "it does not lead again");
+        assert!(healed.elapsed() < ENDED, "the old leader does not lead again");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let status = cluster.node(leader).status().await;
     assert_eq!((status.leader, status.term), (Some(leader), term));
-    // The old entry was committed, requests are served, and time passes.
+    // The old entry is committed, the leader serves requests, and cluster time advances.
     let revoked = ask(cluster.node(leader), revoke()).await.expect("answered");
     assert_eq!(revoked.answer, Answer::Outcome(Outcome::Revoked(1)));
     held(cluster.node(leader), acquire("a", 2_000, None)).await;
@@ -238,7 +243,7 @@ async fn an_isolated_leader_leads_again_without_an_election() {
     cluster.shutdown().await;
 }
 
-/// Keeps what the gauge `tenure_raft_leader` was set to last.
+/// The last value of the gauge `tenure_raft_leader`.
 #[derive(Clone, Default)]
 struct LeaderGauge(Arc<parking_lot::Mutex<Option<f64>>>);
 
@@ -266,19 +271,19 @@ impl Recorder for LeaderGauge {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leader_gauge_falls_with_the_majority() {
+async fn leader_gauge_is_zero_without_a_majority() {
     let gauge = LeaderGauge::default();
     let _recorder = metrics::set_default_local_recorder(&gauge);
     let (mut cluster, leader, second, third) = start().await;
     held(cluster.node(leader), acquire("a", 60_000, None)).await;
-    // Without them the last node is the only one that sets it.
+    // With the other nodes crashed, only the leader sets the gauge.
     cluster.crash(second).await;
     cluster.crash(third).await;
-    // An entry that is not committed must not hold the time-keeper up.
+    // An uncommitted entry must not block the timekeeper.
     let node = cluster.node(leader).clone();
     let hanging = tokio::spawn(async move { ask(&node, acquire("b", 60_000, Some(WAIT_MS))).await });
     isolation().await;
-    // The gauges are set every second.
+    // The node sets its gauges once per second.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*gauge.0.lock(), Some(0.0));
     hanging.abort();

@@ -1,4 +1,4 @@
-//! Nodes of one cluster whose settings differ: apply reads the log alone, so their replicas stay alike.
+//! Nodes of one cluster with different settings. Apply depends only on the log, so the replicas stay equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tenure::node::{Answer, Forward, Request};
 use tenure::testing::{Cluster, Observer, Setup, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
-/// Time that the waiters of this test wait.
+/// Wait of each waiter in this test.
 const WAIT_MS: u64 = 60_000;
 
 fn limits(id: NodeId) -> Limits {
@@ -20,10 +20,10 @@ fn limits(id: NodeId) -> Limits {
     Limits { max_waiters: small, history: small, ended_keep: id, patience_ms: 60_000 * id, ..Limits::default() }
 }
 
-/// What a snapshot of one replica holds.
+/// The contents of a snapshot of one replica.
 type Image = (SnapshotHeader, Vec<StoredRecord>);
 
-/// The state behind each log index, from the first node that applied it, and where another node's differs.
+/// The state after each log index at the first node that applied it, and the differences of other nodes.
 #[derive(Default)]
 struct Replicas {
     first: BTreeMap<u64, (NodeId, Image)>,
@@ -97,7 +97,7 @@ async fn release(node: &TestNode, lease: Lease) {
     assert_eq!(ask(node, Request::Change(release)).await, Answer::Outcome(Outcome::Released(true)));
 }
 
-/// One term of a leader: the first claim meets its limits already.
+/// Exercises one leader. Its own limits apply from its first acquire.
 async fn lead(node: &TestNode, max_waiters: u32) {
     let lease = hold(node, "a").await;
     let mut waiting = Vec::new();
@@ -134,8 +134,12 @@ async fn replicas_agree_though_settings_differ() {
     {
         let replicas = replicas.lock().expect("no panic");
         let (last, (_, (header, _))) = replicas.first.last_key_value().expect("entries were applied");
-        assert_eq!(header.limits, limits(1), "the last leader's count");
-        assert!(replicas.applied.values().all(|applied| applied == last), "all are compared: {:?}", replicas.applied);
+        assert_eq!(header.limits, limits(1), "the limits of the last leader apply");
+        assert!(
+            replicas.applied.values().all(|applied| applied == last),
+            "not all replicas were compared: {:?}",
+            replicas.applied
+        );
     }
     // A leader that shuts down transfers leadership, and the next leader sets its own limits.
     cluster.shutdown().await;

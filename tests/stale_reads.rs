@@ -1,5 +1,7 @@
-//! `reads_are_current`, in the four schedules in which openraft as it comes answers a leader's local read from the
-//! past; each run with its safeguard and without it, so that the test is known to see what it looks for.
+//! `reads_are_current` in schedules in which stock openraft serves stale local reads.
+//!
+//! For three safeguards, a second test disables the safeguard and must find a stale read. It proves that the schedule
+//! still reproduces the hazard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use tenure::testing::{Cluster, Cut, ForNode, NodeTime, Safeguards, Setup, Suspen
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 use tokio::task::JoinSet;
 
-/// How many schedules of each kind are tried; they differ in when things happen.
+/// Number of schedules of each kind. They differ in the timing of events.
 const SCHEDULES: u64 = 24;
 
 fn name() -> LeaseName {
@@ -42,7 +44,7 @@ async fn start_with(setup: Setup) -> (Cluster, NodeId, NodeId, NodeId) {
     let mut others = cluster.ids().filter(|id| *id != leader);
     let (second, third) = (others.next().expect("three"), others.next().expect("three"));
     hold(cluster.node(leader), "old").await;
-    // Everybody has it, and nothing is written any more: the lease has no deadline.
+    // All nodes apply the lease. Then no entry follows, because the lease has no deadline.
     tokio::time::sleep(Duration::from_millis(300)).await;
     (cluster, leader, second, third)
 }
@@ -52,7 +54,7 @@ async fn hold(node: &TestNode, by: &str) {
     assert!(matches!(held.answer, Answer::Outcome(Outcome::Held { .. })), "{held:?}");
 }
 
-/// What the node says from its own memory, if it answers within a moment.
+/// The holder that the node reads from its memory, if it answers within 1 ms.
 async fn read_at(node: &TestNode) -> Option<String> {
     let read = Request::Read { query: Query::Lease(name()), consistency: Consistency::Leader };
     let answered = tokio::time::timeout(Duration::from_millis(1), node.request(read, Forward::Never)).await;
@@ -62,7 +64,7 @@ async fn read_at(node: &TestNode) -> Option<String> {
     }
 }
 
-/// The holder that a linearizable read tells, if it has an answer.
+/// The holder that a linearizable read returns, if the node answers.
 async fn read_linearizable(node: &TestNode, forward: Forward) -> Option<String> {
     let read = Request::Read { query: Query::Lease(name()), consistency: Consistency::Linearizable };
     match node.request(read, forward).await.ok()?.answer {
@@ -71,7 +73,7 @@ async fn read_linearizable(node: &TestNode, forward: Forward) -> Option<String> 
     }
 }
 
-/// Whom the node names as the holder when it refuses a claim, if it does so within a moment.
+/// The holder in the node's refusal of an acquire, if the node answers within 1 ms.
 async fn refused_at(node: &TestNode) -> Option<String> {
     let refused = tokio::time::timeout(Duration::from_millis(1), node.request(acquire("newcomer"), Forward::Never));
     match refused.await.ok()?.ok()?.answer {
@@ -80,8 +82,8 @@ async fn refused_at(node: &TestNode) -> Option<String> {
     }
 }
 
-/// Gives the lease to another holder at whichever of `at` leads first, then reads at `old` until `old` would have had
-/// to stop. Whether that read told the past.
+/// Grants the lease to another holder at the first leader among `at`, then reads at `old`. It gives up after one
+/// leadership lease. Returns whether the read was stale.
 async fn overtake_and_read(cluster: &Cluster, at: &[NodeId], old: NodeId) -> bool {
     let revoke = || Request::Change(Command::Revoke { name: name(), reason: "test".into() });
     let deadline = tokio::time::Instant::now() + RaftTimings::lan().leadership_lease();
@@ -99,8 +101,9 @@ async fn overtake_and_read(cluster: &Cluster, at: &[NodeId], old: NodeId) -> boo
     false
 }
 
-/// A follower restarts inside the leadership lease that it granted, while its leader is cut off: with a third node
-/// that heard nothing for longer it can elect another, and the old leader still trusts its last acknowledgement.
+/// A follower restarts within the leadership lease that it granted, while its leader is isolated. Together with a third
+/// node, whose granted lease has expired, it could elect another leader. The old leader still relies on the follower's
+/// last acknowledgement. Returns whether a read was stale.
 async fn restarted_follower(schedule: u64, safeguards: Safeguards) -> bool {
     let (mut cluster, leader, second, third) = start().await;
     cluster.board.isolate(third, cluster.ids());
@@ -122,52 +125,52 @@ async fn reads_are_current_when_a_follower_restarts_inside_its_promise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_quarantine_a_restarted_follower_makes_reads_stale() {
+async fn follower_restart_without_quarantine_makes_reads_stale() {
     let mut stale = 0;
     for schedule in 0..SCHEDULES {
         stale +=
             u64::from(restarted_follower(schedule, Safeguards { quarantine: false, ..Safeguards::default() }).await);
     }
     println!("stale reads without the quarantine: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer shows what the quarantine is for");
+    assert!(stale > 0, "the schedule no longer reproduces the hazard that the quarantine prevents");
 }
 
-/// A node restarts with a shorter leadership lease than it promised before, and its clock is as fast as the drift allows.
-/// The promise may be in force for its whole length in true time, also after a crash in the quarantine.
+/// A node restarts with a shorter leadership lease than it granted before, and with the fastest clock within the drift.
+/// The granted lease is in force for its whole length in true time. A crash during the quarantine does not shorten it.
 #[tokio::test(start_paused = true)]
 async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
     let (long, short) = (RaftTimings::wan(), RaftTimings::lan());
-    let pace = NodeTime::new(tokio::time::Instant::now(), 1.0 + long.drift_permille as f64 / 1000.0);
-    let setup = Setup { timings: long, paces: [(1, pace)].into(), ..Setup::default() };
+    let time = NodeTime::new(tokio::time::Instant::now(), 1.0 + long.drift_permille as f64 / 1000.0);
+    let setup = Setup { timings: long, paces: [(1, time)].into(), ..Setup::default() };
     let mut cluster = Cluster::start_with(1, setup).await;
     cluster.leader().await;
     cluster.crash(1).await;
     cluster.set_timings(1, short);
     for waited in [short.leadership_lease(), long.leadership_lease() / 2] {
         let start = cluster.launch(1, Safeguards::default());
-        assert!(tokio::time::timeout(waited, start).await.is_err(), "it started within {waited:?}");
-        assert!(cluster.cut_power(1, Cut::Keep(0)).is_none(), "it did not start");
+        assert!(tokio::time::timeout(waited, start).await.is_err(), "the node started within {waited:?}");
+        assert!(cluster.cut_power(1, Cut::Keep(0)).is_none(), "the node did not start");
     }
     let began = tokio::time::Instant::now();
     cluster.restart(1).await;
-    let (promise, kept_still) = (long.leadership_lease(), began.elapsed());
-    assert!(kept_still >= promise, "it kept still for {kept_still:?}, and promised {promise:?}");
-    assert!(kept_still < promise * 11 / 10, "it kept still for {kept_still:?}, and promised only {promise:?}");
+    let (promise, quarantine) = (long.leadership_lease(), began.elapsed());
+    assert!(quarantine >= promise, "quarantine of {quarantine:?}: expected at least the lease of {promise:?}");
+    assert!(quarantine < promise * 11 / 10, "quarantine of {quarantine:?} for a lease of only {promise:?}");
     cluster.shutdown().await;
 }
 
-/// A leader hands its leadership on and crashes at once. Restored without an election it has forgotten that it did,
-/// and a follower that has not yet voted acknowledges it once more.
+/// A leader transfers its leadership and crashes at once. If it leads again without an election, it does not remember
+/// the transfer, and a follower that has not voted yet acknowledges it again. Returns whether a read was stale.
 async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
     let (mut cluster, leader, second, third) = start().await;
-    // The successor's call for votes is slow to reach the third node, and cannot reach the old leader.
+    // The successor's vote request reaches the third node late, and never reaches the old leader.
     cluster.board.cut(second, leader);
     cluster.board.delay(second, third, Duration::from_millis(10 + 10 * schedule));
     let old = cluster.node(leader).clone();
-    let handing = tokio::spawn(async move { old.transfer_leadership_to(second).await });
+    let transfer = tokio::spawn(async move { old.transfer_leadership_to(second).await });
     tokio::time::sleep(Duration::from_millis(3)).await;
     cluster.crash(leader).await;
-    handing.abort();
+    transfer.abort();
     cluster.restart_without(leader, safeguards).await;
     let deadline = tokio::time::Instant::now() + RaftTimings::lan().leadership_lease();
     while cluster.node(second).status().await.leader != Some(second) && tokio::time::Instant::now() < deadline {
@@ -180,7 +183,7 @@ async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_current_when_a_leader_crashes_while_it_hands_leadership_on() {
+async fn reads_are_current_when_leader_crashes_during_transfer() {
     for schedule in 0..SCHEDULES {
         assert!(!restored_leader(schedule, Safeguards::default()).await, "a stale read in schedule {schedule}");
         let quick = Safeguards { quarantine: false, ..Safeguards::default() };
@@ -189,18 +192,18 @@ async fn reads_are_current_when_a_leader_crashes_while_it_hands_leadership_on() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_restored_without_an_election_makes_reads_stale() {
+async fn leader_restored_without_election_makes_reads_stale() {
     let mut stale = 0;
     for schedule in 0..SCHEDULES {
         let restored = Safeguards { quarantine: false, reelection: false, ..Safeguards::default() };
         stale += u64::from(restored_leader(schedule, restored).await);
     }
     println!("stale reads with a restored leader: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer shows what the election after a restart is for");
+    assert!(stale > 0, "the schedule no longer reproduces the hazard that the election after a restart prevents");
 }
 
-/// The leader's machine is suspended, with its process and its monotonic clock, while the others elect another leader
-/// and write. Then it goes on, cut off. Whether a read there told the past.
+/// The leader's machine is suspended with its process and its monotonic clock. Meanwhile the other nodes elect another
+/// leader and write. Then the machine resumes in isolation. Returns whether a read at the old leader was stale.
 async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
     let began = tokio::time::Instant::now();
     let paces: BTreeMap<NodeId, NodeTime> = (1..=3).map(|id| (id, NodeTime::new(began, 1.0))).collect();
@@ -220,23 +223,26 @@ async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
     hold(cluster.node(next), "new").await;
     paces[&leader].go_on();
     cluster.board.go_on(leader);
-    // A look at the clock must not use the suspend up: the second read is as old as the first.
-    let said = [read_at(cluster.node(leader)).await, read_at(cluster.node(leader)).await];
+    // The first read must not reset the detected suspend: the second read is as stale as the first.
+    let holders = [read_at(cluster.node(leader)).await, read_at(cluster.node(leader)).await];
     let stale = Request::Read { query: Query::Lease(name()), consistency: Consistency::Stale };
     let age = cluster.node(leader).request(stale, Forward::Never).await.expect("answered").served.stale_ms;
-    assert!(!counts_suspend || age >= Some(325), "it says that it was suspended for {age:?} ms");
+    assert!(
+        !counts_suspend || age >= Some(325),
+        "stale_ms is {age:?}: expected at least 325 ms, the length of the leadership lease"
+    );
     cluster.board.heal();
     cluster.leader().await;
     for id in [leader, second, third] {
         assert_eq!(read_forwarded(cluster.node(id)).await, "new");
     }
     cluster.shutdown().await;
-    said.into_iter().flatten().any(|holder| holder == "old")
+    holders.into_iter().flatten().any(|holder| holder == "old")
 }
 
-/// A leader gives a hand-over up, and its call to the target arrives later: the target is elected at once, although the
-/// others promised the old leader not to. With `overlapping` an earlier hand-over is still waited for. Whether a read at
-/// the old leader told the past.
+/// A transfer of leadership times out, and its call reaches the target later. The voters elect the target at once,
+/// despite the leases that they granted to the old leader. With `overlapping`, an earlier transfer is still in
+/// progress. Returns whether a read at the old leader was stale.
 async fn late_transfer(schedule: u64, overlapping: bool) -> bool {
     let (cluster, leader, second, _) = start().await;
     cluster.board.cut(second, leader);
@@ -247,10 +253,10 @@ async fn late_transfer(schedule: u64, overlapping: bool) -> bool {
         tokio::spawn(async move { old.transfer_leadership_within(second, timeout).await })
     };
     let earlier = overlapping.then(|| transfer_leadership(Duration::from_secs(60)));
-    let given_up = transfer_leadership(Duration::from_millis(10));
+    let timed_out = transfer_leadership(Duration::from_millis(10));
     tokio::time::sleep(Duration::from_millis(20)).await;
     let stale = overtake_and_read(&cluster, &[second], leader).await;
-    earlier.into_iter().chain([given_up]).for_each(|task| task.abort());
+    earlier.into_iter().chain([timed_out]).for_each(|task| task.abort());
     cluster.board.calm();
     cluster.board.heal();
     cluster.leader().await;
@@ -276,9 +282,9 @@ async fn reads_are_current_when_transfers_overlap() {
     assert_eq!(stale, 0, "stale reads of {SCHEDULES} schedules");
 }
 
-/// A leader is cut off, and the others elect another, which gives the lease to another holder. Whether the old leader
-/// tells the past, in a read or in a refusal, at any time until long after it had to stop.
-async fn cut_off_leader(schedule: u64) -> bool {
+/// A leader is isolated. The other nodes elect another leader, which grants the lease to another holder. The test reads
+/// at the old leader until well after the end of its leadership. Returns whether a read or a refusal was stale.
+async fn isolated_leader(schedule: u64) -> bool {
     let (cluster, leader, ..) = start().await;
     tokio::time::sleep(Duration::from_millis(5 * schedule)).await;
     let began = tokio::time::Instant::now();
@@ -287,11 +293,11 @@ async fn cut_off_leader(schedule: u64) -> bool {
     let revoke = Request::Change(Command::Revoke { name: name(), reason: "test".into() });
     cluster.node(next).request(revoke, Forward::Never).await.expect("answered");
     hold(cluster.node(next), "new").await;
-    let mut told = Vec::new();
+    let mut holders = Vec::new();
     let mut confirmed = JoinSet::new();
     while began.elapsed() < RaftTimings::lan().isolation() * 2 {
         let old = cluster.node(leader);
-        told.extend(read_at(old).await.into_iter().chain(refused_at(old).await));
+        holders.extend(read_at(old).await.into_iter().chain(refused_at(old).await));
         for forward in [Forward::Never, Forward::Once] {
             let old = old.clone();
             confirmed.spawn(async move { read_linearizable(&old, forward).await });
@@ -299,21 +305,21 @@ async fn cut_off_leader(schedule: u64) -> bool {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     cluster.board.heal();
-    told.extend(confirmed.join_all().await.into_iter().flatten());
+    holders.extend(confirmed.join_all().await.into_iter().flatten());
     cluster.shutdown().await;
-    told.contains(&"old".to_owned())
+    holders.contains(&"old".to_owned())
 }
 
 #[tokio::test(start_paused = true)]
 async fn reads_are_current_after_the_leader_was_cut_off() {
     let mut stale = 0;
     for schedule in (0..SCHEDULES).step_by(3) {
-        stale += u64::from(cut_off_leader(schedule).await);
+        stale += u64::from(isolated_leader(schedule).await);
     }
     assert_eq!(stale, 0, "schedules with a stale read or refusal");
 }
 
-/// What the cluster says, asked at `node`.
+/// The holder that the cluster returns for a request to `node`.
 async fn read_forwarded(node: &TestNode) -> String {
     let read = Request::Read { query: Query::Lease(name()), consistency: Consistency::Leader };
     match node.request(read, Forward::Once).await.expect("answered").answer {
@@ -332,11 +338,11 @@ async fn reads_are_current_after_the_leader_was_suspended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_suspend_meter_a_suspended_leader_makes_reads_stale() {
+async fn suspended_leader_without_suspend_meter_makes_reads_stale() {
     let mut stale = 0;
     for schedule in 0..SCHEDULES {
         stale += u64::from(suspended_leader(schedule, false).await);
     }
     println!("stale reads without the suspend meter: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer shows what the suspend meter is for");
+    assert!(stale > 0, "the schedule no longer reproduces the hazard that the suspend meter prevents");
 }

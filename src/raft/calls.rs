@@ -1,4 +1,4 @@
-//! Calls of openraft that nobody can give up half way.
+//! Calls to openraft that continue after the caller drops them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,31 +7,31 @@ use openraft::AsyncRuntime;
 
 use super::runtime::Runtime;
 
-/// Makes a call that goes to its end even if nobody waits for it any more: in a task of its own then.
+/// Runs a call to completion. If the caller drops the future, a spawned task continues the call.
 ///
-/// The first call that learns that openraft's core has stopped awaits the end of the core's task on behalf of all. If
-/// it is dropped meanwhile, by a client that hangs up or a node that ends, every later call panics (openraft
-/// 0.10.0-alpha.37, `RaftInner::join_core_task`).
-pub async fn to_the_end<F>(call: F) -> F::Output
+/// The first call that finds openraft's core stopped awaits the core's task for all callers. If that call is dropped,
+/// every later call panics (openraft 0.10.0-alpha.37, `RaftInner::join_core_task`). A disconnecting client or a node
+/// that shuts down would drop it.
+pub async fn run_to_completion<F>(call: F) -> F::Output
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    ToTheEnd(Some(Box::pin(call))).await
+    RunToCompletion(Some(Box::pin(call))).await
 }
 
-struct ToTheEnd<F>(Option<Pin<Box<F>>>)
+struct RunToCompletion<F>(Option<Pin<Box<F>>>)
 where
     F: Future<Output: Send + 'static> + Send + 'static;
 
-impl<F> Future for ToTheEnd<F>
+impl<F> Future for RunToCompletion<F>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        // Not put back by a panic: it has come to its end then.
-        let mut call = self.0.take().expect("a future is not polled behind its end");
+        // After a panic the slot stays empty, so `drop` does not spawn the failed call again.
+        let mut call = self.0.take().expect("a completed future is not polled again");
         let polled = call.as_mut().poll(context);
         if polled.is_pending() {
             self.0 = Some(call);
@@ -40,12 +40,12 @@ where
     }
 }
 
-impl<F> Drop for ToTheEnd<F>
+impl<F> Drop for RunToCompletion<F>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     fn drop(&mut self) {
-        // Where the runtime has gone, so has Raft.
+        // Without a runtime, Raft has already stopped.
         if let Some(call) = self.0.take()
             && tokio::runtime::Handle::try_current().is_ok()
         {
@@ -73,42 +73,43 @@ mod tests {
     use crate::storage::StorageError;
     use crate::types::NodeId;
 
-    /// Holds up who drops it.
-    struct Hold {
+    /// Blocks the thread that drops it until the test continues.
+    struct DropBarrier {
         reached: SyncSender<()>,
-        goes_on: Mutex<Receiver<()>>,
+        resumed: Mutex<Receiver<()>>,
     }
 
-    impl Hold {
-        /// With it what is told when it is reached, and what lets it go.
-        fn new() -> (Hold, Receiver<()>, SyncSender<()>) {
-            let ((reached, is_reached), (go_on, goes_on)) = (sync_channel(1), sync_channel(1));
-            (Hold { reached, goes_on: Mutex::new(goes_on) }, is_reached, go_on)
+    impl DropBarrier {
+        /// Also returns the receiver that reports the drop, and the sender that ends the wait.
+        fn new() -> (DropBarrier, Receiver<()>, SyncSender<()>) {
+            let ((reached, is_reached), (resume, resumed)) = (sync_channel(1), sync_channel(1));
+            (DropBarrier { reached, resumed: Mutex::new(resumed) }, is_reached, resume)
         }
     }
 
-    impl Drop for Hold {
+    impl Drop for DropBarrier {
         fn drop(&mut self) {
-            // What was woken by this task may run meanwhile.
+            // Lets the tasks that this task woke run on another worker.
             tokio::task::block_in_place(|| {
                 let _ = self.reached.send(());
-                let _ = self.goes_on.lock().recv();
+                let _ = self.resumed.lock().recv();
             });
         }
     }
 
-    async fn reached(hold: Receiver<()>) {
-        let waited = tokio::task::spawn_blocking(move || hold.recv_timeout(LONG));
-        waited.await.expect("no panic").expect("it is reached");
+    async fn reached(barrier: Receiver<()>) {
+        let waited = tokio::task::spawn_blocking(move || barrier.recv_timeout(LONG));
+        waited.await.expect("no panic").expect("the barrier is dropped in time");
     }
 
-    /// Calls nobody. openraft's core drops the last of it when it ends, before it looks at the calls that came since.
+    /// A transport without peers. When openraft's core stops, it drops the last clone before it reads the calls that
+    /// are still in its channel.
     #[derive(Clone)]
-    struct HoldsUp {
-        _hold: Arc<Hold>,
+    struct BarrierTransport {
+        _barrier: Arc<DropBarrier>,
     }
 
-    impl Transport for HoldsUp {
+    impl Transport for BarrierTransport {
         async fn call(&self, _: NodeId, _: &str, _: Lane, _: Bytes, _: Duration) -> Result<Bytes, PeerError> {
             unreachable!("the cluster has one node")
         }
@@ -117,21 +118,21 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(20);
-    /// Long enough for a call to have come where it waits.
+    /// Long enough for a call to reach its wait.
     const SHORT: Duration = Duration::from_millis(100);
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_call_that_is_given_up_while_raft_ends_leaves_the_others_an_answer() {
-        let (hold, ends, end) = Hold::new();
-        let transport = HoldsUp { _hold: Arc::new(hold) };
+    async fn dropped_call_during_raft_stop_leaves_other_calls_answered() {
+        let (barrier, stopping, finish_stop) = DropBarrier::new();
+        let transport = BarrierTransport { _barrier: Arc::new(barrier) };
         let storage = MemoryStorage::new(SyncMode::default());
         let replica = Replica::new(Arc::new(()));
         let (timings, safeguards) = (RaftTimings::lan(), Safeguards::default());
         let clock = Arc::new(SystemClock);
         let raft = RaftHandle::build(1, "calls", timings, safeguards, storage.clone(), transport, replica, clock);
-        let raft = Arc::new(raft.await.expect("it is built"));
+        let raft = Arc::new(raft.await.expect("Raft is built"));
         raft.run();
-        raft.form(BTreeMap::from([(1, PeerInfo::default())])).await.expect("it is formed");
+        raft.form(BTreeMap::from([(1, PeerInfo::default())])).await.expect("the cluster is formed");
         let propose = |node| {
             let raft = raft.clone();
             async move { raft.propose(1, Proposal::joined(Joined { node, incarnation: 1 })).await }
@@ -140,25 +141,25 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
 
-        // Its core ends: a call came too late for it, and the core is held up right behind having dropped that.
+        // The core stops. It drops a call that arrived too late, and the barrier blocks it directly after that.
         storage.fail_next(StorageError::Closed);
         let failing = tokio::spawn(propose(2));
-        reached(ends).await;
+        reached(stopping).await;
         let reading = raft.clone();
         let reading = tokio::spawn(async move { reading.await_readable(LONG).await });
         tokio::time::sleep(SHORT).await;
-        let (hold, ends, go_on) = Hold::new();
-        raft.raft().external_request(move |_| drop(hold)).await.expect("it is still there");
-        end.send(()).expect("it waits for this");
-        reached(ends).await;
+        let (barrier, dropping, resume) = DropBarrier::new();
+        raft.raft().external_request(move |_| drop(barrier)).await.expect("the core still accepts requests");
+        finish_stop.send(()).expect("the core waits at the barrier");
+        reached(dropping).await;
         tokio::time::sleep(SHORT).await;
-        assert!(!reading.is_finished(), "it waits for the end");
+        assert!(!reading.is_finished(), "the read waits for the core to stop");
         reading.abort();
-        assert!(reading.await.expect_err("it is given up").is_cancelled());
-        go_on.send(()).expect("it waits for this");
+        assert!(reading.await.expect_err("the read was aborted").is_cancelled());
+        resume.send(()).expect("the core waits at the barrier");
 
         for call in [failing, tokio::spawn(propose(3))] {
-            let answer = timeout(LONG, call).await.expect("Raft has ended").expect("no panic");
+            let answer = timeout(LONG, call).await.expect("Raft has stopped").expect("no panic");
             assert!(matches!(answer, Err(WriteError::Unknown(_))), "{answer:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! One running Raft member, as the node uses it: propose, read, see who leads, hand leadership on.
+//! The node's interface to its Raft member: proposals, reads, leadership and membership.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,11 +15,11 @@ use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::calls::to_the_end;
+use super::calls::run_to_completion;
 use super::network::Network;
 use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::replica::Replica;
-use super::sending::Sending;
+use super::sending::OutgoingSnapshots;
 use super::state_machine::{StateMachine, blocking};
 use super::suspend::SuspendMeter;
 use super::timings::Safeguards;
@@ -31,8 +31,8 @@ use crate::peer::Transport;
 use crate::storage::{Position, Storage};
 use crate::types::NodeId;
 
-/// Local reads trust an acknowledgement of a majority for this part of the leadership lease: the rest is for clocks
-/// that run at different rates.
+/// For this part of the leadership lease, local reads rely on an acknowledgement of a majority. The rest allows for
+/// clocks with different rates.
 const LOCAL_READ_PERCENT: u32 = 70;
 
 pub struct RaftHandle<S: Storage> {
@@ -44,44 +44,50 @@ pub struct RaftHandle<S: Storage> {
     announced_commit: Arc<AtomicU64>,
     timings: RaftTimings,
     safeguards: Safeguards,
-    /// When the last acknowledgement was seen here first; kept only by a test that counts from there.
-    seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
+    /// When this node first observed the last acknowledgement. Only [`Safeguards::lease_from_asking`] `= false` uses
+    /// it.
+    first_seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
     pub(super) transfers: Transfers,
     suspend: SuspendMeter,
 }
 
-/// Who leads, as this member sees it.
+/// The leader and the term that this member knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CurrentLeader {
     pub term: u64,
     pub leader: Option<NodeId>,
 }
 
-/// Tells when the leadership may have changed, as Raft sees it: a leader that lost its majority counts as one here.
+/// Reports possible changes of the leadership in Raft. Here, a leader that lost its majority still counts as the
+/// leader.
 pub struct LeadershipWatch {
     metrics: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
 }
 
-/// One member, as this node sees it.
+/// This node's knowledge of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
     pub id: NodeId,
     pub info: PeerInfo,
     pub voter: bool,
-    /// Entries behind the end of the leader's log; on the leader only.
+    /// Number of entries that the member lacks. Only the leader knows it.
     pub lag: Option<u64>,
-    /// Since when the last message was sent that the member acknowledged; on the leader only.
+    /// Time since the leader sent the last message that the member acknowledged. Only the leader knows it.
     pub heard: Option<Duration>,
 }
 
 impl LeadershipWatch {
     pub fn now(&mut self) -> CurrentLeader {
         let metrics = self.metrics.borrow_and_update();
-        let leader = seen_leader(metrics.id, metrics.state, metrics.current_leader);
+        let leader = observed_leader(metrics.id, metrics.state, metrics.current_leader);
         CurrentLeader { term: metrics.vote.leader_id.term, leader }
     }
 
-    /// Waits for a change since the last look; for ever once Raft has stopped.
+    /// Waits for a change since the last call of [`now`](Self::now). After Raft has stopped, it never returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
     pub async fn changed(&mut self) {
         if self.metrics.changed().await.is_err() {
             std::future::pending().await
@@ -89,25 +95,29 @@ impl LeadershipWatch {
     }
 }
 
-/// openraft takes the leader from the last vote, and so a leader that restarted for its own leader.
-fn seen_leader(own: NodeId, state: ServerState, voted: Option<NodeId>) -> Option<NodeId> {
+/// openraft derives the leader from the last vote, so a restarted leader would report itself as the leader.
+fn observed_leader(own: NodeId, state: ServerState, voted: Option<NodeId>) -> Option<NodeId> {
     voted.filter(|&leader| leader != own || state == ServerState::Leader)
 }
 
 /// Why a proposal has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Certainly not in the log.
+    /// The proposal is certainly not in the log.
     #[error("this node is not the leader")]
     NotLeader,
-    /// It may be in the log of the next leader.
+    /// The proposal may be in the next leader's log.
     #[error("{0}")]
     Unknown(String),
 }
 
 impl<S: Storage> RaftHandle<S> {
-    /// Restores the replica from the store; nothing runs before [`run`](Self::run).
-    #[expect(clippy::too_many_arguments, reason = "the parts that a member is made of, from one caller")]
+    /// Restores the replica from the store. Raft starts only with [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// The timings are invalid, or the stored state cannot be read.
+    #[expect(clippy::too_many_arguments, reason = "the components of a member, from one caller")]
     pub async fn build<T: Transport>(
         node: NodeId,
         cluster: &str,
@@ -120,7 +130,7 @@ impl<S: Storage> RaftHandle<S> {
     ) -> Result<RaftHandle<S>, String> {
         let config = timings.openraft_config(cluster, safeguards).map_err(|error| error.to_string())?;
         let announced_commit = Arc::new(AtomicU64::new(0));
-        let sending = Sending::default();
+        let sending = OutgoingSnapshots::default();
         let network = Network {
             transport,
             storage: storage.clone(),
@@ -135,7 +145,7 @@ impl<S: Storage> RaftHandle<S> {
         replica.publish();
         let metrics = raft.metrics();
         let suspend = SuspendMeter::new(clock);
-        let seen = Mutex::default();
+        let first_seen = Mutex::default();
         Ok(RaftHandle {
             node,
             storage,
@@ -145,7 +155,7 @@ impl<S: Storage> RaftHandle<S> {
             announced_commit,
             timings,
             safeguards,
-            seen,
+            first_seen,
             transfers: Transfers::default(),
             suspend,
         })
@@ -163,21 +173,22 @@ impl<S: Storage> RaftHandle<S> {
         &self.replica
     }
 
-    /// Forms the cluster, with this node among its voters. Once in a cluster's life; a node that belongs to a
-    /// cluster already changes nothing.
+    /// Forms the cluster once, with this node as a voter. On a node that already belongs to a cluster, it has no
+    /// effect.
     ///
-    /// openraft appends the entry with the members, and after it saves its vote for itself. The store writes in that
-    /// order: after a crash it holds nothing, and this can be called again, or the entry, and this node stands for
-    /// election.
+    /// openraft appends the membership entry before it saves its vote for itself, and the store writes in that order.
+    /// After a crash, the store is either empty or has the entry. If it is empty, the node can form the cluster again.
+    /// If it has the entry, the node stands for election.
     pub async fn form(&self, members: BTreeMap<NodeId, PeerInfo>) -> Result<(), String> {
         let raft = self.raft.clone();
-        match to_the_end(async move { raft.initialize(members).await }).await {
+        match run_to_completion(async move { raft.initialize(members).await }).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Who joined by an entry that is in the log and not applied: it may be committed, and nobody here knows yet.
+    /// The joins in log entries that are not applied. Such an entry may be committed although this node does not know
+    /// it yet.
     pub async fn joined_in_log(&self) -> Result<Vec<Joined>, String> {
         let (_, last) = self.storage.log_bounds();
         let mut from = self.replica.read(|state| state.applied.map_or(0, |applied| applied.index + 1));
@@ -188,7 +199,7 @@ impl<S: Storage> RaftHandle<S> {
             let read =
                 blocking::<S, _>(move || storage.read_log(from, end, MAX_ENTRY_BYTES).map_err(io::Error::other)).await;
             let records = read.map_err(|error| error.to_string())?;
-            from = records.last().expect("at least the first").position.index + 1;
+            from = records.last().expect("a read of the log returns at least one entry").position.index + 1;
             for record in records {
                 joined.extend(payload::joined(record).map_err(|error| error.to_string())?);
             }
@@ -196,12 +207,21 @@ impl<S: Storage> RaftHandle<S> {
         Ok(joined)
     }
 
-    /// Waits until the proposal is applied here. It goes into the log only if this node leads in `term`.
+    /// Appends the proposal if this node leads in `term`, and waits until this node has applied it.
+    ///
+    /// # Errors
+    ///
+    /// After [`WriteError::NotLeader`] the proposal is certainly not in the log. After [`WriteError::Unknown`] it may
+    /// be.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the proposal may still be committed.
     pub async fn propose(&self, term: u64, proposal: Proposal) -> Result<(Position, Applied), WriteError> {
         let (responder, complete) = ProgressResponder::complete_only();
         let raft = self.raft.clone();
         let write = async move { raft.write(proposal).with_leader(term).responder(responder).await };
-        let sent = to_the_end(write).await;
+        let sent = run_to_completion(write).await;
         sent.map_err(|fatal| WriteError::Unknown(fatal.to_string()))?;
         match complete.await {
             Ok(Ok(done)) => Ok((position(&done.log_id), done.data)),
@@ -211,10 +231,10 @@ impl<S: Storage> RaftHandle<S> {
         }
     }
 
-    /// Whether this node's memory may answer a read now, without asking anybody.
+    /// Whether this node may answer a read from memory now, without contacting other nodes.
     ///
-    /// It leads, a majority acknowledged that recently enough that nobody else can have been elected, and it has
-    /// applied its own term's first entry and all that any follower can have been told is committed.
+    /// This requires that the node leads, and that a majority acknowledged it so recently that no other leader can
+    /// exist. It must also have applied the first entry of its term, and all entries that it announced as committed.
     pub fn may_read_locally(&self) -> bool {
         let (leads, term, acked) = {
             let metrics = self.metrics.borrow_watched();
@@ -228,16 +248,20 @@ impl<S: Storage> RaftHandle<S> {
             return leads && self.has_applied_all(term);
         }
         let Some(acked) = acked.filter(|_| leads) else { return false };
-        let age = if self.safeguards.lease_from_asking { acked.elapsed() } else { self.since_seen(acked) };
-        let was_awake = !self.safeguards.suspend_guard || self.suspend.suspended_within(age).is_zero();
-        age < self.local_read_age() && was_awake && self.has_applied_all(term)
+        let age = if self.safeguards.lease_from_asking { acked.elapsed() } else { self.since_first_seen(acked) };
+        let not_suspended = !self.safeguards.suspend_guard || self.suspend.suspended_within(age).is_zero();
+        age < self.local_read_age() && not_suspended && self.has_applied_all(term)
     }
 
-    /// Waits until this node's memory may answer a read that arrived before the call: a majority acknowledges a message
-    /// that is sent after the call, and what was committed before is applied.
+    /// Waits until this node may answer, from memory, a read that arrived before the call.
     ///
-    /// No earlier acknowledgement counts. openraft would compare its age with a clock that stands still while the
-    /// machine is suspended; with an age of zero it compares nothing and starts a round.
+    /// The node sends a message after the call, a majority acknowledges it, and the node applies all entries that were
+    /// committed before. Earlier acknowledgements do not count: openraft would measure their age with a clock that
+    /// stops during a suspend. With a maximum age of zero, openraft always starts a new round.
+    ///
+    /// # Cancel safety
+    ///
+    /// A spawned task completes the round. Dropping the future has no other effect.
     pub async fn await_readable(&self, timeout: Duration) -> Result<(), WriteError> {
         let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(timeout);
         let raft = self.raft.clone();
@@ -251,15 +275,17 @@ impl<S: Storage> RaftHandle<S> {
             };
             match linearizer.try_await_ready(&raft, Some(timeout)).await {
                 Ok(Ok(_)) => Ok(()),
-                Ok(Err(behind)) => Err(WriteError::Unknown(format!("still applying: {behind}"))),
+                Ok(Err(behind)) => Err(WriteError::Unknown(format!(
+                    "this node has not applied all committed entries in time: {behind}"
+                ))),
                 Err(fatal) => Err(WriteError::Unknown(fatal.to_string())),
             }
         };
-        to_the_end(confirm).await
+        run_to_completion(confirm).await
     }
 
-    /// How long ago this leader sent the last message that a majority acknowledged, with the time in which the machine
-    /// was suspended. `None` where Raft does not lead, or has led for too short a time to know.
+    /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
+    /// the node does not lead, or if no majority has acknowledged it yet.
     pub fn quorum_age(&self) -> Option<Duration> {
         let acked = {
             let metrics = self.metrics.borrow_watched();
@@ -275,25 +301,26 @@ impl<S: Storage> RaftHandle<S> {
         Some(age + self.suspend.suspended_within(age))
     }
 
-    /// For how long this node still leads if no majority acknowledges anything more; `None` if it does not lead.
+    /// The time for which this node still leads without a new acknowledgement of a majority. `None` if it does not
+    /// lead.
     ///
-    /// openraft's leader never steps down for want of a majority.
+    /// openraft's leader does not step down when it loses its majority.
     pub fn leads_for(&self) -> Option<Duration> {
         self.timings.isolation().checked_sub(self.quorum_age()?)
     }
 
-    /// How long ago a message was sent to this member that it acknowledged; known to the leader only.
+    /// Time since the leader sent the last message that this member acknowledged. Only the leader knows it.
     pub fn heard_from(&self, node: NodeId) -> Option<Duration> {
         let metrics = self.metrics.borrow_watched();
         let heard = metrics.heartbeat.as_ref()?.get(&node)?.as_ref()?;
         Some(heard.elapsed())
     }
 
-    /// Who leads. A leader that no majority has acknowledged for [`RaftTimings::isolation`] does not.
+    /// The current leader. A leader that no majority has acknowledged for [`RaftTimings::isolation`] does not count.
     pub fn leadership(&self) -> CurrentLeader {
         let (term, leader) = {
             let metrics = self.metrics.borrow_watched();
-            (metrics.current_term, seen_leader(metrics.id, metrics.state, metrics.current_leader))
+            (metrics.current_term, observed_leader(metrics.id, metrics.state, metrics.current_leader))
         };
         CurrentLeader { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
     }
@@ -302,21 +329,22 @@ impl<S: Storage> RaftHandle<S> {
         LeadershipWatch { metrics: self.raft.server_metrics() }
     }
 
-    /// Waits until Raft has stopped for good, and tells why. A panic leaves no word: then only its metrics end.
+    /// Waits until Raft has stopped, and returns the reason. After a panic there is no reason: only the metrics channel
+    /// closes.
     pub async fn stopped(&self) -> String {
         let mut metrics = self.raft.server_metrics();
         while metrics.changed().await.is_ok() {}
-        let said = self.metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
-        said.unwrap_or_else(|| "Raft panicked, and stderr says where".to_owned())
+        let reason = self.metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
+        reason.unwrap_or_else(|| "Raft panicked: stderr has the location".to_owned())
     }
 
-    /// Where a member is reached.
+    /// The addresses of a member.
     pub fn member(&self, node: NodeId) -> Option<PeerInfo> {
         let metrics = self.metrics.borrow_watched();
         metrics.membership_config.membership().get_node(&node).cloned()
     }
 
-    /// All members, and on the leader how far each is behind and how long ago it was heard from.
+    /// All members. On the leader, with the lag and the last contact of each.
     pub fn members(&self) -> Vec<MemberState> {
         let metrics = self.metrics.borrow_watched();
         let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
@@ -337,7 +365,7 @@ impl<S: Storage> RaftHandle<S> {
 
     pub async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
-            tracing::warn!(%error, "Raft did not end cleanly");
+            tracing::warn!(%error, "Raft did not stop cleanly");
         }
     }
 
@@ -345,9 +373,9 @@ impl<S: Storage> RaftHandle<S> {
         self.timings.leadership_lease() * LOCAL_READ_PERCENT / 100
     }
 
-    /// How long ago an acknowledgement was first seen, which is later than when it was asked for.
-    fn since_seen(&self, acked: InstantOf<TypeConfig>) -> Duration {
-        let mut seen = self.seen.lock();
+    /// Time since this node first observed an acknowledgement. The request for it was sent earlier.
+    fn since_first_seen(&self, acked: InstantOf<TypeConfig>) -> Duration {
+        let mut seen = self.first_seen.lock();
         if seen.is_none_or(|(known, _)| known != acked) {
             *seen = Some((acked, Instant::now()));
         }
@@ -369,7 +397,7 @@ mod tests {
     use crate::lease::{Batch, Command, Stamp};
     use crate::testing::Cluster;
 
-    /// A leader whose memory may answer a read.
+    /// Waits for a leader that may answer reads from memory.
     async fn leader(cluster: &Cluster) -> NodeId {
         let leader = cluster.leader().await;
         while !cluster.node(leader).raft().may_read_locally() {
@@ -379,45 +407,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn local_read_waits_for_what_was_announced_as_committed() {
+    async fn local_read_waits_for_the_announced_commit_index() {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = leader(&cluster).await;
         let raft = cluster.node(leader).raft();
         let term = raft.leadership().term;
         let applied = || raft.replica.read(|state| state.applied.map_or(0, |applied| applied.index));
-        // A follower may apply an entry, and show it, before this leader has.
+        // A follower may apply and show an entry before the leader applies it.
         let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
         raft.announced_commit.fetch_max(applied() + 1, Ordering::SeqCst);
-        assert!(!raft.may_read_locally(), "a follower may be ahead");
+        assert!(!raft.may_read_locally(), "a follower may have applied more");
         while applied() < raft.announced_commit.load(Ordering::SeqCst) {
-            raft.propose(term, Proposal::leases(&tick)).await.expect("it leads");
+            raft.propose(term, Proposal::leases(&tick)).await.expect("the node leads");
         }
-        assert!(raft.may_read_locally(), "it has applied all of it");
+        assert!(raft.may_read_locally(), "the leader has applied all announced entries");
         cluster.shutdown().await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn local_read_waits_for_an_entry_of_its_own_term() {
+    async fn local_read_waits_for_an_entry_of_its_term() {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = leader(&cluster).await;
         let raft = cluster.node(leader).raft();
         let term = raft.leadership().term;
         assert!(raft.has_applied_all(term));
-        assert!(!raft.has_applied_all(term + 1), "earlier leaders may have committed more than is applied here");
+        assert!(
+            !raft.has_applied_all(term + 1),
+            "earlier leaders may have committed entries that this node has not applied"
+        );
         cluster.shutdown().await;
     }
 
-    /// Openraft may act on the call as soon as it has it, long before the call returns.
+    /// openraft may act on the call long before the call returns.
     #[tokio::test(start_paused = true)]
-    async fn local_read_is_refused_from_the_call_of_a_transfer_on() {
+    async fn transfer_call_ends_local_reads_at_once() {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = leader(&cluster).await;
         let raft = cluster.node(leader).raft();
-        let to = cluster.ids().find(|id| *id != leader).expect("there are three");
+        let to = cluster.ids().find(|id| *id != leader).expect("the cluster has three nodes");
         let mut transfer = Box::pin(raft.transfer_leadership_to(to, Duration::from_secs(5)));
-        assert!(futures_util::poll!(&mut transfer).is_pending(), "the call is made");
-        assert!(!raft.may_read_locally(), "the next leader may be elected from now on");
-        (&mut transfer).await.expect("it is handed on");
+        assert!(futures_util::poll!(&mut transfer).is_pending(), "the transfer has started");
+        assert!(!raft.may_read_locally(), "another node may now win an election");
+        (&mut transfer).await.expect("the transfer succeeds");
         drop(transfer);
         cluster.shutdown().await;
     }

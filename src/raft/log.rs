@@ -1,7 +1,7 @@
 //! openraft's log storage over [`Storage`].
 //!
-//! `append`, `save_vote` and `save_committed` are awaited inside openraft's core task, so none of them but the vote
-//! waits for the disk: an append returns once its entries can be read, and openraft is called back after the sync.
+//! openraft's core task awaits `append`, `save_vote` and `save_committed`. Of these, only `save_vote` waits for the
+//! disk. `append` returns when its entries are readable, and calls openraft back after the sync.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -25,7 +25,7 @@ use crate::types::NodeId;
 pub struct Log<S> {
     node: NodeId,
     storage: S,
-    /// The last committed position that openraft gave to keep.
+    /// The last committed position that openraft saved.
     committed: Arc<Mutex<Option<Position>>>,
 }
 
@@ -40,7 +40,7 @@ impl<S: Storage> Log<S> {
         records.into_iter().map(|record| Ok(payload::entry(record)?)).collect()
     }
 
-    /// The first entries of a range that has to be complete, and the index at which it goes on.
+    /// The first entries of a range without gaps, and the index after them.
     fn read_committed(&self, from: u64, to: u64) -> io::Result<(Vec<Entry>, u64)> {
         let entries = self.read(from, to, MAX_APPEND_BYTES)?;
         let missing = || {
@@ -51,8 +51,8 @@ impl<S: Storage> Log<S> {
         Ok((entries, next))
     }
 
-    /// The first index of a range and the one after its last; without a bound, those of the log.
-    fn ends(&self, range: &impl RangeBounds<u64>) -> (u64, u64) {
+    /// The first index of a range, and the index after its last. The log's own bounds replace missing ones.
+    fn resolve_bounds(&self, range: &impl RangeBounds<u64>) -> (u64, u64) {
         let (floor, last) = self.storage.log_bounds();
         let from = match range.start_bound() {
             Bound::Included(&from) => from,
@@ -73,11 +73,11 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
     where
         RB: RangeBounds<u64> + Clone + Debug + Send,
     {
-        let (from, to) = self.ends(&range);
+        let (from, to) = self.resolve_bounds(&range);
         let (floor, last) = self.storage.log_bounds();
         let (mut from, to) = (from.max(after(floor)), to.min(after(last)));
         let mut entries = Vec::new();
-        // The store stops at a number of bytes; this call answers the whole range.
+        // One read of the store is limited in bytes. This call must return the whole range.
         while from < to {
             let read = self.read(from, to, MAX_APPEND_BYTES)?;
             let Some(last) = read.last() else { break };
@@ -87,13 +87,15 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
         Ok(entries)
     }
 
-    /// What openraft applies. [`RaftLogReader::try_get_log_entries`] may leave out what the log does not have, and entries
-    /// that a store refused to append because it had failed would be passed over without a word: here they are an error.
+    /// Streams the entries that openraft applies, and fails at a missing entry.
+    ///
+    /// [`RaftLogReader::try_get_log_entries`] may skip entries that the log does not have. After a store failure,
+    /// openraft would silently skip the entries that the store rejected.
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + Send
     where
         RB: RangeBounds<u64> + Clone + Debug + Send,
     {
-        let ((from, to), log) = (self.ends(&range), self.clone());
+        let ((from, to), log) = (self.resolve_bounds(&range), self.clone());
         let pages = stream::try_unfold(from, move |from| {
             let page = (from < to).then(|| log.read_committed(from, to)).transpose();
             ready(page.map(|page| page.map(|(entries, next)| (stream::iter(entries.into_iter().map(Ok)), next))))
@@ -134,7 +136,7 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for Log<S> {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<TypeConfig>>> {
-        // It is not waited for, so a power cut can leave it ahead of the log: then what is left of the log counts.
+        // No caller waits for a sync of this position. After a power cut it can be ahead of the log, so cap it there.
         let (_, last) = self.storage.log_bounds();
         Ok((*self.committed.lock()).min(last).map(log_id))
     }
@@ -166,9 +168,9 @@ fn after(position: Option<Position>) -> u64 {
 /// Starts a write and waits until it is durable.
 pub async fn durable(start: impl FnOnce(crate::storage::Done)) -> io::Result<()> {
     let (done, finished) = oneshot::channel();
-    // The waiter may be gone when the write is done; then nobody needs to know.
+    // If the caller dropped its future, the result is not needed.
     start(Box::new(move |result| drop(done.send(result))));
-    let stopped = || io::Error::other("the store stopped before the write was durable");
+    let stopped = || io::Error::other("the store stopped before the write was durable; the write may be lost");
     finished.await.map_err(|_| stopped())?.map_err(io_error)
 }
 

@@ -1,7 +1,7 @@
-//! Raft, by openraft: the only module that names it.
+//! Raft consensus through openraft. No other module names openraft.
 //!
-//! It carries log entries to a majority of disks and applies them to a [`Replica`]. What an entry asks for is the
-//! lease machine's business, where bytes are kept the storage's, and how they travel the peer module's.
+//! This module replicates log entries to a majority of disks and applies them to a [`Replica`]. The lease machine
+//! interprets the entries, the storage module stores them, and the peer module transports them.
 
 mod calls;
 mod handle;

@@ -1,8 +1,8 @@
 //! openraft's network over a [`Transport`].
 //!
-//! Appends go one at a time to each node: openraft counts the acknowledgement of a stream's later requests from a
-//! moment that local reads cannot rely on, so nothing is pipelined. Heartbeats and snapshots have connections of
-//! their own.
+//! The leader sends one append at a time to each node, without pipelining. For later requests of a stream, openraft
+//! dates the acknowledgement from a moment that local reads cannot rely on. Heartbeats and snapshots use separate
+//! connections.
 
 use std::future::Future;
 use std::io;
@@ -20,33 +20,33 @@ use openraft::raft::{
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
 
-use super::sending::Sending;
+use super::sending::OutgoingSnapshots;
 use super::snapshot::SnapshotData;
 use super::state_machine::blocking;
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
-use super::wire::{self, Append, Ballot, Call, Reply, SNAPSHOT_MESSAGE_BYTES, Transfer};
+use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, Transfer};
 use crate::peer::{Lane, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
-/// Wait before a node that could not be reached is tried again.
+/// Wait before the next attempt to reach an unreachable node.
 const BACKOFF: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 pub struct Network<S, T> {
     pub transport: T,
     pub storage: S,
-    /// Highest commit index that was put into any message: what a follower can have applied.
+    /// Highest commit index in any sent message. No follower can have applied more.
     pub announced_commit: Arc<AtomicU64>,
-    pub sending: Sending,
-    /// Longest wait for the answer to an append with entries, or to a piece of a snapshot: it includes the other
+    pub sending: OutgoingSnapshots,
+    /// Longest wait for the reply to an append with entries or to a part of a snapshot. It includes a sync of the other
     /// node's disk.
     pub disk_timeout: Duration,
 }
 
-/// The way to one node.
+/// openraft's client for one node.
 pub struct Link<S, T> {
     network: Network<S, T>,
     target: NodeId,
@@ -85,9 +85,9 @@ impl<S: Storage, T: Transport> Link<S, T> {
         }
     }
 
-    async fn ballot(&self, call: Call, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
+    async fn request_vote(&self, call: Call, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
         match self.call(Lane::Control, &call, option.soft_ttl()).await? {
-            Reply::Vote(poll) => Ok(poll.response(self.target)),
+            Reply::Vote(reply) => Ok(reply.response(self.target)),
             other => Err(unexpected(&other)),
         }
     }
@@ -99,13 +99,13 @@ impl<S: Storage, T: Transport> Link<S, T> {
     ) -> Rpc<SnapshotResponse<TypeConfig>> {
         let timeout = self.network.disk_timeout;
         let _transfer = self.network.sending.begin(manifest.id);
-        self.go_on(Call::SnapshotBegin).await?;
+        self.send_part(Call::SnapshotBegin).await?;
         let mut next = 0;
         while next < manifest.chunks {
             let (storage, id, chunks) = (self.network.storage.clone(), manifest.id, manifest.chunks);
             let read = blocking::<S, _>(move || read_message(&storage, id, next, chunks)).await;
             let (bytes, after) = read.map_err(|error| network_error(&error))?;
-            self.go_on(Call::SnapshotBytes(bytes)).await?;
+            self.send_part(Call::SnapshotBytes(bytes)).await?;
             next = after;
         }
         let end = Call::SnapshotEnd { vote: vote_record(&by), crc: manifest.crc };
@@ -115,9 +115,9 @@ impl<S: Storage, T: Transport> Link<S, T> {
         }
     }
 
-    async fn go_on(&self, call: Call) -> Rpc<()> {
+    async fn send_part(&self, call: Call) -> Rpc<()> {
         match self.call(Lane::Snapshot, &call, self.network.disk_timeout).await? {
-            Reply::SnapshotGoOn => Ok(()),
+            Reply::SnapshotContinue => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -131,22 +131,23 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         request: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
-        // Before the message leaves: a local read must not answer from before what a follower may already show.
+        // Record the commit index before the message leaves. A follower that received it may already show these
+        // entries, so a local read must not return an older state.
         let commit = request.leader_commit.as_ref().map_or(0, |commit| commit.index);
         self.network.announced_commit.fetch_max(commit, Ordering::SeqCst);
         let timeout = if self.append_lane == Lane::Log { self.network.disk_timeout } else { option.soft_ttl() };
         match self.call(self.append_lane, &Call::Append(Append::new(&request)), timeout).await? {
-            Reply::Append(appended) => Ok(appended.response(self.target)),
+            Reply::Append(reply) => Ok(reply.response(self.target)),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn vote(&mut self, request: VoteRequest<TypeConfig>, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
-        self.ballot(Call::Vote(Ballot::new(&request)), option).await
+        self.request_vote(Call::Vote(RequestVote::new(&request)), option).await
     }
 
     async fn pre_vote(&mut self, request: VoteRequest<TypeConfig>, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
-        self.ballot(Call::PreVote(Ballot::new(&request)), option).await
+        self.request_vote(Call::PreVote(RequestVote::new(&request)), option).await
     }
 
     async fn full_snapshot(
@@ -157,7 +158,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         _: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let SnapshotData::Stored { manifest, .. } = snapshot.snapshot else {
-            unreachable!("only a snapshot on this node's disk is ever sent");
+            unreachable!("openraft sends only snapshots from this node's disk");
         };
         tokio::select! {
             closed = cancel => Err(closed.into()),
@@ -183,7 +184,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
     }
 }
 
-/// As many chunks as fit one message, from `next` on, and the number after them.
+/// The chunks from `next` that fit into one message, and the number of the chunk after them.
 fn read_message<S: Storage>(storage: &S, id: u64, mut next: u64, chunks: u64) -> io::Result<(Bytes, u64)> {
     let mut message = Vec::with_capacity(SNAPSHOT_MESSAGE_BYTES);
     while next < chunks && message.len() < SNAPSHOT_MESSAGE_BYTES {
@@ -207,5 +208,5 @@ fn unreachable(reason: String) -> RPCError<TypeConfig> {
 }
 
 fn unexpected(reply: &Reply) -> RPCError<TypeConfig> {
-    RPCError::Network(NetworkError::from_string(format!("an answer that does not fit the question: {reply:?}")))
+    RPCError::Network(NetworkError::from_string(format!("unexpected type of reply: {reply:?}")))
 }

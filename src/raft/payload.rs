@@ -1,5 +1,6 @@
-//! What stands in a log entry: one byte for the format, one for the kind, then the content. Old entries are read by
-//! newer builds: kinds are never given another meaning.
+//! The encoding of log entries: one byte for the format, one byte for the kind, then the content.
+//!
+//! Newer builds read old entries, so a kind never changes its meaning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,29 +20,29 @@ const BATCH: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const JOINED: u8 = 3;
 
-/// Largest entry, in bytes: more than a batch of the proposer's, less than one group commit of the store.
+/// Largest entry, in bytes. It exceeds the proposer's largest batch and stays below one group commit of the store.
 pub const MAX_ENTRY_BYTES: usize = 128 << 10;
 
-/// What a proposal asks of every replica.
+/// The decoded content of a proposal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     Leases(Batch),
     Joined(Joined),
 }
 
-/// The disk that a member came with; from then on it is refused with another one.
+/// The incarnation of the disk with which a member joined. The cluster refuses the member with any other disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     pub node: NodeId,
     pub incarnation: u64,
 }
 
-/// A membership in our own frozen form.
+/// A membership in the stored format, which is frozen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MembershipRecord {
-    /// Voters; two sets while the membership changes.
+    /// The voter sets. There are two during joint consensus.
     pub configs: Vec<BTreeSet<NodeId>>,
-    /// Address of the public listener and of the peer listener of each node.
+    /// The addresses of each node's public listener and peer listener.
     pub nodes: BTreeMap<NodeId, (String, String)>,
 }
 
@@ -76,7 +77,7 @@ impl From<&Membership> for MembershipRecord {
 impl MembershipRecord {
     /// # Errors
     ///
-    /// No cluster can have it: nobody votes, or a voter has no address.
+    /// The record has no voters, or a voter without an address.
     pub fn membership(self) -> Result<Membership, PayloadError> {
         let nodes: BTreeMap<NodeId, PeerInfo> =
             self.nodes.into_iter().map(|(id, (http, peer))| (id, PeerInfo { http, peer })).collect();
@@ -84,7 +85,7 @@ impl MembershipRecord {
     }
 }
 
-/// The record of an entry. A proposal's bytes go into it as they are.
+/// The stored record of an entry. The bytes of a proposal are stored unchanged.
 pub fn record(entry: &Entry) -> LogRecord {
     let payload = match &entry.payload {
         EntryPayload::Blank => Bytes::from_static(&[FORMAT, BLANK]),
@@ -107,7 +108,7 @@ pub fn entry(record: LogRecord) -> Result<Entry, PayloadError> {
     Ok(Entry { log_id: log_id(record.position), payload })
 }
 
-/// Who joined by this entry, if that is what it says.
+/// The member that joined by this entry, if the entry records a join.
 pub fn joined(record: LogRecord) -> Result<Option<Joined>, PayloadError> {
     let EntryPayload::Normal(proposal) = entry(record)?.payload else { return Ok(None) };
     match proposal.content()? {
@@ -127,7 +128,7 @@ fn frame<T: Serialize>(kind: u8, content: &T) -> Bytes {
 pub enum PayloadError {
     #[error("log entry of format {format}, kind {kind}: a newer build wrote it; run that build or newer")]
     Unknown { format: u8, kind: u8 },
-    #[error("log entry shorter than its header")]
+    #[error("log entry shorter than its header of 2 bytes")]
     Short,
     #[error("log entry cannot be read: {0}")]
     Undecodable(String),
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_cut_entries_are_refused_with_what_was_found() {
+    fn unknown_and_truncated_entries_are_refused() {
         let read = |bytes: &'static [u8]| {
             entry(LogRecord { position: Position::default(), payload: Bytes::from_static(bytes) }).unwrap_err()
         };

@@ -1,4 +1,4 @@
-//! The replicated state of one node: the lease machine, the membership, and who joined with which disk.
+//! The replicated state of one node: the lease machine, the membership, and the disk of each joined member.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::token::FencingToken;
 use crate::types::{ClusterMs, NodeId};
 use openraft::EntryPayload;
 
-/// Everything that a snapshot carries. Cloning is cheap: the lease machine shares structure.
+/// The content of a snapshot. Cloning is cheap: the lease machine shares structure.
 #[derive(Clone)]
 pub struct State {
     pub machine: Machine,
@@ -23,26 +23,26 @@ pub struct State {
     pub joined: BTreeMap<NodeId, u64>,
 }
 
-/// How far this replica is, for those who wait for it to move.
+/// The progress of this replica, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub applied: Position,
     /// Cluster time.
     pub now: ClusterMs,
-    /// Cluster time at which something is due.
+    /// Cluster time of the next timer.
     pub next_due: Option<ClusterMs>,
     pub has_deadlines: bool,
     pub limits: Limits,
 }
 
-/// Told of every applied entry, in log order, from inside apply: it must be quick and must not wait.
+/// Observes each applied entry in log order. Apply calls it with the state locked, so an observer must not block.
 pub trait Observer: Send + Sync + 'static {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine);
 
-    /// The state was replaced by a snapshot: what happened in between is not told.
+    /// A snapshot replaced the state. The observer does not see the entries in between.
     fn replaced(&self, index: u64, machine: &Machine);
 
-    /// An entry is about to be applied. A test may look at it, or spoil it to see that this is found.
+    /// Called before an entry is applied. A test can inspect the entry, or corrupt it to verify a check.
     #[cfg(feature = "testing")]
     fn applying(&self, _machine: &mut Machine, _token: &mut FencingToken, _batch: &mut Batch) {}
 }
@@ -57,10 +57,10 @@ impl Observer for () {
 /// The state that apply writes and all tasks of the node read.
 #[derive(Clone)]
 pub struct Replica {
-    shared: Arc<Shared>,
+    inner: Arc<ReplicaInner>,
 }
 
-struct Shared {
+struct ReplicaInner {
     state: RwLock<State>,
     observer: Arc<dyn Observer>,
     progress: watch::Sender<Progress>,
@@ -71,25 +71,25 @@ impl Replica {
         let state =
             State { machine: Machine::new(), applied: None, membership: Stored::default(), joined: BTreeMap::new() };
         let (progress, _) = watch::channel(Progress::default());
-        Replica { shared: Arc::new(Shared { state: RwLock::new(state), observer, progress }) }
+        Replica { inner: Arc::new(ReplicaInner { state: RwLock::new(state), observer, progress }) }
     }
 
-    /// Looks at the state. Applies wait meanwhile: be brief.
+    /// Reads the state. Applies wait until `look` returns, so it must be short.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.shared.state.read())
+        look(&self.inner.state.read())
     }
 
-    /// A consistent view that later applies do not change.
+    /// A consistent view of the state. Later applies do not change it.
     pub fn view(&self) -> State {
-        self.shared.state.read().clone()
+        self.inner.state.read().clone()
     }
 
     pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.shared.progress.subscribe()
+        self.inner.progress.subscribe()
     }
 
     pub(super) fn apply(&self, entry: &Entry) -> Result<Applied, PayloadError> {
-        let mut state = self.shared.state.write();
+        let mut state = self.inner.state.write();
         let mut outcomes = Vec::new();
         let mut effects = Effects::default();
         match &entry.payload {
@@ -100,21 +100,21 @@ impl Replica {
             EntryPayload::Normal(proposal) => match proposal.content()? {
                 Content::Leases(mut batch) => {
                     let mut token = FencingToken { term: entry.log_id.leader_id.term, index: entry.log_id.index };
-                    announce(self.shared.observer.as_ref(), &mut state.machine, &mut token, &mut batch);
+                    notify_applying(self.inner.observer.as_ref(), &mut state.machine, &mut token, &mut batch);
                     (outcomes, effects) = state.machine.apply(token, &batch);
                 }
-                // The first disk stays the one: a later entry cannot bless a wiped voter.
+                // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
                 Content::Joined(Joined { node, incarnation }) => {
                     state.joined.entry(node).or_insert(incarnation);
                 }
             },
         }
         state.applied = Some(entry.log_id);
-        self.shared.observer.applied(entry.log_id.index, effects, &state.machine);
+        self.inner.observer.applied(entry.log_id.index, effects, &state.machine);
         Ok(Applied(outcomes))
     }
 
-    /// Tells those who wait how far the state is now.
+    /// Publishes the progress to the waiting tasks.
     pub(super) fn publish(&self) {
         let progress = self.read(|state| Progress {
             applied: state.applied.as_ref().map(position).unwrap_or_default(),
@@ -123,23 +123,23 @@ impl Replica {
             has_deadlines: state.machine.has_deadlines(),
             limits: state.machine.limits(),
         });
-        self.shared.progress.send_if_modified(|current| std::mem::replace(current, progress) != progress);
+        self.inner.progress.send_if_modified(|current| std::mem::replace(current, progress) != progress);
     }
 
     pub(super) fn replace(&self, state: State) {
         let index = state.applied.map_or(0, |applied| applied.index);
-        let mut current = self.shared.state.write();
+        let mut current = self.inner.state.write();
         *current = state;
-        self.shared.observer.replaced(index, &current.machine);
+        self.inner.observer.replaced(index, &current.machine);
         drop(current);
         self.publish();
     }
 }
 
 #[cfg(feature = "testing")]
-fn announce(observer: &dyn Observer, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
+fn notify_applying(observer: &dyn Observer, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
     observer.applying(machine, token, batch);
 }
 
 #[cfg(not(feature = "testing"))]
-fn announce(_: &dyn Observer, _: &mut Machine, _: &mut FencingToken, _: &mut Batch) {}
+fn notify_applying(_: &dyn Observer, _: &mut Machine, _: &mut FencingToken, _: &mut Batch) {}

@@ -1,5 +1,6 @@
-//! openraft's runtime: tokio's, but for chance, which is drawn where everything else in the crate draws it, and for the
-//! pace, which is that of the node.
+//! The async runtime for openraft: tokio with two replacements.
+//!
+//! Random numbers come from [`crate::rng`]. Simulated nodes use their own time instead of tokio's.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Snapshots on their way to other nodes.
+//! Snapshots that this node sends to other nodes.
 //!
-//! While one is, this node takes no new one. A new one would take the place of the one that is being sent, and the
-//! transfer would begin again. It would also purge the entries that the receiver needs next. Under enough load a
-//! follower would then never catch up.
+//! During a transfer, this node takes no new snapshot. A new snapshot would replace the one in transfer, and the
+//! transfer would restart. openraft would also purge the entries that the receiver needs next. Under sufficient load, a
+//! follower would never catch up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,45 +10,45 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Longest time for which sending a snapshot keeps this node from taking a new one. The log grows meanwhile. A transfer
-/// that takes longer begins again with a newer snapshot.
-const MAX_HOLD: Duration = Duration::from_secs(600);
+/// Longest time for which a transfer defers the next snapshot. The log grows during that time. A longer transfer
+/// restarts with a newer snapshot.
+const MAX_DEFERRAL: Duration = Duration::from_secs(600);
 
-/// The snapshots that this node sends. Clones are the same.
+/// The snapshots that this node sends. Clones share the state.
 #[derive(Clone, Default)]
-pub struct Sending(Arc<Mutex<State>>);
+pub struct OutgoingSnapshots(Arc<Mutex<TransferState>>);
 
 #[derive(Default)]
-struct State {
-    under_way: usize,
-    /// The snapshot that was sent last, and since when.
+struct TransferState {
+    active: usize,
+    /// The id of the last sent snapshot, and when its first transfer began.
     sent: Option<(u64, Instant)>,
 }
 
-/// One transfer, until it is dropped.
-pub struct Transfer(Sending);
+/// Counts one transfer as active until it is dropped.
+pub struct TransferGuard(OutgoingSnapshots);
 
-impl Sending {
-    /// Begins to send the snapshot with this id.
-    pub fn begin(&self, id: u64) -> Transfer {
+impl OutgoingSnapshots {
+    /// Registers a transfer of the snapshot with this id.
+    pub fn begin(&self, id: u64) -> TransferGuard {
         let mut state = self.0.lock();
-        state.under_way += 1;
+        state.active += 1;
         if state.sent.is_none_or(|(sent, _)| sent != id) {
             state.sent = Some((id, Instant::now()));
         }
-        Transfer(self.clone())
+        TransferGuard(self.clone())
     }
 
-    /// Whether a new snapshot has to wait.
-    pub fn holds(&self) -> bool {
+    /// Whether a transfer defers the next snapshot.
+    pub fn defers_next(&self) -> bool {
         let state = self.0.lock();
-        state.under_way > 0 && state.sent.is_some_and(|(_, since)| since.elapsed() < MAX_HOLD)
+        state.active > 0 && state.sent.is_some_and(|(_, since)| since.elapsed() < MAX_DEFERRAL)
     }
 }
 
-impl Drop for Transfer {
+impl Drop for TransferGuard {
     fn drop(&mut self) {
-        self.0.0.lock().under_way -= 1;
+        self.0.0.lock().active -= 1;
     }
 }
 
@@ -57,28 +57,28 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_snapshot_is_held_while_it_is_sent() {
-        let sending = Sending::default();
-        assert!(!sending.holds());
+    async fn transfer_defers_the_next_snapshot() {
+        let sending = OutgoingSnapshots::default();
+        assert!(!sending.defers_next());
         let (first, second) = (sending.begin(7), sending.begin(7));
         drop(first);
-        assert!(sending.holds(), "to another node");
+        assert!(sending.defers_next(), "the second transfer is active");
         drop(second);
-        assert!(!sending.holds());
+        assert!(!sending.defers_next());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn transfers_that_fail_hold_it_no_longer_than_one() {
-        let sending = Sending::default();
+    async fn failed_transfers_defer_no_longer_than_one() {
+        let sending = OutgoingSnapshots::default();
         for _ in 0..6 {
             let transfer = sending.begin(7);
-            assert!(sending.holds());
-            tokio::time::sleep(MAX_HOLD / 6).await;
+            assert!(sending.defers_next());
+            tokio::time::sleep(MAX_DEFERRAL / 6).await;
             drop(transfer);
         }
         let _again = sending.begin(7);
-        assert!(!sending.holds());
+        assert!(!sending.defers_next());
         let _newer = sending.begin(8);
-        assert!(sending.holds());
+        assert!(sending.defers_next());
     }
 }

@@ -1,5 +1,7 @@
-//! A snapshot as a stream of bytes: length-prefixed records, first a header, then the records of each name in name
-//! order. The same state makes the same bytes on every replica. No record is large, however much a name keeps.
+//! The byte format of snapshots.
+//!
+//! A snapshot is a sequence of length-prefixed records: a header, then the records of each name in name order. Equal
+//! states have equal bytes on all replicas. A large name has several records, so the size of a record is bounded.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +16,23 @@ use crate::storage::codec::{self, DecodeError};
 use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError};
 use crate::types::NodeId;
 
-/// The format that is written. Format 1 is read, too.
+/// The format that this build writes. It also reads format 1.
 const FORMAT: u32 = 2;
-/// Largest record that is written, in bytes: far above one part of a name.
+/// Largest record that this build writes, in bytes. It far exceeds one part of a name.
 const MAX_WRITTEN_BYTES: usize = 1 << 20;
-/// Largest record that is read, in bytes: format 1 wrote a name into one record, however much it kept.
+/// Largest record that this build reads, in bytes. Format 1 wrote each name as one record of any size.
 const MAX_RECORD_BYTES: usize = 512 << 20;
 
-/// What openraft passes around as a snapshot.
+/// The snapshot type of openraft's interface.
 pub enum SnapshotData<S: Storage> {
-    /// Complete, in a store: this node's own, but for tests that pass it to another node by hand.
+    /// A complete snapshot in this node's store. Some tests pass one from another node's store.
     Stored { store: S, manifest: SnapshotManifest },
-    /// Received from a peer, read and checked; its manifest is written when openraft accepts it. Written sooner, a
-    /// snapshot from a deposed leader could replace a newer one whose log is already purged.
+    /// A received and validated snapshot. The node writes its manifest only after openraft accepts it. Otherwise, a
+    /// snapshot from a deposed leader could replace a newer one whose log entries are already purged.
     Received { writer: SnapshotWriter<S>, state: Box<State> },
 }
 
-/// Position and membership of a snapshot: what the store keeps beside it.
+/// Position and membership of a snapshot. The store keeps them in the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     pub last: Option<Position>,
@@ -72,12 +74,13 @@ impl Meta {
     }
 }
 
-/// Writes a view of the state, reads back what the store has of it, and checks that it can be loaded. Blocks on the
-/// disk: not for async code.
+/// Writes a view of the state, reads the stored bytes back, and verifies that they can be loaded.
+///
+/// It blocks on the disk, so async code must not call it directly.
 ///
 /// # Errors
 ///
-/// The log must not be purged: this is no snapshot of the view.
+/// The stored bytes are not a snapshot of the view. The log must not be purged for it.
 pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result<(), SnapshotError> {
     encode(view, |bytes| writer.push(bytes))?;
     let mut reader = Reader::checking();
@@ -89,17 +92,17 @@ pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result
     Ok(())
 }
 
-/// Hands out the bytes of a view of the state, piece by piece.
+/// Encodes a view of the state and passes the bytes to `sink` in parts.
 pub(crate) fn encode(
     view: &State,
-    mut take: impl FnMut(&[u8]) -> Result<(), StorageError>,
+    mut sink: impl FnMut(&[u8]) -> Result<(), StorageError>,
 ) -> Result<(), SnapshotError> {
     let header =
         Header { format: FORMAT, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
-    push(&header, &mut bytes, &mut take)?;
+    push(&header, &mut bytes, &mut sink)?;
     for record in view.machine.records() {
-        push(&record, &mut bytes, &mut take)?;
+        push(&record, &mut bytes, &mut sink)?;
     }
     Ok(())
 }
@@ -107,33 +110,34 @@ pub(crate) fn encode(
 fn push<T: Serialize>(
     record: &T,
     bytes: &mut Vec<u8>,
-    take: &mut impl FnMut(&[u8]) -> Result<(), StorageError>,
+    sink: &mut impl FnMut(&[u8]) -> Result<(), StorageError>,
 ) -> Result<(), SnapshotError> {
     bytes.clear();
     codec::encode_into(record, bytes);
     if bytes.len() > MAX_WRITTEN_BYTES {
         return Err(SnapshotError::RecordTooLong { bytes: bytes.len(), max: MAX_WRITTEN_BYTES });
     }
-    take(&(bytes.len() as u32).to_be_bytes())?;
-    Ok(take(bytes)?)
+    sink(&(bytes.len() as u32).to_be_bytes())?;
+    Ok(sink(bytes)?)
 }
 
-/// Reads a snapshot's bytes as they come, in pieces of any size.
+/// Decodes a snapshot incrementally, from parts of any size.
 #[derive(Default)]
 pub struct Reader {
     pending: Vec<u8>,
-    begun: Option<Begun>,
+    partial: Option<PartialState>,
     checks_only: bool,
 }
 
-struct Begun {
+/// The state after the header: the machine grows by one record at a time.
+struct PartialState {
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
     machine: Rebuild,
 }
 
 impl Reader {
-    /// Checks everything and keeps no names: the state that it ends with has none.
+    /// A reader that validates all records and discards the names. Its final state has no names.
     pub fn checking() -> Reader {
         Reader { checks_only: true, ..Reader::default() }
     }
@@ -143,9 +147,9 @@ impl Reader {
         let mut read = 0;
         while let Some(record) = next_record(&self.pending[read..])? {
             read += 4 + record.len();
-            match &mut self.begun {
-                None => self.begun = Some(begin(record, self.checks_only)?),
-                Some(begun) => begun.machine.push(codec::decode::<StoredRecord>(record, MAX_RECORD_BYTES)?)?,
+            match &mut self.partial {
+                None => self.partial = Some(read_header(record, self.checks_only)?),
+                Some(partial) => partial.machine.push(codec::decode::<StoredRecord>(record, MAX_RECORD_BYTES)?)?,
             }
         }
         self.pending.drain(..read);
@@ -153,9 +157,9 @@ impl Reader {
     }
 
     pub fn finish(self) -> Result<State, SnapshotError> {
-        let Begun { meta, joined, machine } = self.begun.ok_or(SnapshotError::Cut)?;
+        let PartialState { meta, joined, machine } = self.partial.ok_or(SnapshotError::Truncated)?;
         if !self.pending.is_empty() {
-            return Err(SnapshotError::Cut);
+            return Err(SnapshotError::Truncated);
         }
         let meta = meta.snapshot_meta()?;
         let machine = machine.finish()?;
@@ -163,7 +167,7 @@ impl Reader {
     }
 }
 
-/// Reads a stored snapshot back into a state.
+/// Loads a stored snapshot into a state.
 pub fn load<S: Storage>(storage: &S, manifest: &SnapshotManifest) -> Result<State, SnapshotError> {
     let mut reader = Reader::default();
     for number in 0..manifest.chunks {
@@ -181,8 +185,8 @@ fn next_record(bytes: &[u8]) -> Result<Option<&[u8]>, SnapshotError> {
     Ok(rest.get(..length))
 }
 
-fn begin(record: &[u8], checks_only: bool) -> Result<Begun, SnapshotError> {
-    // The format is the header's first field, so that it can be read whatever follows it.
+fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, SnapshotError> {
+    // The format is the first field of the header, so each build can read it from any header.
     let (meta, joined, machine) = match record.first().copied().unwrap_or_default() {
         1 => {
             let HeaderV1 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
@@ -198,29 +202,29 @@ fn begin(record: &[u8], checks_only: bool) -> Result<Begun, SnapshotError> {
     if checks_only {
         machine.keep_nothing();
     }
-    Ok(Begun { meta, joined, machine })
+    Ok(PartialState { meta, joined, machine })
 }
 
-/// A snapshot that cannot be read, or that was written and does not read back.
+/// A snapshot that cannot be read, or that differs when it is read back.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     #[error(
-        "snapshot of format {found}, and this build reads formats 1 to {FORMAT}: run the build that wrote it, or a newer one"
+        "snapshot of format {found}: this build reads formats 1 to {FORMAT}; run the build that wrote it or a newer one"
     )]
     Format { found: u32 },
-    #[error("the snapshot ends too soon")]
-    Cut,
-    #[error("the snapshot has a record of {bytes} bytes; at most {max} are allowed")]
+    #[error("the snapshot is truncated")]
+    Truncated,
+    #[error("the snapshot has a record of {bytes} bytes: expected at most {max} bytes")]
     RecordTooLong { bytes: usize, max: usize },
-    #[error("the snapshot reads back as that of another state")]
+    #[error("the snapshot reads back as a different state")]
     OtherState,
-    #[error("the thread that wrote the snapshot ended: {0}")]
+    #[error("the thread that wrote the snapshot failed: {0}")]
     Interrupted(std::io::Error),
     #[error(transparent)]
     Contents(#[from] BadSnapshot),
     #[error("the snapshot cannot be read: {0}")]
     Undecodable(#[from] DecodeError),
-    #[error("the snapshot has a membership that cannot be: {0}")]
+    #[error("the snapshot has an invalid membership: {0}")]
     Membership(#[from] PayloadError),
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -285,13 +289,13 @@ mod tests {
         State { machine, applied: None, membership: Default::default(), joined: BTreeMap::from([(2, 7)]) }
     }
 
-    /// Written to a store and loaded from there.
+    /// Writes the machine to a store and loads it from there.
     fn assert_reads_back(machine: Machine) {
         let (storage, state) = (MemoryStorage::default(), state_of(machine));
-        let mut writer = storage.begin_snapshot().expect("it begins");
-        write(&state, &mut writer).expect("written, and checked");
+        let mut writer = storage.begin_snapshot().expect("the store accepts a snapshot");
+        write(&state, &mut writer).expect("the snapshot is written and verified");
         let manifest = writer.finish_blocking(Vec::new()).expect("finished");
-        let read = load(&storage, &manifest).expect("what was written can be read");
+        let read = load(&storage, &manifest).expect("the snapshot can be loaded");
         assert_eq!(read.machine.header(), state.machine.header());
         assert!(read.machine.records().eq(state.machine.records()));
         assert_eq!(read.machine.counts(), state.machine.counts());
@@ -308,12 +312,12 @@ mod tests {
             largest = largest.max(bytes.len());
             Ok(())
         });
-        encoded.expect("it is encoded");
+        encoded.expect("the state is encoded");
         assert!((PART_BYTES - 8_192..=PART_BYTES + 1_024).contains(&largest), "a record has {largest} bytes");
         assert_reads_back(machine);
     }
 
-    /// One record of more than 64 MiB, which format 1 wrote and could not read.
+    /// Builds of format 1 wrote records of more than 64 MiB and could not read them.
     #[test]
     fn oversized_record_of_format_1_is_read() {
         let mut machine = Machine::new();
@@ -332,7 +336,7 @@ mod tests {
         }
         let mut machine = reader.finish().expect("whole").machine;
         assert_eq!((machine.counts().held, machine.counts().ended), (u64::from(MAX_LIMIT), u64::from(MAX_LIMIT)));
-        // The next entry that changes the name brings it within its bounds.
+        // The next change of the name enforces its bounds.
         let (held, _) = machine.holders(&name());
         let Lease { name, holder, token, .. } = held[0].clone();
         let (_, outcome) = apply(&mut machine, Command::Release { name, holder, token });
@@ -342,8 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn records_above_what_is_read_are_refused() {
-        Reader::default().push(&(MAX_RECORD_BYTES as u32).to_be_bytes()).expect("a record at the bound may begin");
+    fn record_above_the_read_limit_is_refused() {
+        Reader::default()
+            .push(&(MAX_RECORD_BYTES as u32).to_be_bytes())
+            .expect("a record of the largest size is accepted");
         let mut reader = Reader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
@@ -360,7 +366,7 @@ mod tests {
             bytes.extend_from_slice(piece);
             Ok(())
         });
-        encoded.expect("it is encoded");
+        encoded.expect("the state is encoded");
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "0000002302000000000102070200010101fc80841e00fb102710fcc0270900fb1027fb10270000");
     }

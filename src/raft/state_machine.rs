@@ -1,8 +1,8 @@
 //! openraft's state machine over a [`Replica`].
 //!
-//! The state lives in memory and is rebuilt from the last snapshot and the log. A snapshot is taken from a view that
-//! shares structure with the state, and encoded on another thread: applies go on meanwhile. openraft purges the log
-//! behind a snapshot, so a snapshot counts only after the store has read it back and it was found to be loadable.
+//! The state is in memory. A restart rebuilds it from the last snapshot and the log. Another thread encodes a snapshot
+//! from a view that shares structure with the state, so applies continue. openraft purges the log up to a snapshot.
+//! Therefore a snapshot is valid only after the store has read it back and the result could be loaded.
 
 use std::io;
 
@@ -13,19 +13,19 @@ use tokio::sync::oneshot;
 
 use super::log::io_error;
 use super::replica::{Replica, State};
-use super::sending::Sending;
+use super::sending::OutgoingSnapshots;
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
 use super::types::{SnapshotMeta, TypeConfig};
 use crate::storage::{SnapshotManifest, Storage, StorageError, codec};
 
-/// Largest description of a snapshot, in bytes.
+/// Largest encoded [`Meta`], in bytes.
 const MAX_META_BYTES: usize = 16 << 10;
 
 #[derive(Clone)]
 pub struct StateMachine<S> {
     replica: Replica,
     storage: S,
-    sending: Sending,
+    sending: OutgoingSnapshots,
 }
 
 pub struct SnapshotBuilder<S> {
@@ -34,7 +34,7 @@ pub struct SnapshotBuilder<S> {
 }
 
 impl<S: Storage> StateMachine<S> {
-    pub fn new(replica: Replica, storage: S, sending: Sending) -> StateMachine<S> {
+    pub fn new(replica: Replica, storage: S, sending: OutgoingSnapshots) -> StateMachine<S> {
         StateMachine { replica, storage, sending }
     }
 }
@@ -62,7 +62,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
     }
 
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder<S>> {
-        if !force && self.sending.holds() {
+        if !force && self.sending.defers_next() {
             return None;
         }
         Some(self.get_snapshot_builder().await)
@@ -78,7 +78,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
                 let own = self.storage.snapshot();
                 let (from, wanted) = (store.clone(), manifest.clone());
                 let state = blocking::<S, _>(move || Ok(snapshot::load(&from, &wanted)?)).await?;
-                // Passed on by hand, it is not in the own store yet.
+                // A test can pass a snapshot from another node's store. Then the own store does not have it yet.
                 if own != Some(manifest) {
                     write_durably(&state, &self.storage).await?;
                 }
@@ -86,7 +86,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
             }
             SnapshotData::Received { mut writer, state } => {
                 let meta = codec::encode(&Meta::of(&state));
-                // It was decoded while it arrived: now the store shows that it has the same bytes.
+                // The bytes were decoded on arrival. Reading them back verifies that the store has the same bytes.
                 let read_back = move || match writer.read_back(|_| Ok(())) {
                     Ok(()) => Ok(writer),
                     Err(error) => Err(io_error(error)),
@@ -101,7 +101,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotData<S>>>> {
-        self.storage.snapshot().map(|manifest| stored(&self.storage, manifest)).transpose()
+        self.storage.snapshot().map(|manifest| stored_snapshot(&self.storage, manifest)).transpose()
     }
 }
 
@@ -110,19 +110,21 @@ impl<S: Storage> RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder<S> {
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
         match write_durably(&self.view, &self.storage).await {
-            Ok(manifest) => stored(&self.storage, manifest),
+            Ok(manifest) => stored_snapshot(&self.storage, manifest),
             Err(error @ (SnapshotError::Storage(_) | SnapshotError::Interrupted(_))) => Err(io::Error::other(error)),
             Err(error) => {
-                // The log has everything that the snapshot would have: the node serves on, and tries again later.
-                tracing::error!(%error, "the snapshot that was written cannot be loaded: the log is kept instead");
-                self.storage.snapshot().map_or_else(|| Ok(nothing(&self.storage)), |last| stored(&self.storage, last))
+                // The log still has all entries of the snapshot, so the node continues and retries later.
+                tracing::error!(%error, "the new snapshot cannot be loaded: the node keeps the log and retries later");
+                self.storage
+                    .snapshot()
+                    .map_or_else(|| Ok(empty_snapshot(&self.storage)), |last| stored_snapshot(&self.storage, last))
             }
         }
     }
 }
 
-/// A snapshot of the state before the first entry. openraft purges nothing behind it.
-fn nothing<S: Storage>(storage: &S) -> SnapshotOf<TypeConfig, SnapshotData<S>> {
+/// A snapshot of the state before the first entry. openraft purges no entries for it.
+fn empty_snapshot<S: Storage>(storage: &S) -> SnapshotOf<TypeConfig, SnapshotData<S>> {
     let manifest = SnapshotManifest::default();
     Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage.clone(), manifest } }
 }
@@ -144,12 +146,15 @@ async fn write_durably<S: Storage>(view: &State, storage: &S) -> Result<Snapshot
     Ok(manifest)
 }
 
-fn stored<S: Storage>(storage: &S, manifest: SnapshotManifest) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
+fn stored_snapshot<S: Storage>(
+    storage: &S,
+    manifest: SnapshotManifest,
+) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
     let meta: Meta = codec::decode(&manifest.meta, MAX_META_BYTES).map_err(io::Error::other)?;
     Ok(Snapshot { meta: meta.snapshot_meta()?, snapshot: SnapshotData::Stored { store: storage.clone(), manifest } })
 }
 
-/// Runs what can wait for the disk where it holds nobody up.
+/// Runs work that may wait for the disk on tokio's blocking pool. A storage that never blocks runs it inline.
 pub async fn blocking<S: Storage, T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -180,33 +185,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn snapshot_that_reads_back_differently_is_not_taken() {
+    async fn snapshot_with_different_read_back_is_rejected() {
         let storage = MemoryStorage::default();
         let first = builder(&storage, 10, 1).build_snapshot().await.expect("built");
         assert_eq!(last(&first), Some(10));
         let before = storage.snapshot();
         storage.spoil_next_chunk();
-        let error = builder(&storage, 20, 1).build_snapshot().await.err().expect("it is not what was written");
+        let error = builder(&storage, 20, 1).build_snapshot().await.err().expect("the store changed a chunk");
         assert!(error.to_string().contains("reads back"), "{error}");
-        assert_eq!(storage.snapshot(), before, "the snapshot before stays");
+        assert_eq!(storage.snapshot(), before, "the previous snapshot stays");
     }
 
     #[tokio::test]
-    async fn snapshot_that_cannot_be_loaded_leaves_the_one_before() {
+    async fn unloadable_snapshot_leaves_the_previous_one() {
         let storage = MemoryStorage::default();
-        // A header that is too large to be written stands for whatever makes a snapshot unreadable.
+        // An oversized header represents all causes of an unloadable snapshot.
         let too_large = 200_000;
-        let nothing = builder(&storage, 10, too_large).build_snapshot().await.expect("the node goes on");
-        assert_eq!((last(&nothing), storage.snapshot()), (None, None), "nothing is purged");
+        let empty = builder(&storage, 10, too_large).build_snapshot().await.expect("the node continues");
+        assert_eq!((last(&empty), storage.snapshot()), (None, None), "openraft purges no entry");
         builder(&storage, 20, 1).build_snapshot().await.expect("built");
         let before = storage.snapshot();
-        let again = builder(&storage, 30, too_large).build_snapshot().await.expect("the node goes on");
-        assert_eq!((last(&again), storage.snapshot()), (Some(20), before), "nothing behind entry 20 is purged");
+        let again = builder(&storage, 30, too_large).build_snapshot().await.expect("the node continues");
+        assert_eq!((last(&again), storage.snapshot()), (Some(20), before), "openraft purges no entry after 20");
     }
 
-    /// The most nodes, with the longest addresses, while the membership changes.
+    /// The membership has the maximum number of nodes with the longest addresses, in joint consensus.
     #[test]
-    fn largest_membership_fits_where_it_is_stored() {
+    fn largest_membership_fits_log_entry_and_snapshot_meta() {
         let address = |id: u64| format!("{}{id:02}:65535", "h".repeat(251));
         let info = |id| PeerInfo { http: address(id), peer: address(id) };
         let nodes: BTreeMap<u64, PeerInfo> = (1..=MAX_NODES as u64).map(|id| (id, info(id))).collect();
@@ -225,36 +230,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn received_snapshot_is_read_back_before_it_counts() {
+    async fn received_snapshot_is_read_back_before_install() {
         let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::default());
         builder(&sender, 10, 1).build_snapshot().await.expect("built");
         let manifest = sender.snapshot().expect("built");
-        let mut writer = receiver.begin_snapshot().expect("it begins");
+        let mut writer = receiver.begin_snapshot().expect("the store accepts a snapshot");
         for number in 0..manifest.chunks {
-            writer.push(&sender.read_snapshot(manifest.id, number).expect("stored")).expect("taken");
+            writer
+                .push(&sender.read_snapshot(manifest.id, number).expect("stored"))
+                .expect("the store accepts the chunk");
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
         receiver.spoil_next_chunk();
         let replica = Replica::new(std::sync::Arc::new(()));
-        let mut machine = StateMachine::new(replica, receiver.clone(), Sending::default());
+        let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
         let installed =
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await;
-        assert!(installed.expect_err("it is not what was sent").to_string().contains("reads back"));
+        assert!(installed.expect_err("the store changed a chunk").to_string().contains("reads back"));
         assert_eq!((receiver.snapshot(), machine.applied_state().await.expect("known").0), (None, None));
     }
 
     #[tokio::test]
-    async fn received_snapshot_counts_when_it_is_durable() {
+    async fn snapshot_install_ends_after_sync() {
         let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::new(SyncMode::Manual));
         builder(&sender, 10, 1).build_snapshot().await.expect("built");
         let manifest = sender.snapshot().expect("built");
-        let mut writer = receiver.begin_snapshot().expect("it begins");
+        let mut writer = receiver.begin_snapshot().expect("the store accepts a snapshot");
         for number in 0..manifest.chunks {
-            writer.push(&sender.read_snapshot(manifest.id, number).expect("stored")).expect("taken");
+            writer
+                .push(&sender.read_snapshot(manifest.id, number).expect("stored"))
+                .expect("the store accepts the chunk");
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
         let replica = Replica::new(std::sync::Arc::new(()));
-        let mut machine = StateMachine::new(replica.clone(), receiver.clone(), Sending::default());
+        let mut machine = StateMachine::new(replica.clone(), receiver.clone(), OutgoingSnapshots::default());
         let installed = tokio::spawn(async move {
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await
         });
@@ -265,9 +274,9 @@ mod tests {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert!(!installed.is_finished(), "its manifest is not on the disk");
+        assert!(!installed.is_finished(), "the manifest is not synced yet");
         receiver.sync();
         installed.await.expect("no panic").expect("installed");
-        assert!(receiver.crash(Cut::Keep(0)).snapshot().is_some(), "it survives a power cut");
+        assert!(receiver.crash(Cut::Keep(0)).snapshot().is_some(), "the snapshot survives a power cut");
     }
 }

@@ -1,4 +1,4 @@
-//! openraft's own suite for log storages and state machines, over both stores.
+//! openraft's test suite for log storages and state machines, on both stores.
 
 #[cfg(feature = "testing")]
 mod appends;
@@ -20,32 +20,35 @@ use tempfile::TempDir;
 
 use super::log::Log;
 use super::replica::Replica;
-use super::sending::Sending;
+use super::sending::OutgoingSnapshots;
 use super::state_machine::StateMachine;
 use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Identity, Position, SledStorage, Storage, StorageError as StoreError};
 
-fn adapt<S: Storage>(storage: S) -> (FromAnywhere<S>, StateMachine<S>) {
-    let replica = Replica::new(Arc::new(()));
-    (FromAnywhere::over(Log::new(1, storage.clone())), StateMachine::new(replica, storage, Sending::default()))
+fn adapt<S: Storage>(storage: S) -> (GapLog<S>, StateMachine<S>) {
+    let state_machine = StateMachine::new(Replica::new(Arc::new(())), storage.clone(), OutgoingSnapshots::default());
+    (GapLog::new(Log::new(1, storage)), state_machine)
 }
 
-/// A log that can begin anywhere. Some cases of the suite begin one at index 2, with nothing before it and nothing
-/// purged; openraft itself never does, and the store refuses such a gap. This puts a floor below, and hides it.
+/// A log whose first index is arbitrary.
+///
+/// Some cases of the suite start at index 2, without earlier or purged entries. openraft itself never does, and the
+/// store refuses the gap. This log purges up to the entry before the first one, and hides the purged position from the
+/// suite.
 #[derive(Clone)]
-struct FromAnywhere<S> {
+struct GapLog<S> {
     log: Log<S>,
     floor: Arc<Mutex<Option<LogId>>>,
 }
 
-impl<S: Storage> FromAnywhere<S> {
-    fn over(log: Log<S>) -> FromAnywhere<S> {
-        FromAnywhere { log, floor: Arc::default() }
+impl<S: Storage> GapLog<S> {
+    fn new(log: Log<S>) -> GapLog<S> {
+        GapLog { log, floor: Arc::default() }
     }
 }
 
-impl<S: Storage> RaftLogReader<TypeConfig> for FromAnywhere<S> {
+impl<S: Storage> RaftLogReader<TypeConfig> for GapLog<S> {
     async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + Send,
@@ -62,8 +65,8 @@ impl<S: Storage> RaftLogReader<TypeConfig> for FromAnywhere<S> {
     }
 }
 
-impl<S: Storage> RaftLogStorage<TypeConfig> for FromAnywhere<S> {
-    type LogReader = FromAnywhere<S>;
+impl<S: Storage> RaftLogStorage<TypeConfig> for GapLog<S> {
+    type LogReader = GapLog<S>;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
         let mut state = self.log.get_log_state().await?;
@@ -73,7 +76,7 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for FromAnywhere<S> {
         Ok(state)
     }
 
-    async fn get_log_reader(&mut self) -> FromAnywhere<S> {
+    async fn get_log_reader(&mut self) -> GapLog<S> {
         self.clone()
     }
 
@@ -115,10 +118,10 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for FromAnywhere<S> {
 
 struct InMemory;
 
-impl StoreBuilder<TypeConfig, FromAnywhere<MemoryStorage>, StateMachine<MemoryStorage>> for InMemory {
+impl StoreBuilder<TypeConfig, GapLog<MemoryStorage>, StateMachine<MemoryStorage>> for InMemory {
     async fn build(
         &self,
-    ) -> Result<((), FromAnywhere<MemoryStorage>, StateMachine<MemoryStorage>), StorageError<TypeConfig>> {
+    ) -> Result<((), GapLog<MemoryStorage>, StateMachine<MemoryStorage>), StorageError<TypeConfig>> {
         let (log, state_machine) = adapt(MemoryStorage::new(SyncMode::default()));
         Ok(((), log, state_machine))
     }
@@ -126,11 +129,11 @@ impl StoreBuilder<TypeConfig, FromAnywhere<MemoryStorage>, StateMachine<MemorySt
 
 struct OnDisk;
 
-impl StoreBuilder<TypeConfig, FromAnywhere<SledStorage>, StateMachine<SledStorage>, TempDir> for OnDisk {
+impl StoreBuilder<TypeConfig, GapLog<SledStorage>, StateMachine<SledStorage>, TempDir> for OnDisk {
     async fn build(
         &self,
-    ) -> Result<(TempDir, FromAnywhere<SledStorage>, StateMachine<SledStorage>), StorageError<TypeConfig>> {
-        let dir = tempfile::tempdir().expect("a folder");
+    ) -> Result<(TempDir, GapLog<SledStorage>, StateMachine<SledStorage>), StorageError<TypeConfig>> {
+        let dir = tempfile::tempdir().expect("a directory");
         let identity = Identity { cluster: "suite".into(), node: 1 };
         let storage = SledStorage::open(dir.path(), identity).expect("a new store opens");
         let (log, state_machine) = adapt(storage);
@@ -158,39 +161,39 @@ async fn applied(log: &mut Log<MemoryStorage>, range: Range<u64>) -> io::Result<
 }
 
 #[tokio::test]
-async fn what_is_applied_is_complete_or_an_error() {
+async fn missing_committed_entry_is_an_error() {
     let storage = MemoryStorage::new(SyncMode::default());
     let mut log = Log::new(1, storage.clone());
-    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("it is appended");
-    assert_eq!(applied(&mut log, 2..9).await.expect("all is there"), (2..9).collect::<Vec<_>>());
-    let missing = applied(&mut log, 5..11).await.expect_err("two are not there");
+    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("the append succeeds");
+    assert_eq!(applied(&mut log, 2..9).await.expect("the log has all entries"), (2..9).collect::<Vec<_>>());
+    let missing = applied(&mut log, 5..11).await.expect_err("two entries are missing");
     assert_eq!(missing.to_string(), "log entries 9 to 10 are committed and not in this node's log");
-    log.purge(log_id(Position { term: 1, index: 3 })).await.expect("it is purged");
-    assert!(applied(&mut log, 2..9).await.is_err(), "two were purged");
-    // A store that failed takes nothing any more, and openraft may apply what it appended before it hears of that.
+    log.purge(log_id(Position { term: 1, index: 3 })).await.expect("the purge succeeds");
+    assert!(applied(&mut log, 2..9).await.is_err(), "two entries were purged");
+    // A failed store rejects all writes. openraft may apply appended entries before it receives the error.
     storage.fail_next(StoreError::Closed);
-    log.append([blank(9)], IOFlushed::noop()).await.expect("it is told later");
-    log.append([blank(10)], IOFlushed::noop()).await.expect("it is told later");
-    assert!(applied(&mut log, 10..11).await.is_err(), "it was not taken");
+    log.append([blank(9)], IOFlushed::noop()).await.expect("the callback reports the error later");
+    log.append([blank(10)], IOFlushed::noop()).await.expect("the callback reports the error later");
+    assert!(applied(&mut log, 10..11).await.is_err(), "the store rejected the entry");
 }
 
-/// Lets everything run that does not wait for the disk.
-async fn settle() {
+/// Runs all tasks that do not wait for the disk.
+async fn run_ready_tasks() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn append_is_acknowledged_when_it_is_durable() {
+async fn append_is_acknowledged_after_sync() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     let mut log = Log::new(1, storage.clone());
-    let (told, mut acknowledged) = TypeConfig::oneshot();
-    log.append((0..3).map(blank), IOFlushed::signal(told)).await.expect("it is queued");
-    settle().await;
-    assert!((&mut acknowledged).now_or_never().is_none(), "nothing is on the disk yet");
+    let (callback, mut acknowledged) = TypeConfig::oneshot();
+    log.append((0..3).map(blank), IOFlushed::signal(callback)).await.expect("the write is queued");
+    run_ready_tasks().await;
+    assert!((&mut acknowledged).now_or_never().is_none(), "nothing is synced yet");
     assert_eq!(storage.sync(), 1);
-    acknowledged.await.expect("it is told").expect("it is durable");
+    acknowledged.await.expect("the callback runs").expect("the append is durable");
     assert_eq!(storage.crash(Cut::Keep(0)).log_bounds().1.map(|last| last.index), Some(2));
 }
 
@@ -198,29 +201,29 @@ async fn append_is_acknowledged_when_it_is_durable() {
 async fn failed_append_is_not_acknowledged() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     let mut log = Log::new(1, storage.clone());
-    let (told, acknowledged) = TypeConfig::oneshot();
-    log.append([blank(0)], IOFlushed::signal(told)).await.expect("it is queued");
+    let (callback, acknowledged) = TypeConfig::oneshot();
+    log.append([blank(0)], IOFlushed::signal(callback)).await.expect("the write is queued");
     storage.fail_next(StoreError::Closed);
     storage.sync();
-    acknowledged.await.expect("it is told").expect_err("the disk failed");
+    acknowledged.await.expect("the callback runs").expect_err("the disk failed");
 }
 
 #[tokio::test]
-async fn vote_truncation_and_purge_end_when_they_are_durable() {
+async fn vote_truncation_and_purge_end_after_sync() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     let mut log = Log::new(1, storage.clone());
-    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("it is queued");
+    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("the write is queued");
     storage.sync();
     let at = |index| log_id(Position { term: 1, index });
-    let (mut voting, mut cutting, mut purging) = (log.clone(), log.clone(), log);
+    let (mut voting, mut truncating, mut purging) = (log.clone(), log.clone(), log);
     let writes = [
         tokio::spawn(async move { voting.save_vote(&Vote::new(7, 1)).await }),
-        tokio::spawn(async move { cutting.truncate_after(Some(at(5))).await }),
+        tokio::spawn(async move { truncating.truncate_after(Some(at(5))).await }),
         tokio::spawn(async move { purging.purge(at(2)).await }),
     ];
-    settle().await;
-    assert_eq!(storage.unsynced(), writes.len(), "all are queued");
-    assert!(writes.iter().all(|write| !write.is_finished()), "nothing is on the disk yet");
+    run_ready_tasks().await;
+    assert_eq!(storage.unsynced(), writes.len(), "all writes are queued");
+    assert!(writes.iter().all(|write| !write.is_finished()), "nothing is synced yet");
     storage.sync();
     for write in writes {
         write.await.expect("no panic").expect("durable");
@@ -232,16 +235,16 @@ async fn vote_truncation_and_purge_end_when_they_are_durable() {
 }
 
 #[tokio::test]
-async fn committed_position_ends_with_the_log() {
+async fn committed_position_is_capped_at_the_log_end() {
     let storage = MemoryStorage::new(SyncMode::Manual);
     let mut log = Log::new(1, storage.clone());
-    log.append((0..3).map(blank), IOFlushed::noop()).await.expect("it is queued");
+    log.append((0..3).map(blank), IOFlushed::noop()).await.expect("the write is queued");
     storage.sync();
-    log.append((3..9).map(blank), IOFlushed::noop()).await.expect("it is queued");
-    log.save_committed(Some(log_id(Position { term: 1, index: 8 }))).await.expect("it is noted");
-    // The noted position reaches the disk before the entries of its group.
+    log.append((3..9).map(blank), IOFlushed::noop()).await.expect("the write is queued");
+    log.save_committed(Some(log_id(Position { term: 1, index: 8 }))).await.expect("the position is saved");
+    // The committed position reaches the disk before the entries of its group.
     let left = storage.crash(Cut::Torn { writes: 0, entries: 2 });
-    assert_eq!(left.recovered().committed.map(|at| at.index), Some(8), "the case that is tested");
+    assert_eq!(left.recovered().committed.map(|at| at.index), Some(8), "the committed position is ahead of the log");
     let committed = Log::new(1, left).read_committed().await.expect("readable");
     assert_eq!(committed.map(|at| at.index), Some(4));
 }

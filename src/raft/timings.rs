@@ -1,4 +1,4 @@
-//! How openraft is set up, and why.
+//! openraft's configuration, with the reason for each value.
 
 use std::time::Duration;
 
@@ -6,29 +6,30 @@ use openraft::{Config, ConfigError, SnapshotPolicy};
 
 use crate::config::RaftTimings;
 
-/// Log entries in one append: openraft's own unit; bytes are bounded in the log reader.
+/// Most log entries in one append request. The log reader bounds the bytes.
 const MAX_APPEND_ENTRIES: u64 = 1024;
-/// Log entries in one write to the store.
+/// Most log entries in one write to the store.
 const MAX_WRITE_ENTRIES: u64 = 1024;
-/// Log entries removed in one go, so that a purge does not hold up the votes and appends behind it.
+/// Most log entries that one purge removes. A larger purge would delay the votes and appends that are queued behind it.
 const PURGE_BATCH: u64 = 256;
-/// Longest installation of a snapshot, in milliseconds: a million leases, on a slow disk.
+/// Longest installation of a snapshot, in milliseconds. It allows for a million leases on a slow disk.
 const SNAPSHOT_TIMEOUT_MS: u64 = 120_000;
 
-/// What closes hazards of openraft as it comes. All on, except in tests that show what each is for by taking it away.
+/// Protections against hazards of stock openraft. All are enabled, except in tests that reproduce a hazard by disabling
+/// its protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safeguards {
-    /// A restarted node keeps still until no leadership lease that it granted can be in force.
+    /// After a restart, a node neither votes nor acknowledges until each leadership lease that it granted has expired.
     pub quarantine: bool,
-    /// A restarted leader stands for election like everybody else.
+    /// A restarted leader must win an election before it leads again.
     pub reelection: bool,
-    /// A node asks whether it would be elected before it stands for election.
+    /// A candidate runs a pre-vote before it increments its term.
     pub pre_vote: bool,
-    /// Nothing is read from memory without a leadership lease.
+    /// Local reads require a leadership lease.
     pub lease_on_read: bool,
-    /// The leadership lease counts from when the followers were asked, and not from when their answer came.
+    /// The leadership lease starts when the leader sends the request, and not when it receives the acknowledgements.
     pub lease_from_asking: bool,
-    /// Nothing is read from memory after a suspend that the age of an acknowledgement does not count.
+    /// After a suspend, local reads require a new acknowledgement: openraft's clock does not count the suspended time.
     pub suspend_guard: bool,
 }
 
@@ -46,23 +47,24 @@ impl Default for Safeguards {
 }
 
 impl RaftTimings {
-    /// How long a follower that heard from a leader elects nobody else. openraft has one value for both.
+    /// After a message from a leader, a follower votes for no other node for this time. openraft uses the maximum
+    /// election timeout as the length of the leadership lease.
     pub fn leadership_lease(&self) -> Duration {
         Duration::from_millis(self.election_timeout_max_ms)
     }
 
-    /// A leader that no majority has acknowledged for this long leads no more, in any view. Its leadership lease is over
-    /// then, and the others have had as long again to elect another.
+    /// A leader that no majority has acknowledged for this time reports that it does not lead. Its leadership lease has
+    /// expired, and the other nodes have had the same time again for an election.
     pub fn isolation(&self) -> Duration {
         self.leadership_lease() * 2
     }
 
-    /// How long to wait until `time` has passed by every node's clock, as long as their rates are inside the drift.
+    /// The wait after which `time` has passed on each node's clock, provided that all clock rates are within the drift.
     pub fn by_any_clock(&self, time: Duration) -> Duration {
         time * (1000 + self.drift_permille as u32) / 1000
     }
 
-    /// Longest wait for an answer that includes another node's disk.
+    /// Longest wait for a reply that another node sends after a disk sync.
     pub(super) fn disk_timeout(&self) -> Duration {
         (self.leadership_lease() * 2).max(Duration::from_secs(2))
     }
@@ -80,12 +82,12 @@ impl RaftTimings {
             max_in_snapshot_log_to_keep: self.snapshot_keep,
             replication_lag_threshold: self.snapshot_every + self.snapshot_keep,
             purge_batch_size: PURGE_BATCH,
-            // Without it a node that was cut off comes back with a higher term and deposes a healthy leader.
+            // Without pre-vote, a node that returns from a partition has a higher term and deposes a healthy leader.
             enable_pre_vote: Some(safeguards.pre_vote),
-            // A leader that crashed after it handed leadership on would restore its old vote.
+            // A leader that crashed after a leadership transfer would restore its old vote and lead again.
             enable_leader_restore: Some(!safeguards.reelection),
-            // The heartbeats of an isolated old leader can hold a connected majority back (openraft #2080). It withholds
-            // them during every other such interval, and goes on leading.
+            // The heartbeats of an isolated leader can prevent an election in a connected majority (openraft #2080).
+            // With this setting, the leader withholds its heartbeats in every other interval and continues to lead.
             quorum_loss_probe_interval: Some(self.election_timeout_max_ms * 2),
             ..Config::default()
         };

@@ -1,9 +1,9 @@
-//! Handing leadership on.
+//! Leadership transfers.
 //!
-//! openraft's leader stays in a transfer until its term ends, whether the target takes the leadership or not: it refuses
-//! writes and confirmed reads, and sends no heartbeats. So the others elect one of themselves when its leadership lease
-//! is over. Its call to the target can arrive late, and the other voters then elect the target at once, whatever they
-//! promised. This node therefore reads nothing locally for the rest of the term.
+//! openraft's leader remains in a transfer until its term ends, even if the target never takes the leadership. It
+//! refuses writes and confirmed reads, and sends no heartbeats. So the other nodes hold an election when the leadership
+//! lease expires. If the leader's call reaches the target late, the voters elect the target at once, despite the leases
+//! that they granted. Therefore this node answers no local reads for the rest of the term.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,55 +15,65 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::calls::to_the_end;
+use super::calls::run_to_completion;
 use super::handle::RaftHandle;
 use crate::storage::Storage;
 use crate::types::NodeId;
 
-/// How often a hand-over of leadership is looked at.
+/// Interval between two checks for the new leader.
 const TRANSFER_POLL: Duration = Duration::from_millis(2);
-/// Entries that a successor may lack when leadership is handed on: what is on its way at any moment under load.
+/// Most entries that a successor may lack at a transfer. Under load, about as many are always in flight.
 const MAX_SUCCESSOR_LAG: u64 = 256;
 
-/// Why leadership was not handed on.
+/// The reason for a failed leadership transfer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
     #[error("this node is not the leader")]
     NotLeader,
-    #[error("no other voter has the whole log")]
-    NobodyCaughtUp,
+    #[error("no other voter is within {MAX_SUCCESSOR_LAG} entries of the end of the log")]
+    NoCaughtUpVoter,
     #[error(
-        "node {to} did not take the leadership within {timeout:?}; another node can once the leadership lease is over"
+        "node {to} did not take the leadership within {timeout:?}; another node can take it after the leadership lease"
     )]
     NotTaken { to: NodeId, timeout: Duration },
 }
 
-/// What this node knows of its transfers.
+/// The transfers that this node began.
 #[derive(Default)]
 pub(super) struct Transfers {
-    /// The last term in which a transfer began.
+    /// The last term in which a transfer began, or `u64::MAX` while the term is unknown.
     term: Arc<AtomicU64>,
-    /// One at a time: openraft would have both targets stand for election.
-    turn: Mutex<()>,
+    /// Held during a transfer. With two transfers at once, openraft would make both targets stand for election.
+    in_progress: Mutex<()>,
 }
 
 impl Transfers {
-    /// Whether a transfer began in this term, or may have.
+    /// Whether a transfer began, or may have begun, in this term.
     pub fn began_in(&self, term: u64) -> bool {
         self.term.load(Ordering::SeqCst) >= term
     }
 }
 
 impl<S: Storage> RaftHandle<S> {
-    /// Gives leadership to the voter that is furthest, and waits until another node leads.
+    /// Transfers leadership to the voter that lacks the fewest entries, and waits until another node leads.
+    ///
+    /// # Errors
+    ///
+    /// This node does not lead, no voter is close enough to the end of the log, or no other node leads within
+    /// `timeout`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after the transfer began, the transfer continues.
     pub async fn transfer_leadership(&self, timeout: Duration) -> Result<NodeId, TransferError> {
         let to = self.successor()?;
         self.transfer_leadership_to(to, timeout).await
     }
 
-    /// Gives leadership to a voter, and waits until another node leads.
+    /// Transfers leadership to a voter, and waits until another node leads. Otherwise as
+    /// [`transfer_leadership`](Self::transfer_leadership).
     pub async fn transfer_leadership_to(&self, to: NodeId, timeout: Duration) -> Result<NodeId, TransferError> {
-        let _turn = self.transfers.turn.lock().await;
+        let _in_progress = self.transfers.in_progress.lock().await;
         if self.metrics.borrow_watched().state != ServerState::Leader {
             return Err(TransferError::NotLeader);
         }
@@ -80,7 +90,7 @@ impl<S: Storage> RaftHandle<S> {
 
     async fn begin_transfer(&self, to: NodeId) -> Result<(), TransferError> {
         let (raft, term) = (self.raft.clone(), self.transfers.term.clone());
-        // To its end, because the term has to be known again: until then it may be any.
+        // This must complete: the stored term stays unknown until the last step.
         let begin = async move {
             term.store(u64::MAX, Ordering::SeqCst);
             raft.trigger().transfer_leader(to).await?;
@@ -88,10 +98,11 @@ impl<S: Storage> RaftHandle<S> {
             term.store(now, Ordering::SeqCst);
             Ok(())
         };
-        to_the_end(begin).await.map_err(|_: openraft::errors::Fatal<_>| TransferError::NotLeader)
+        run_to_completion(begin).await.map_err(|_: openraft::errors::Fatal<_>| TransferError::NotLeader)
     }
 
-    /// A voter that has the whole log: another one could not be elected, and nothing could be written meanwhile.
+    /// A voter with an almost complete log. A voter that lags could not win the election, and no write could succeed
+    /// until another node did.
     fn successor(&self) -> Result<NodeId, TransferError> {
         let metrics = self.metrics.borrow_watched();
         let progress = metrics.replication.as_ref().ok_or(TransferError::NotLeader)?;
@@ -99,11 +110,11 @@ impl<S: Storage> RaftHandle<S> {
         let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
         let others = progress.iter().filter(|(id, _)| **id != self.node && voters.contains(id));
         let lags = others.filter_map(|(id, matched)| matched.as_ref().map(|matched| (behind(matched.index), *id)));
-        least_behind(lags).ok_or(TransferError::NobodyCaughtUp)
+        least_behind(lags).ok_or(TransferError::NoCaughtUpVoter)
     }
 }
 
-/// The voter that lacks the fewest entries, if it lacks few enough.
+/// The voter that lacks the fewest entries, if it lacks at most [`MAX_SUCCESSOR_LAG`].
 fn least_behind(lags: impl Iterator<Item = (u64, NodeId)>) -> Option<NodeId> {
     lags.min().filter(|(behind, _)| *behind <= MAX_SUCCESSOR_LAG).map(|(_, id)| id)
 }

@@ -1,4 +1,4 @@
-//! The types that openraft is set up with, and the few conversions between them and ours.
+//! openraft's type configuration, and conversions between its types and those of this crate.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::storage::{Position, VoteRecord};
 use crate::types::NodeId;
 
 openraft::declare_raft_types!(
-    /// One leader a term (`leader_id_std`), so that (term, index) names one entry and is a fencing token.
+    /// `leader_id_std` allows one leader per term. So (term, index) identifies one entry and serves as a fencing token.
     pub TypeConfig:
         D = Proposal,
         R = Applied,
@@ -32,18 +32,18 @@ pub type Membership = openraft::Membership<NodeId, PeerInfo>;
 pub type Stored = StoredMembership<CommittedLeaderId, NodeId, PeerInfo>;
 pub type SnapshotMeta = openraft::SnapshotMeta<CommittedLeaderId, NodeId, PeerInfo>;
 
-/// Where a member is reached.
+/// The addresses of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
     pub http: String,
     pub peer: String,
 }
 
-/// A proposal as it stands in the log: see `payload`.
+/// A proposal as encoded in the log. `payload` defines the encoding.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proposal(pub Bytes);
 
-/// What applying one entry answers: an outcome for each command of its batch.
+/// The result of applying one entry: one outcome per command of its batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Applied(pub Vec<Outcome>);
 
@@ -71,7 +71,7 @@ pub fn vote_record(vote: &Vote) -> VoteRecord {
     VoteRecord { term: vote.leader_id.term, candidate: Some(vote.leader_id.voted_for), committed: vote.committed }
 }
 
-/// `own` stands in where an older record has no candidate.
+/// Older records have no candidate. For these, the candidate is `own`.
 pub fn vote(record: VoteRecord, own: NodeId) -> Vote {
     let candidate = record.candidate.unwrap_or(own);
     Vote { leader_id: LeaderId { term: record.term, voted_for: candidate }, committed: record.committed }

@@ -1,5 +1,7 @@
-//! What nodes say to each other for Raft's sake, in types of our own: openraft's may change with any release, and
-//! some of its errors do not survive the encoding. Enums only grow at their ends; structs are frozen.
+//! Raft messages between nodes.
+//!
+//! This crate defines its own message types. openraft's types may change with each release, and some of its errors
+//! cannot be encoded without loss. The format stays compatible: enums grow only at the end, and structs are frozen.
 
 use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
@@ -12,15 +14,15 @@ use crate::storage::codec::{self, DecodeError};
 use crate::storage::{LogRecord, Position, SNAPSHOT_CHUNK_BYTES, VoteRecord};
 use crate::types::NodeId;
 
-/// Bytes of entries in one append, at most (one entry is always sent).
+/// Most bytes of entries in one append. A single larger entry is still sent.
 pub const MAX_APPEND_BYTES: usize = 1 << 20;
-/// Bytes of a snapshot in one message.
+/// Bytes of a snapshot in one message. The last chunk may exceed it.
 pub const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
-/// Largest message, in bytes, that is decoded.
+/// Largest message that a node decodes, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-// What Raft writes into a message is below what its lane takes: entries and the positions beside them, one entry more
-// than the bound, and a piece of a snapshot with the chunk that ends it.
+// Each Raft message fits its lane. An append has entries with their positions, and can exceed its bound by one entry. A
+// snapshot message can exceed its bound by one chunk.
 const _: () = {
     const POSITIONS_BYTES: usize = 1024 * 32;
     assert!(MAX_APPEND_BYTES + MAX_ENTRY_BYTES + POSITIONS_BYTES <= Lane::Log.max_body());
@@ -31,8 +33,8 @@ const _: () = {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Call {
     Append(Append),
-    Vote(Ballot),
-    PreVote(Ballot),
+    Vote(RequestVote),
+    PreVote(RequestVote),
     Transfer(Transfer),
     SnapshotBegin,
     SnapshotBytes(Bytes),
@@ -40,28 +42,28 @@ pub enum Call {
         vote: VoteRecord,
         crc: u32,
     },
-    /// A client's request on its way to the leader; its meaning is the node's.
+    /// A client's request, forwarded to the leader. The node module encodes it.
     Forward(Bytes),
-    /// Asks whether the store is empty, before a cluster is formed.
+    /// Asks whether the store is empty, before the first node forms a cluster.
     StoreState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    Append(Appended),
-    Vote(Poll),
+    Append(AppendReply),
+    Vote(VoteReply),
     Transfer(Result<(), String>),
-    SnapshotGoOn,
+    SnapshotContinue,
     SnapshotEnd {
         vote: VoteRecord,
     },
     Forward(Bytes),
-    /// This node takes no part yet (it has just started) or any more (it is stopping).
+    /// This node has just started or is stopping, so it does not take part in Raft.
     NotNow(String),
-    /// This node could not do what was asked; asking again will not help by itself.
+    /// The call failed on this node. A retry alone does not help.
     Failed(String),
     StoreState {
-        /// It holds no vote, no entry and no snapshot.
+        /// The store has no vote, no entry and no snapshot.
         is_empty: bool,
     },
 }
@@ -75,7 +77,7 @@ pub struct Append {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Appended {
+pub enum AppendReply {
     Success,
     PartialSuccess(Option<Position>),
     Conflict,
@@ -83,14 +85,14 @@ pub enum Appended {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ballot {
+pub struct RequestVote {
     pub vote: VoteRecord,
     pub last: Option<Position>,
     pub transfer: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Poll {
+pub struct VoteReply {
     pub vote: VoteRecord,
     pub granted: bool,
     pub last: Option<Position>,
@@ -136,29 +138,29 @@ impl Append {
     }
 }
 
-impl Appended {
-    pub fn new(response: AppendEntriesResponse<TypeConfig>) -> Appended {
+impl AppendReply {
+    pub fn new(response: AppendEntriesResponse<TypeConfig>) -> AppendReply {
         match response {
-            AppendEntriesResponse::Success => Appended::Success,
-            AppendEntriesResponse::PartialSuccess(upto) => Appended::PartialSuccess(upto.as_ref().map(position)),
-            AppendEntriesResponse::Conflict => Appended::Conflict,
-            AppendEntriesResponse::HigherVote(vote) => Appended::HigherVote(vote_record(&vote)),
+            AppendEntriesResponse::Success => AppendReply::Success,
+            AppendEntriesResponse::PartialSuccess(upto) => AppendReply::PartialSuccess(upto.as_ref().map(position)),
+            AppendEntriesResponse::Conflict => AppendReply::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => AppendReply::HigherVote(vote_record(&vote)),
         }
     }
 
     pub fn response(self, from: NodeId) -> AppendEntriesResponse<TypeConfig> {
         match self {
-            Appended::Success => AppendEntriesResponse::Success,
-            Appended::PartialSuccess(upto) => AppendEntriesResponse::PartialSuccess(upto.map(log_id)),
-            Appended::Conflict => AppendEntriesResponse::Conflict,
-            Appended::HigherVote(higher) => AppendEntriesResponse::HigherVote(vote(higher, from)),
+            AppendReply::Success => AppendEntriesResponse::Success,
+            AppendReply::PartialSuccess(upto) => AppendEntriesResponse::PartialSuccess(upto.map(log_id)),
+            AppendReply::Conflict => AppendEntriesResponse::Conflict,
+            AppendReply::HigherVote(higher) => AppendEntriesResponse::HigherVote(vote(higher, from)),
         }
     }
 }
 
-impl Ballot {
-    pub fn new(request: &VoteRequest<TypeConfig>) -> Ballot {
-        Ballot {
+impl RequestVote {
+    pub fn new(request: &VoteRequest<TypeConfig>) -> RequestVote {
+        RequestVote {
             vote: vote_record(&request.vote),
             last: request.last_log_id.as_ref().map(position),
             transfer: request.leadership_transfer,
@@ -174,9 +176,9 @@ impl Ballot {
     }
 }
 
-impl Poll {
-    pub fn new(response: VoteResponse<TypeConfig>) -> Poll {
-        Poll {
+impl VoteReply {
+    pub fn new(response: VoteResponse<TypeConfig>) -> VoteReply {
+        VoteReply {
             vote: vote_record(&response.vote),
             granted: response.vote_granted,
             last: response.last_log_id.as_ref().map(position),

@@ -1,4 +1,4 @@
-//! tokio's clock as the node's: it stands still where tokio's is paused.
+//! Clocks for simulated nodes and for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use crate::clock::{Clock, Suspended};
 use crate::sim::NodeTime;
 
-/// Time since this clock was made, by tokio. Never suspended.
+/// Time since the creation of this clock, by tokio's clock. It stops while tokio's clock is paused, and reports no
+/// suspend.
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {
     start: Instant,
@@ -41,16 +42,17 @@ impl Clock for TokioClock {
     }
 }
 
-/// tokio's clock on a machine that is suspended as its [`Pace`] says: this clock goes on meanwhile, and counts it.
+/// tokio's clock on a machine that [`NodeTime`] can suspend. This clock advances during a suspend and counts its
+/// length.
 #[derive(Clone)]
 pub struct SuspendedClock {
     clock: TokioClock,
-    pace: NodeTime,
+    time: NodeTime,
 }
 
 impl SuspendedClock {
-    pub fn new(pace: NodeTime) -> SuspendedClock {
-        SuspendedClock { clock: TokioClock::new(), pace }
+    pub fn new(time: NodeTime) -> SuspendedClock {
+        SuspendedClock { clock: TokioClock::new(), time }
     }
 }
 
@@ -60,7 +62,7 @@ impl Clock for SuspendedClock {
     }
 
     fn suspended(&self) -> Suspended {
-        Suspended::exactly(self.pace.suspended())
+        Suspended::exactly(self.time.suspended())
     }
 
     fn wall_ms(&self) -> u64 {
@@ -68,10 +70,10 @@ impl Clock for SuspendedClock {
     }
 }
 
-/// A clock that stands still until a test moves it. Clones are the same clock.
+/// A clock that advances only when a test moves it. Clones share the time.
 ///
-/// What is asked of a lease without `await` follows at once; what a lease manager does by itself (losing what is over,
-/// renewing what is due) follows within 100 ms of real time.
+/// Calls of a lease without `await` use the new time at once. The background work of a lease manager (expiry and
+/// renewal) follows within 100 ms of real time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -80,7 +82,7 @@ impl ManualClock {
         ManualClock::default()
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, time: Duration) {
         self.0.fetch_add(time.as_nanos() as u64, Ordering::SeqCst);
     }

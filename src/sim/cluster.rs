@@ -1,4 +1,4 @@
-//! A cluster in one process: nodes on disks in memory, joined by a switchboard.
+//! A cluster in one process: nodes with in-memory disks, connected by a switchboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,32 +19,33 @@ use crate::types::NodeId;
 /// A node of a [`Cluster`].
 pub type TestNode = Node<MemoryStorage, MemoryTransport>;
 
-/// Longest wait for a leader, in the clock of the test.
+/// Longest wait for a leader, on the clock of the test.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
-/// Makes something for a node.
+/// A factory that creates a value for each node.
 pub type ForNode<T> = Arc<dyn Fn(NodeId) -> Arc<T> + Send + Sync>;
 
-/// What nodes are made from; the default is what [`Cluster::start`] takes.
+/// The configuration of a cluster's nodes.
 #[derive(Clone)]
 pub struct Setup {
     pub timings: RaftTimings,
-    /// Timings of single nodes; a node without an entry takes `timings`.
+    /// Timings of individual nodes. A node without an entry uses `timings`.
     pub timings_of: BTreeMap<NodeId, RaftTimings>,
     pub lease: LeaseSettings,
-    /// Settings of single nodes; a node without an entry takes `lease`.
+    /// Lease settings of individual nodes. A node without an entry uses `lease`.
     pub lease_of: BTreeMap<NodeId, LeaseSettings>,
     pub safeguards: Safeguards,
-    /// The clock that a node reads. tokio's timers are not behind it.
+    /// The clock of each node. It does not affect timers, which use tokio's clock.
     pub clock: ForNode<dyn Clock>,
-    /// The pace of each node's tasks; without one that of true time.
+    /// The simulated time of each node's tasks. A node without an entry uses true time.
     pub paces: BTreeMap<NodeId, NodeTime>,
-    /// Who is told what a node applies.
+    /// The observer of each node's applied entries.
     pub tap: Option<ForNode<dyn Observer>>,
 }
 
-/// Nodes 1 to n. Dropping it ends them like a crash; [`shutdown`](Self::shutdown) ends them in order.
+/// A cluster of nodes 1 to n. Dropping it ends the nodes like a crash. [`shutdown`](Self::shutdown) stops them
+/// gracefully.
 pub struct Cluster {
     pub board: Switchboard,
     members: Vec<MemberConfig>,
@@ -53,13 +54,13 @@ pub struct Cluster {
     nodes: BTreeMap<NodeId, TestNode>,
 }
 
-/// What a data directory holds.
+/// The contents of a data directory.
 struct Disk {
     storage: MemoryStorage,
     /// The files beside the store.
     files: MemoryFiles,
     incarnation: u64,
-    /// A node was started on it. The marker of a directory on a real disk says so.
+    /// A node has started on this disk. A real data directory records it in its marker file.
     is_initialised: bool,
 }
 
@@ -71,34 +72,38 @@ impl Disk {
 }
 
 impl TestNode {
-    /// Gives leadership to another node, if this one has it.
+    /// Transfers leadership from this node to another one.
     pub async fn transfer_leadership_to(&self, to: NodeId) -> Result<NodeId, TransferError> {
         self.transfer_leadership_within(to, LEADER_TIMEOUT).await
     }
 
-    /// The same, given up after a time.
+    /// Transfers leadership from this node to another one, and waits for at most `timeout`.
     pub async fn transfer_leadership_within(&self, to: NodeId, timeout: Duration) -> Result<NodeId, TransferError> {
         self.raft().transfer_leadership_to(to, timeout).await
     }
 
-    /// Who leads in which term, as this node sees it.
+    /// The leader and the term that this node knows.
     pub fn leadership(&self) -> CurrentLeader {
         self.raft().leadership()
     }
 
-    /// Has exactly these members vote, if this node leads; the others stay members.
+    /// Makes exactly these members voters. The other members become learners.
+    ///
+    /// # Errors
+    ///
+    /// This node does not lead, or the change is not committed.
     pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
         self.raft().set_voters(voters).await
     }
 
-    /// Who votes, as this node sees it.
+    /// The voters that this node knows.
     pub fn voters(&self) -> BTreeSet<NodeId> {
         self.raft().voters()
     }
 
-    /// Has the node take a snapshot and purge its log, as soon as it can.
+    /// Requests a snapshot and a purge of the log. The node performs them later.
     pub async fn take_snapshot(&self) {
-        // A node that ends takes none.
+        // The request fails only if the node is stopping.
         let _ = self.raft().raft().trigger().snapshot().await;
     }
 }
@@ -109,18 +114,18 @@ impl Cluster {
         Cluster::start_with(count, Setup { timings, lease, ..Setup::default() }).await
     }
 
-    /// Starts `count` new nodes, made in another way.
+    /// Starts `count` new nodes with this setup.
     pub async fn start_with(count: u64, setup: Setup) -> Cluster {
         let mut cluster = Cluster::prepare(count, setup);
         for id in 1..=count {
             let safeguards = cluster.setup.safeguards;
-            let started = cluster.launch(id, safeguards).await.expect("a node in memory starts");
+            let started = cluster.launch(id, safeguards).await.expect("an in-memory node starts");
             cluster.put(id, started);
         }
         cluster
     }
 
-    /// Nodes on empty disks, none of which runs yet.
+    /// Creates `count` nodes with empty disks, without starting them.
     pub fn prepare(count: u64, setup: Setup) -> Cluster {
         let member = |id| MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") };
         Cluster {
@@ -136,12 +141,16 @@ impl Cluster {
         1..=self.members.len() as NodeId
     }
 
-    /// A node that runs.
+    /// A running node.
+    ///
+    /// # Panics
+    ///
+    /// The node is not running.
     pub fn node(&self, id: NodeId) -> &TestNode {
-        self.nodes.get(&id).expect("a node that runs")
+        self.nodes.get(&id).expect("the node is running")
     }
 
-    /// Waits until all running nodes but `except` agree on a leader among them.
+    /// Waits until all running nodes except `except` agree on a leader among themselves.
     pub async fn leader_except(&self, except: &[NodeId]) -> NodeId {
         let deadline = Instant::now() + LEADER_TIMEOUT;
         loop {
@@ -157,93 +166,101 @@ impl Cluster {
         }
     }
 
+    /// Waits until all running nodes agree on a leader.
     pub async fn leader(&self) -> NodeId {
         self.leader_except(&[]).await
     }
 
-    /// The node is gone at once, and with it what its disk had not synced.
+    /// Crashes a running node, and discards the unsynced writes of its disk.
     pub async fn crash(&mut self, id: NodeId) {
-        self.cut_power(id, Cut::Keep(0)).expect("a node that runs").await;
+        self.cut_power(id, Cut::Keep(0)).expect("the node is running").await;
     }
 
-    /// The node is gone at once; what its disk had not synced is cut there. A node that is starting has to be dropped by
-    /// whoever starts it. The future ends when nothing of the node is left, and need not be waited for.
+    /// Cuts the power of a node. `cut` selects the unsynced writes that survive.
+    ///
+    /// If the node is starting, the caller must drop the future of [`launch`](Self::launch). The returned future
+    /// completes when all tasks of the node have ended. The caller may drop it.
     pub fn cut_power(&mut self, id: NodeId, cut: Cut) -> Option<impl Future<Output = ()> + Send + use<>> {
-        self.board.unplug(id);
+        self.board.detach(id);
         let disk = self.disks.get_mut(&id).expect("a member");
         disk.storage = disk.storage.crash(cut);
         disk.files = disk.files.crash(!matches!(cut, Cut::Keep(0) | Cut::Torn { writes: 0, .. }));
         self.nodes.remove(&id).map(|node| async move { node.kill().await })
     }
 
-    /// The node's disk, until its power is cut.
+    /// The node's disk. It is valid until the next power cut of the node.
     pub fn disk(&self, id: NodeId) -> MemoryStorage {
         self.disks[&id].storage.clone()
     }
 
-    /// A node, if it runs.
+    /// The node, if it is running.
     pub fn running(&self, id: NodeId) -> Option<&TestNode> {
         self.nodes.get(&id)
     }
 
-    /// The node starts again on a disk that has lost everything, as the same member.
+    /// Restarts the node as the same member, on a disk that lost all data.
     pub async fn restart_wiped(&mut self, id: NodeId) {
         let incarnation = self.disks[&id].incarnation;
         self.disks.insert(id, Disk::new(incarnation));
         self.restart(id).await;
     }
 
-    /// A node that is down gets another disk, which is empty.
+    /// Gives a stopped node a different, empty disk.
     pub fn replace_disk(&mut self, id: NodeId) {
         let incarnation = self.disks[&id].incarnation + self.members.len() as u64;
         self.disks.insert(id, Disk::new(incarnation));
     }
 
-    /// The timings of the node from its next start on.
+    /// Sets the timings that the node uses from its next start.
     pub fn set_timings(&mut self, id: NodeId, timings: RaftTimings) {
         self.setup.timings_of.insert(id, timings);
     }
 
-    /// The lease settings of the node from its next start on.
+    /// Sets the lease settings that the node uses from its next start.
     pub fn set_lease(&mut self, id: NodeId, lease: LeaseSettings) {
         self.setup.lease_of.insert(id, lease);
     }
 
-    /// The timings of the node's next start.
+    /// The timings that the node uses from its next start.
     pub fn timings(&self, id: NodeId) -> RaftTimings {
         self.setup.timings_of.get(&id).copied().unwrap_or(self.setup.timings)
     }
 
-    /// From now on the node's disk takes writes and never finishes one.
+    /// Hangs the node's disk: it accepts writes, and never completes one.
     pub fn hang_disk(&self, id: NodeId) {
         self.disks[&id].storage.set_mode(SyncMode::Manual);
     }
 
-    /// Starts a node that crashed, as the program would.
+    /// Restarts a crashed node as the program does.
     pub async fn restart(&mut self, id: NodeId) {
         self.restart_without(id, self.setup.safeguards).await;
     }
 
-    /// Starts a node that crashed, without some of what keeps it safe.
+    /// Restarts a crashed node with these safeguards instead of those of the setup.
     pub async fn restart_without(&mut self, id: NodeId, safeguards: Safeguards) {
-        let started = self.launch(id, safeguards).await.expect("a node in memory starts");
+        let started = self.launch(id, safeguards).await.expect("an in-memory node starts");
         self.put(id, started);
     }
 
-    /// Ends all nodes in order.
+    /// Shuts all nodes down gracefully, in the order of their ids.
     pub async fn shutdown(mut self) {
         for node in std::mem::take(&mut self.nodes).into_values() {
             node.shutdown().await;
         }
     }
 
-    /// Counts a node as running.
+    /// Registers a node as running.
     pub fn put(&mut self, id: NodeId, node: TestNode) {
         self.nodes.insert(id, node);
     }
 
-    /// Starts a node on the disk that is there now, as the program would. The future does not need the cluster, and its
-    /// node is to be [put](Self::put) back; dropped, it leaves nothing behind.
+    /// Starts a node on its current disk as the program does.
+    ///
+    /// The future does not borrow the cluster. The caller registers the started node with [`put`](Self::put).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no task of the node remains.
     pub fn launch(
         &mut self,
         id: NodeId,
@@ -266,13 +283,13 @@ impl Cluster {
         let is_new = !std::mem::replace(&mut disk.is_initialised, true);
         let (storage, files, incarnation) = (disk.storage.clone(), Arc::new(disk.files.clone()), disk.incarnation);
         let board = self.board.clone();
-        let pace = self.setup.paces.get(&id).cloned().unwrap_or_default();
-        pace.keep(async move {
+        let time = self.setup.paces.get(&id).cloned().unwrap_or_default();
+        time.keep(async move {
             let service = Arc::new(RaftService::new(storage.clone()));
             let known = Arc::new(MemberRegistry::default());
             let promise = timings.leadership_lease();
             let identity = Identity { cluster: config.cluster.clone(), node: id, incarnation, promise };
-            board.plug_in_as(identity, known.clone(), service.clone());
+            board.attach_as(identity, known.clone(), service.clone());
             let transport = board.transport(id);
             let parts = Parts::new(storage, transport, service, known, files, is_new, incarnation);
             let parts = parts.without(safeguards).tapped(tap);

@@ -1,4 +1,4 @@
-//! The small files of a node, in memory.
+//! The small files of a node beside its store, in memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 
 use crate::storage::Files;
 
-/// Files in memory, with a synced and an unsynced part. Clones share them.
+/// Files in memory, with a synced and an unsynced part. Clones share the files.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryFiles(Arc<Mutex<State>>);
+pub struct MemoryFiles(Arc<Mutex<FileTable>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FileTable {
     live: BTreeMap<String, Contents>,
-    /// The files that a power cut leaves.
+    /// The files that survive a power cut.
     synced: BTreeMap<String, Contents>,
 }
 
@@ -26,8 +26,8 @@ struct Contents {
 }
 
 impl MemoryFiles {
-    /// The files after a power cut: with everything that was written, or only with what was synced. A file whose name
-    /// was synced and whose contents were not is empty.
+    /// The files after a power cut, either with all writes or only with the synced ones. A file with a synced name and
+    /// unsynced contents is empty.
     pub fn crash(&self, keeps_unsynced: bool) -> MemoryFiles {
         let mut state = self.0.lock();
         let mut left = std::mem::take(if keeps_unsynced { &mut state.live } else { &mut state.synced });
@@ -37,7 +37,7 @@ impl MemoryFiles {
             }
             contents.is_synced = true;
         }
-        MemoryFiles(Arc::new(Mutex::new(State { live: left.clone(), synced: left })))
+        MemoryFiles(Arc::new(Mutex::new(FileTable { live: left.clone(), synced: left })))
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn power_cut_takes_a_name_that_was_not_synced() {
+    fn power_cut_removes_unsynced_names() {
         let files = files();
         files.sync("new").expect("synced");
         files.rename("new", "old").expect("renamed");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn power_cut_empties_contents_that_were_not_synced() {
+    fn power_cut_empties_unsynced_contents() {
         let files = files();
         files.rename("new", "old").expect("renamed");
         files.sync_names().expect("synced");

@@ -1,4 +1,4 @@
-//! Instants and timeouts at the pace of the node whose task asks for them.
+//! Instants and timeouts in the simulated time of the node whose task asks for them.
 
 use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -9,7 +9,7 @@ use tokio::time::Timeout;
 pub use super::time::Sleep;
 use super::time::{self, ClockRate, current};
 
-/// What a node's clock showed. It remembers whose clock that was: how long ago it is, is asked from elsewhere, too.
+/// A reading of a node's clock. It keeps the rate of that clock, because tasks of other nodes may ask for its age.
 #[derive(Clone, Copy, Debug)]
 pub struct Instant {
     shown: tokio::time::Instant,

@@ -1,4 +1,4 @@
-//! Simulation: the disk, the files, the network and the time of a node, in memory. Nothing of it is in a release build.
+//! Simulation: the disk, the files, the network and the time of a node, in memory. Release builds do not contain it.
 
 mod clock;
 mod cluster;

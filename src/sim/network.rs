@@ -1,5 +1,7 @@
-//! A transport inside one process, for tests: calls go straight to the other node's service, through a switchboard
-//! that can cut any direction between two nodes, delay, lose and repeat what passes, and stop a node's whole traffic.
+//! An in-process transport for tests.
+//!
+//! A switchboard passes each call directly to the other node's service. It can cut each direction between two nodes. It
+//! can also delay, lose and repeat messages, and stop all traffic of a node.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -18,119 +20,122 @@ use crate::peer::{Identity, Incarnations, Lane, PeerError, Refusal, Service, Tra
 use crate::rng::rng;
 use crate::types::NodeId;
 
-/// How long a message takes where nothing else is said.
+/// Default latency of a message.
 const LATENCY: Duration = Duration::from_micros(200);
-/// More than the messages of a handshake have.
+/// Buffer size for a handshake, in bytes. All messages of a handshake fit into it.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
-/// Joins the nodes of a test.
+/// Connects the nodes of a test. Clones share the state.
 #[derive(Clone, Default)]
 pub struct Switchboard {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BoardState>>,
     stopped: watch::Sender<BTreeSet<NodeId>>,
 }
 
-/// How well messages travel between all nodes. The default is a network that loses nothing.
+/// Message faults between all nodes. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// Messages that are lost, requests and answers each for themselves.
+    /// Probability that a message is lost. Requests and replies are lost independently.
     pub loss: f64,
-    /// Raft's messages that arrive twice. Those of clients do not: the transport sends a request once.
+    /// Probability that a Raft message arrives twice. A client's request never does: the transport sends it once.
     pub repeat: f64,
-    /// Up to so much is added to each message's time, so that they overtake each other.
+    /// Largest random delay per message, in addition to the latency. It can reorder messages.
     pub jitter: Duration,
 }
 
 #[derive(Default)]
-struct State {
-    services: HashMap<NodeId, Plugged>,
-    /// How often each node was plugged in or unplugged: what an earlier life of it still does reaches nobody.
-    lives: HashMap<NodeId, u64>,
+struct BoardState {
+    services: HashMap<NodeId, AttachedService>,
+    /// Number of times that each node was attached or detached. The board drops messages of earlier generations.
+    generations: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
-    weather: NetworkFaults,
+    faults: NetworkFaults,
 }
 
-/// What answers for a node.
+/// The service of an attached node.
 #[derive(Clone)]
-struct Plugged {
+struct AttachedService {
     service: Arc<dyn ErasedService>,
-    /// The pace at which it runs.
-    pace: NodeTime,
-    /// How it presents itself. Without an identity it takes every caller.
-    end: Option<End>,
+    /// The simulated time of the node's tasks.
+    time: NodeTime,
+    /// The node's side of the handshake. Without it, the node accepts each caller.
+    endpoint: Option<Endpoint>,
 }
 
-/// One end of a connection.
+/// One side of a handshake.
 #[derive(Clone)]
-struct End {
+struct Endpoint {
     identity: Identity,
     known: Arc<dyn Incarnations>,
 }
 
-/// One node's way into the switchboard.
+/// One node's transport through the switchboard.
 #[derive(Clone)]
 pub struct MemoryTransport {
     from: NodeId,
-    life: u64,
+    generation: u64,
     board: Switchboard,
-    end: Option<End>,
-    /// The lives of other nodes that the handshake was made with, for each lane.
+    endpoint: Option<Endpoint>,
+    /// The generation of each other node that completed the handshake, per lane.
     connections: Arc<Mutex<HashMap<(NodeId, u8), u64>>>,
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
+type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
 
 trait ErasedService: Send + Sync {
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> Answer<'_>;
+    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> BoxedReply<'_>;
 }
 
 impl<S: Service> ErasedService for S {
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> Answer<'_> {
+    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> BoxedReply<'_> {
         Box::pin(Service::serve(self, from, lane, body))
     }
 }
 
 impl Switchboard {
-    /// The way in of the node that is plugged in now.
+    /// The transport of the currently attached node.
     pub fn transport(&self, from: NodeId) -> MemoryTransport {
-        let end = self.plugged(from).and_then(|plugged| plugged.end);
-        MemoryTransport { from, life: self.life(from), board: self.clone(), end, connections: Arc::default() }
+        let endpoint = self.attached(from).and_then(|attached| attached.endpoint);
+        let generation = self.generation(from);
+        MemoryTransport { from, generation, board: self.clone(), endpoint, connections: Arc::default() }
     }
 
-    /// From now on `service` answers for `node`, at the pace of whoever plugs it in.
+    /// Attaches `service` as the service of `node`. It runs in the simulated time of the calling task.
     pub fn plug_in<S: Service>(&self, node: NodeId, service: S) {
-        self.plug_in_end(node, service, None);
+        self.attach_endpoint(node, service, None);
     }
 
-    /// The same, for a node that makes the handshake of the peer protocol with every node that has an identity, too.
-    pub fn plug_in_as<S: Service>(&self, identity: Identity, known: Arc<dyn Incarnations>, service: S) {
-        self.plug_in_end(identity.node, service, Some(End { identity, known }));
+    /// Attaches a service with an identity. The node performs the peer handshake with each other node that has an
+    /// identity.
+    pub fn attach_as<S: Service>(&self, identity: Identity, known: Arc<dyn Incarnations>, service: S) {
+        self.attach_endpoint(identity.node, service, Some(Endpoint { identity, known }));
     }
 
-    fn plug_in_end<S: Service>(&self, node: NodeId, service: S, end: Option<End>) {
+    fn attach_endpoint<S: Service>(&self, node: NodeId, service: S, endpoint: Option<Endpoint>) {
         let mut state = self.state.lock();
-        state.services.insert(node, Plugged { service: Arc::new(service), pace: time::current(), end });
-        *state.lives.entry(node).or_default() += 1;
+        let attached = AttachedService { service: Arc::new(service), time: time::current(), endpoint };
+        state.services.insert(node, attached);
+        *state.generations.entry(node).or_default() += 1;
     }
 
-    /// The node is gone: calls to it fail.
-    pub fn unplug(&self, node: NodeId) {
+    /// Detaches the node. Calls to it fail.
+    pub fn detach(&self, node: NodeId) {
         let mut state = self.state.lock();
         state.services.remove(&node);
-        *state.lives.entry(node).or_default() += 1;
+        *state.generations.entry(node).or_default() += 1;
     }
 
-    fn life(&self, node: NodeId) -> u64 {
-        self.state.lock().lives.get(&node).copied().unwrap_or_default()
+    fn generation(&self, node: NodeId) -> u64 {
+        self.state.lock().generations.get(&node).copied().unwrap_or_default()
     }
 
-    /// Drops everything that goes from one node to the other, requests and answers alike.
+    /// Drops all messages from one node to the other, both requests and replies.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         self.state.lock().cut.insert((from, to));
     }
 
-    /// Cuts a node off in both directions.
+    /// Isolates a node from `others` in both directions.
     pub fn isolate(&self, node: NodeId, others: impl IntoIterator<Item = NodeId>) {
         for other in others.into_iter().filter(|&other| other != node) {
             self.cut(node, other);
@@ -138,33 +143,34 @@ impl Switchboard {
         }
     }
 
-    /// Joins one direction again.
+    /// Reconnects one direction.
     pub fn join(&self, from: NodeId, to: NodeId) {
         self.state.lock().cut.remove(&(from, to));
     }
 
-    /// Joins everything again.
+    /// Reconnects all nodes.
     pub fn heal(&self) {
         self.state.lock().cut.clear();
     }
 
-    /// Every message takes the usual time again, and arrives.
+    /// Resets delays and message faults.
     pub fn calm(&self) {
         let mut state = self.state.lock();
         state.delays.clear();
-        state.weather = NetworkFaults::default();
+        state.faults = NetworkFaults::default();
     }
 
-    pub fn set_faults(&self, weather: NetworkFaults) {
-        self.state.lock().weather = weather;
+    pub fn set_faults(&self, faults: NetworkFaults) {
+        self.state.lock().faults = faults;
     }
 
-    /// Nothing reaches or leaves the node until it goes on; then all of it does. So the others see a process that is
-    /// stopped.
+    /// Holds all messages from and to the node until [`go_on`](Self::go_on), and then delivers them. To the other
+    /// nodes, it looks like a process after SIGSTOP.
     pub fn stop(&self, node: NodeId) {
         self.stopped.send_if_modified(|stopped| stopped.insert(node));
     }
 
+    /// Delivers the held messages of a stopped node.
     pub fn go_on(&self, node: NodeId) {
         self.stopped.send_if_modified(|stopped| stopped.remove(&node));
     }
@@ -172,32 +178,32 @@ impl Switchboard {
     /// Waits until the node is not stopped.
     pub async fn running(&self, node: NodeId) {
         let mut stopped = self.stopped.subscribe();
-        // Without the switchboard nothing stands still.
+        // The wait fails only if the switchboard is gone, and then no node is stopped.
         let _ = stopped.wait_for(|stopped| !stopped.contains(&node)).await;
     }
 
-    /// Every message from one node to the other takes this long.
+    /// Sets the latency of messages from one node to the other.
     pub fn delay(&self, from: NodeId, to: NodeId, delay: Duration) {
         self.state.lock().delays.insert((from, to), delay);
     }
 
-    /// Whether a message passes now, after its delay.
-    async fn pass(&self, from: NodeId, to: NodeId) -> bool {
-        let (delay, weather) = {
+    /// Waits for the delay of one message. Returns whether the message arrives.
+    async fn deliver(&self, from: NodeId, to: NodeId) -> bool {
+        let (delay, faults) = {
             let state = self.state.lock();
-            (state.delays.get(&(from, to)).copied().unwrap_or(LATENCY), state.weather)
+            (state.delays.get(&(from, to)).copied().unwrap_or(LATENCY), state.faults)
         };
         self.running(from).await;
-        tokio::time::sleep(delay + weather.jitter.mul_f64(part_of(weather.jitter))).await;
+        tokio::time::sleep(delay + random_part(faults.jitter)).await;
         self.running(to).await;
-        !happens(weather.loss) && !self.state.lock().cut.contains(&(from, to))
+        !happens(faults.loss) && !self.state.lock().cut.contains(&(from, to))
     }
 
     fn repeats(&self, lane: Lane) -> bool {
-        matches!(lane, Lane::Control | Lane::Log) && happens(self.state.lock().weather.repeat)
+        matches!(lane, Lane::Control | Lane::Log) && happens(self.state.lock().faults.repeat)
     }
 
-    fn plugged(&self, node: NodeId) -> Option<Plugged> {
+    fn attached(&self, node: NodeId) -> Option<AttachedService> {
         self.state.lock().services.get(&node).cloned()
     }
 }
@@ -213,70 +219,70 @@ impl Transport for MemoryTransport {
     ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &body)?;
         let passage = async {
-            if self.is_gone() || !self.board.pass(self.from, target).await {
+            if self.is_detached() || !self.board.deliver(self.from, target).await {
                 return std::future::pending().await;
             }
-            let life = self.board.life(target);
+            let generation = self.board.generation(target);
             let address = address.to_owned();
-            let Some(Plugged { service, pace, end }) = self.board.plugged(target) else {
-                let reason = "nobody is plugged in".to_string();
+            let Some(AttachedService { service, time, endpoint }) = self.board.attached(target) else {
+                let reason = "the node is not attached to the switchboard".to_string();
                 return Err(PeerError::NotSent { target, address, reason });
             };
-            match self.connect(target, life, lane, end.as_ref()).await {
+            match self.connect(target, generation, lane, endpoint.as_ref()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) if !self.board.pass(target, self.from).await => {
+                Ok(Err(_)) | Err(_) if !self.board.deliver(target, self.from).await => {
                     return std::future::pending().await;
                 }
                 Ok(Err(reason)) => return Err(PeerError::Refused { target, address, reason }),
                 Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
             }
             if self.board.repeats(lane) {
-                pace.keep(service.serve(self.from, lane, body.clone())).await;
+                time.keep(service.serve(self.from, lane, body.clone())).await;
             }
-            let answer = pace.keep(service.serve(self.from, lane, body)).await;
-            if self.board.life(target) != life || !self.board.pass(target, self.from).await {
+            let reply = time.keep(service.serve(self.from, lane, body)).await;
+            if self.board.generation(target) != generation || !self.board.deliver(target, self.from).await {
                 return std::future::pending().await;
             }
-            lane.refuses(&answer).map_or(Ok(answer), |reason| Err(PeerError::NoAnswer { target, reason }))
+            lane.refuses(&reply).map_or(Ok(reply), |reason| Err(PeerError::NoAnswer { target, reason }))
         };
         tokio::time::timeout(timeout, passage).await.unwrap_or(Err(PeerError::Timeout { target, timeout }))
     }
 
-    /// Nobody reaches the node any more; calls of its own go on.
+    /// Detaches the node. Its own calls in progress continue.
     async fn shutdown(&self) {
-        if !self.is_gone() {
-            self.board.unplug(self.from);
+        if !self.is_detached() {
+            self.board.detach(self.from);
         }
     }
 }
 
 impl MemoryTransport {
-    /// Makes the handshake with this life of the other node, once for each lane.
+    /// Performs the handshake with this generation of the other node, once per lane.
     async fn connect(
         &self,
         target: NodeId,
-        life: u64,
+        generation: u64,
         lane: Lane,
-        answering: Option<&End>,
+        answering: Option<&Endpoint>,
     ) -> io::Result<Result<(), Refusal>> {
-        let (Some(calling), Some(answering)) = (&self.end, answering) else { return Ok(Ok(())) };
-        if self.connections.lock().get(&(target, lane.code())) == Some(&life) {
+        let (Some(calling), Some(answering)) = (&self.endpoint, answering) else { return Ok(Ok(())) };
+        if self.connections.lock().get(&(target, lane.code())) == Some(&generation) {
             return Ok(Ok(()));
         }
         let (mut near, mut far) = tokio::io::duplex(HANDSHAKE_BYTES);
         let call = handshake::call(&mut near, &calling.identity, target, lane, &*calling.known);
-        // The stream ends with the answering end.
+        // `move` drops the stream with the answering side, so the caller sees the end of the stream.
         let answer = async move { handshake::answer(&mut far, &answering.identity, &*answering.known).await };
         let (called, answered) = futures_util::future::join(call, answer).await;
         if matches!((&called, &answered), (Ok(Ok(())), Ok(Ok(_)))) {
-            self.connections.lock().insert((target, lane.code()), life);
+            self.connections.lock().insert((target, lane.code()), generation);
         }
         called
     }
 
-    /// Whether the node of this transport was unplugged, and another life of it may be plugged in.
-    fn is_gone(&self) -> bool {
-        self.board.life(self.from) != self.life
+    /// Whether the node of this transport was detached. A newer generation of the node may be attached.
+    fn is_detached(&self) -> bool {
+        self.board.generation(self.from) != self.generation
     }
 }
 
@@ -284,7 +290,7 @@ fn happens(probability: f64) -> bool {
     probability > 0.0 && rng().random_bool(probability)
 }
 
-/// Which part of a jitter a message has. Without any nothing is drawn.
-fn part_of(jitter: Duration) -> f64 {
-    if jitter.is_zero() { 0.0 } else { rng().random() }
+/// A random part of the jitter. Without jitter, it draws no random number.
+fn random_part(jitter: Duration) -> Duration {
+    if jitter.is_zero() { Duration::ZERO } else { jitter.mul_f64(rng().random()) }
 }

@@ -1,4 +1,4 @@
-//! The store's twin for simulation: no disk and no thread, and a power cut whenever a test wants one.
+//! A simulated store in memory, without disk and threads. A test can cut its power at any time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,55 +16,56 @@ use crate::storage::{
 
 /// A store in memory with a synced and an unsynced part.
 ///
-/// Clones share it. [`crash`](MemoryStorage::crash) takes the disk away from all of them and returns the store that a
-/// restarted node finds.
+/// Clones share the store. [`crash`](MemoryStorage::crash) closes all clones and returns the store that a restarted
+/// node opens.
 #[derive(Clone)]
 pub struct MemoryStorage {
-    shared: Arc<Shared>,
+    inner: Arc<StoreInner>,
 }
 
 /// When queued writes become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncMode {
-    /// At once: the callback runs inside the call.
+    /// Immediately: the write calls back before it returns.
     #[default]
     Inline,
     /// When the test calls [`MemoryStorage::sync`].
     ///
-    /// Chunks of snapshots are called back at once all the same, so that a writer's window never blocks a simulation of
-    /// one thread. They are not durable for that: a manifest is, together with its chunks.
+    /// Snapshot chunks still call back immediately, so that a writer's window does not block a single-threaded
+    /// simulation. They become durable only together with their manifest.
     Manual,
-    /// When the test calls [`MemoryStorage::sync`], and called back at once: a disk that says "synced" and lies.
+    /// When the test calls [`MemoryStorage::sync`], although the write calls back immediately. This simulates a disk
+    /// that acknowledges a sync without performing it.
     Early,
 }
 
-/// What a power cut leaves of the unsynced writes.
+/// The unsynced writes that survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The first so many of them.
+    /// The first `n` writes.
     Keep(usize),
-    /// The first `writes`, and of the next one, if it is an append, only the first `entries`.
+    /// The first `writes` writes. If the next one is an append, also its first `entries` entries.
     Torn { writes: usize, entries: usize },
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct StoreInner {
+    state: Mutex<StoreState>,
     recovered: Recovered,
     failure: watch::Sender<Option<StorageError>>,
     queued: Notify,
 }
 
-struct State {
+struct StoreState {
     mode: SyncMode,
-    /// What a power cut leaves for certain.
+    /// The contents that survive each power cut.
     synced: Image,
-    /// What callers see: `synced` and then `unsynced`.
+    /// The contents that callers see: `synced` with `unsynced` applied.
     live: Image,
     unsynced: VecDeque<Write>,
-    /// A committed position that waits for the next group, as on the disk: it alone starts no group, and it is written
-    /// before everything that is queued.
-    noted: Option<Option<Position>>,
-    /// When the oldest of them came.
+    /// A committed position that waits for the next group commit. As in the store on disk, it starts no group commit by
+    /// itself, and precedes all queued writes.
+    pending_committed: Option<Option<Position>>,
+    /// When the oldest unsynced write was queued.
     unsynced_since: Option<Instant>,
     next_snapshot_id: u64,
     fail_next: Option<StorageError>,
@@ -121,12 +122,12 @@ impl MemoryStorage {
             last: image.last(),
             snapshot: image.snapshot.clone(),
         };
-        let state = State {
+        let state = StoreState {
             mode,
             synced: image.clone(),
             live: image,
             unsynced: VecDeque::new(),
-            noted: None,
+            pending_committed: None,
             unsynced_since: None,
             next_snapshot_id,
             fail_next: None,
@@ -134,31 +135,31 @@ impl MemoryStorage {
             failure: None,
         };
         let (failure, queued) = (watch::Sender::new(None), Notify::new());
-        MemoryStorage { shared: Arc::new(Shared { state: Mutex::new(state), recovered, failure, queued }) }
+        MemoryStorage { inner: Arc::new(StoreInner { state: Mutex::new(state), recovered, failure, queued }) }
     }
 
-    /// How many writes a power cut could take, beside a noted committed position.
+    /// Number of writes that a power cut could lose, without the pending committed position.
     pub fn unsynced(&self) -> usize {
-        self.shared.state.lock().unsynced.len()
+        self.inner.state.lock().unsynced.len()
     }
 
-    /// Waits until there is something to sync: for the task of a simulation that plays the disk.
+    /// Waits for unsynced writes. The simulated disk of a test uses it.
     pub async fn wait_unsynced(&self) {
         while self.unsynced() == 0 {
-            self.shared.queued.notified().await;
+            self.inner.queued.notified().await;
         }
     }
 
-    /// Makes every queued write durable and calls back, in order. Returns how many there were.
+    /// Makes all queued writes durable and calls back in order. Returns their number.
     pub fn sync(&self) -> usize {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         let writes = std::mem::take(&mut state.unsynced);
         state.unsynced_since = None;
-        let noted = if writes.is_empty() { None } else { state.noted.take() };
+        let committed = if writes.is_empty() { None } else { state.pending_committed.take() };
         let result = state.fail_next.take().map_or(Ok(()), Err);
         match &result {
             Ok(()) => {
-                state.synced.note(noted);
+                state.synced.set_committed(committed);
                 writes.iter().for_each(|write| state.synced.apply(&write.op));
             }
             Err(error) => self.poison(&mut state, error.clone()),
@@ -169,34 +170,35 @@ impl MemoryStorage {
         count
     }
 
-    /// From now on writes become durable in this way. `Manual` with nobody who syncs is a disk that hangs.
+    /// Sets how later writes become durable. `Manual` without a call of [`sync`](Self::sync) simulates a disk that
+    /// hangs.
     pub fn set_mode(&self, mode: SyncMode) {
-        self.shared.state.lock().mode = mode;
+        self.inner.state.lock().mode = mode;
     }
 
-    /// The next sync fails with this error, and poisons the store.
+    /// Makes the next sync fail with this error. The store then rejects all operations.
     pub fn fail_next(&self, error: StorageError) {
-        self.shared.state.lock().fail_next = Some(error);
+        self.inner.state.lock().fail_next = Some(error);
     }
 
-    /// The next chunk of a snapshot that is read back has changed.
+    /// Corrupts the next snapshot chunk that the writer reads back.
     pub fn spoil_next_chunk(&self) {
-        self.shared.state.lock().spoil_next_chunk = true;
+        self.inner.state.lock().spoil_next_chunk = true;
     }
 
-    /// Cuts the power. Every clone is dead from now on and no callback that is still due is called; what is returned is
-    /// the store as a restarted node finds it.
+    /// Cuts the power. All clones fail from now on, and pending callbacks never run. Returns the store that a restarted
+    /// node opens.
     pub fn crash(&self, cut: Cut) -> MemoryStorage {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         let (keep, entries) = match cut {
             Cut::Keep(writes) => (writes, 0),
             Cut::Torn { writes, entries } => (writes, entries),
         };
         let mut image = std::mem::take(&mut state.synced);
         let unsynced = std::mem::take(&mut state.unsynced);
-        // The group may have been at the disk already, and then this was its first write.
+        // A group commit may have been in progress. The committed position is its first write.
         if cut != Cut::Keep(0) {
-            image.note(state.noted);
+            image.set_committed(state.pending_committed);
         }
         unsynced.iter().take(keep).for_each(|write| image.apply(&write.op));
         if let Some(Op::Append(records)) = unsynced.get(keep).map(|write| &write.op) {
@@ -208,27 +210,27 @@ impl MemoryStorage {
         MemoryStorage::on(image, mode, next_snapshot_id)
     }
 
-    /// A restart without a power cut: everything that was queued is there.
+    /// Restarts without a power cut: all queued writes survive.
     pub fn restart(&self) -> MemoryStorage {
         self.crash(Cut::Keep(usize::MAX))
     }
 
-    fn poison(&self, state: &mut State, error: StorageError) {
+    fn poison(&self, state: &mut StoreState, error: StorageError) {
         if state.failure.is_none() {
             state.failure = Some(error.clone());
-            self.shared.failure.send_replace(Some(error));
+            self.inner.failure.send_replace(Some(error));
         }
     }
 
     fn queue(&self, op: Op, done: Option<Done>) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         if let Err(error) = state.check().and_then(|()| state.live.check(&op)) {
             drop(state);
             return done.into_iter().for_each(|done| done(Err(error.clone())));
         }
         state.live.apply(&op);
-        let at_once = matches!((&op, state.mode), (Op::Chunk { .. }, SyncMode::Manual) | (_, SyncMode::Early));
-        let (now, later) = if at_once { (done, None) } else { (None, done) };
+        let is_immediate = matches!((&op, state.mode), (Op::Chunk { .. }, SyncMode::Manual) | (_, SyncMode::Early));
+        let (now, later) = if is_immediate { (done, None) } else { (None, done) };
         state.unsynced.push_back(Write { op, done: later });
         state.unsynced_since.get_or_insert_with(Instant::now);
         let mode = state.mode;
@@ -236,12 +238,12 @@ impl MemoryStorage {
         now.into_iter().for_each(|done| done(Ok(())));
         match mode {
             SyncMode::Inline => drop(self.sync()),
-            SyncMode::Manual | SyncMode::Early => self.shared.queued.notify_one(),
+            SyncMode::Manual | SyncMode::Early => self.inner.queued.notify_one(),
         }
     }
 }
 
-impl State {
+impl StoreState {
     fn check(&self) -> Result<(), StorageError> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -264,8 +266,8 @@ impl Image {
         }
     }
 
-    fn note(&mut self, noted: Option<Option<Position>>) {
-        self.committed = noted.unwrap_or(self.committed);
+    fn set_committed(&mut self, committed: Option<Option<Position>>) {
+        self.committed = committed.unwrap_or(self.committed);
     }
 
     fn apply(&mut self, op: &Op) {
@@ -291,20 +293,20 @@ impl Image {
 }
 
 impl Storage for MemoryStorage {
-    /// In a simulation everything happens on one thread.
+    /// A simulation runs on one thread.
     const BLOCKS: bool = false;
 
     fn recovered(&self) -> Recovered {
-        self.shared.recovered.clone()
+        self.inner.recovered.clone()
     }
 
     fn log_bounds(&self) -> (Option<Position>, Option<Position>) {
-        let state = self.shared.state.lock();
+        let state = self.inner.state.lock();
         (state.live.floor, state.live.last())
     }
 
     fn vote(&self) -> Option<VoteRecord> {
-        self.shared.state.lock().live.vote
+        self.inner.state.lock().live.vote
     }
 
     fn append(&self, records: Vec<LogRecord>, done: Done) {
@@ -324,11 +326,11 @@ impl Storage for MemoryStorage {
     }
 
     fn save_committed(&self, committed: Option<Position>) {
-        self.shared.state.lock().noted = Some(committed);
+        self.inner.state.lock().pending_committed = Some(committed);
     }
 
     fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
-        let state = self.shared.state.lock();
+        let state = self.inner.state.lock();
         state.check()?;
         let to = to.min(state.live.last().map_or(0, |last| last.index + 1));
         if let Some(floor) = state.live.floor.filter(|floor| from <= floor.index && from < to) {
@@ -346,7 +348,7 @@ impl Storage for MemoryStorage {
     }
 
     fn begin_snapshot(&self) -> Result<SnapshotWriter<MemoryStorage>, StorageError> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         state.check()?;
         let id = state.next_snapshot_id;
         state.next_snapshot_id += 1;
@@ -366,13 +368,13 @@ impl Storage for MemoryStorage {
         self.queue(Op::Abandon(id), None);
     }
 
-    /// The newest complete one, unsynced or not.
+    /// The newest complete snapshot, including an unsynced one.
     fn snapshot(&self) -> Option<SnapshotManifest> {
-        self.shared.state.lock().live.snapshot.clone()
+        self.inner.state.lock().live.snapshot.clone()
     }
 
     fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
-        let state = self.shared.state.lock();
+        let state = self.inner.state.lock();
         state.check()?;
         let chunk = state.live.chunks.get(&(id, number)).cloned();
         chunk
@@ -381,7 +383,7 @@ impl Storage for MemoryStorage {
     }
 
     fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         state.check()?;
         let chunk = state.live.chunks.get(&(id, number)).cloned();
         let chunk = chunk.ok_or(StorageError::SnapshotIncomplete { id, expected: number + 1, found: number })?;
@@ -392,11 +394,11 @@ impl Storage for MemoryStorage {
     }
 
     fn committing_for(&self) -> Option<Duration> {
-        self.shared.state.lock().unsynced_since.map(|since| since.elapsed())
+        self.inner.state.lock().unsynced_since.map(|since| since.elapsed())
     }
 
     fn failure(&self) -> watch::Receiver<Option<StorageError>> {
-        self.shared.failure.subscribe()
+        self.inner.failure.subscribe()
     }
 
     fn close(&self) {}

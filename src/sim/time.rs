@@ -1,7 +1,7 @@
-//! How fast time passes for the tasks of a node or of a lease manager, and whether they run at all.
+//! Simulated time for the tasks of a node or of a lease manager.
 //!
-//! A task can be given another pace than that of true time: a timer that runs fast or slow, a process that is stopped and
-//! goes on, and a machine that is suspended. A task hands its pace on to the tasks that it starts.
+//! A test can make a node's timers fast or slow, pause its process, and suspend its machine. Tasks inherit the
+//! simulated time of the task that spawns them. True time is the time of tokio's clock.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -13,113 +13,114 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// More than what the conversions between two clocks lose.
+/// Upper bound of the rounding error of a conversion between two clocks.
 const ROUNDING: Duration = Duration::from_nanos(4);
 
 thread_local! {
-    /// That of the task which this thread runs now.
+    /// The simulated time of the task that this thread polls.
     static CURRENT: RefCell<NodeTime> = const { RefCell::new(NodeTime(None)) };
 }
 
-/// The pace of one node's tasks. Clones are the same pace; the default is that of true time.
+/// The simulated time of one node's tasks. Clones share it. The default is true time.
 #[derive(Clone, Default)]
-pub struct NodeTime(Option<Arc<Own>>);
+pub struct NodeTime(Option<Arc<TimeInner>>);
 
-struct Own {
+struct TimeInner {
     rate: ClockRate,
-    halted: Mutex<Halted>,
+    pause: Mutex<PauseState>,
 }
 
 #[derive(Default)]
-struct Halted {
-    is_halted: bool,
-    /// Who wanted to run meanwhile.
-    tasks: Vec<Waker>,
+struct PauseState {
+    is_paused: bool,
+    /// The tasks that were polled during the pause.
+    wakers: Vec<Waker>,
 }
 
-/// A node's time: true time since some moment, without that in which its machine was suspended, times a factor.
+/// A node's clock: true time since `began`, minus the suspended time, times a factor.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockRate {
     began: Instant,
     factor: f64,
-    /// openraft wants an instant that can be copied, so a test leaks these few bytes.
+    /// openraft requires `Copy` instants, so each test leaks these few bytes.
     suspends: &'static Suspends,
 }
 
-/// When a machine was suspended.
+/// The suspends of a machine.
 #[derive(Debug)]
 struct Suspends {
-    /// Nanoseconds in suspends that are over.
+    /// Total length of the completed suspends, in nanoseconds.
     over: AtomicU64,
-    /// Nanoseconds from `began` to the start of the suspend that goes on, or `AWAKE`.
+    /// Start of the current suspend, in nanoseconds since `began`, or `AWAKE`.
     since: AtomicU64,
 }
 
-/// No suspend goes on.
+/// The machine is not suspended.
 const AWAKE: u64 = u64::MAX;
 
-/// A timer on a node's clock. It stands still while the machine is suspended.
+/// A timer on a node's clock. It stops while the machine is suspended.
 pub struct Sleep {
     rate: Option<ClockRate>,
     deadline: Instant,
     timer: Pin<Box<tokio::time::Sleep>>,
 }
 
-/// A task at a pace.
+/// A task that runs in simulated time.
 pub struct WithTime<F> {
-    pace: NodeTime,
+    time: NodeTime,
     task: Pin<Box<F>>,
 }
 
 impl NodeTime {
-    /// From `began` on, time passes `factor` times as fast as it does.
+    /// A time that runs `factor` times as fast as true time from `began`.
     pub fn new(began: Instant, factor: f64) -> NodeTime {
-        NodeTime(Some(Arc::new(Own { rate: ClockRate::new(began, factor), halted: Mutex::default() })))
+        NodeTime(Some(Arc::new(TimeInner { rate: ClockRate::new(began, factor), pause: Mutex::default() })))
     }
 
-    /// Nothing of the node runs until it goes on, as after SIGSTOP. Its clock does.
+    /// Pauses the node's tasks until [`go_on`](Self::go_on), like SIGSTOP. The clock advances.
     pub fn halt(&self) {
-        self.0.iter().for_each(|own| own.halted.lock().is_halted = true);
+        self.0.iter().for_each(|inner| inner.pause.lock().is_paused = true);
     }
 
-    /// The machine is suspended until the node goes on: nothing of the node runs, and its clock stands still.
+    /// Suspends the machine until [`go_on`](Self::go_on). The node's tasks pause, and its clock stops.
     pub fn suspend(&self) {
         self.halt();
-        self.0.iter().for_each(|own| own.rate.suspend(Instant::now()));
+        self.0.iter().for_each(|inner| inner.rate.suspend(Instant::now()));
     }
 
-    /// How long the machine was suspended in all, until now.
+    /// Total time for which the machine has been suspended.
     pub fn suspended(&self) -> Duration {
-        self.0.as_ref().map_or(Duration::ZERO, |own| own.rate.suspended_until(Instant::now()))
+        self.0.as_ref().map_or(Duration::ZERO, |inner| inner.rate.suspended_until(Instant::now()))
     }
 
+    /// Ends a pause or a suspend.
     pub fn go_on(&self) {
-        let woken = self.0.iter().flat_map(|own| {
-            let mut halted = own.halted.lock();
-            halted.is_halted = false;
-            own.rate.resume(Instant::now());
-            std::mem::take(&mut halted.tasks)
+        let woken = self.0.iter().flat_map(|inner| {
+            let mut pause = inner.pause.lock();
+            pause.is_paused = false;
+            inner.rate.resume(Instant::now());
+            std::mem::take(&mut pause.wakers)
         });
         woken.collect::<Vec<_>>().into_iter().for_each(Waker::wake);
     }
 
-    /// Runs a task at this pace.
+    /// Runs a task in this simulated time.
     pub fn keep<F: Future>(&self, task: F) -> WithTime<F> {
-        WithTime { pace: self.clone(), task: Box::pin(task) }
+        WithTime { time: self.clone(), task: Box::pin(task) }
     }
 
     pub(crate) fn rate(&self) -> Option<ClockRate> {
-        self.0.as_ref().map(|own| own.rate)
+        self.0.as_ref().map(|inner| inner.rate)
     }
 
-    /// Whether a task has to wait; then it is woken later.
-    fn holds_up(&self, task: &Waker) -> bool {
-        let Some(own) = &self.0 else { return false };
-        let mut halted = own.halted.lock();
-        if halted.is_halted && !halted.tasks.iter().any(|waiting| waiting.will_wake(task)) {
-            halted.tasks.push(task.clone());
+    /// Whether the node is paused. If so, the end of the pause wakes the task.
+    fn is_paused(&self, task: &Waker) -> bool {
+        let Some(inner) = &self.0 else { return false };
+        let mut pause = inner.pause.lock();
+        if pause.is_paused && !pause.wakers.iter().any(|waiting| waiting.will_wake(task)) {
+            pause.wakers.push(task.clone());
         }
-        halted.is_halted
+        pause.is_paused
     }
 }
 
@@ -129,7 +130,7 @@ impl ClockRate {
         ClockRate { began, factor, suspends: Box::leak(Box::new(suspends)) }
     }
 
-    /// A suspend begins, unless one goes on.
+    /// Starts a suspend, unless the machine is already suspended.
     fn suspend(self, moment: Instant) {
         let since = (moment - self.began).as_nanos() as u64;
         let _ = self.suspends.since.compare_exchange(AWAKE, since, Ordering::SeqCst, Ordering::SeqCst);
@@ -141,7 +142,7 @@ impl ClockRate {
         self.suspends.over.store(over, Ordering::SeqCst);
     }
 
-    /// How long the machine was suspended before this moment.
+    /// Total suspended time before this moment.
     fn suspended_until(self, moment: Instant) -> Duration {
         let over = Duration::from_nanos(self.suspends.over.load(Ordering::SeqCst));
         match self.suspends.since.load(Ordering::SeqCst) {
@@ -150,13 +151,13 @@ impl ClockRate {
         }
     }
 
-    /// What the node's clock shows at this moment.
+    /// The reading of the node's clock at this moment of true time.
     pub fn shown_at(self, moment: Instant) -> Instant {
         self.began + (moment - self.began - self.suspended_until(moment)).mul_f64(self.factor)
     }
 
-    /// A moment at which the node's clock shows this or, by the rounding, a little more: a timer that fires before
-    /// its clock shows the time is set again for the same time, for ever.
+    /// The moment of true time at which the node's clock shows `shown`, or slightly more because of rounding. With
+    /// slightly less, a timer would fire early and reset itself to the same moment without end.
     pub fn moment_of(self, shown: Instant) -> Instant {
         let suspended = self.suspended_until(Instant::now());
         self.began + suspended + self.in_true_time(shown - self.began) + ROUNDING
@@ -171,28 +172,29 @@ impl<F: Future> Future for WithTime<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        if self.pace.holds_up(context.waker()) {
+        if self.time.is_paused(context.waker()) {
             return Poll::Pending;
         }
-        let _back = Back(CURRENT.replace(self.pace.clone()));
+        let _restore = RestoreTime(CURRENT.replace(self.time.clone()));
         self.task.as_mut().poll(context)
     }
 }
 
-/// Brings the pace of before back.
-struct Back(NodeTime);
+/// Restores the previous simulated time of the thread.
+struct RestoreTime(NodeTime);
 
-impl Drop for Back {
+impl Drop for RestoreTime {
     fn drop(&mut self) {
         CURRENT.set(std::mem::take(&mut self.0));
     }
 }
 
+/// The simulated time of the current task.
 pub fn current() -> NodeTime {
     CURRENT.with_borrow(NodeTime::clone)
 }
 
-/// A task that keeps the pace of the one that starts it.
+/// Wraps a task so that it inherits the simulated time of the current task.
 pub fn inherit_time<F: Future>(task: F) -> WithTime<F> {
     current().keep(task)
 }
@@ -202,7 +204,7 @@ pub fn sleep(time: Duration) -> Sleep {
     sleep_until(rate.map_or(now, |rate| rate.shown_at(now)) + time, rate)
 }
 
-/// Sleeps until this clock shows `deadline`; without one, until tokio's does.
+/// Sleeps until the node's clock shows `deadline`. Without a `rate`, it uses true time.
 pub fn sleep_until(deadline: Instant, rate: Option<ClockRate>) -> Sleep {
     let moment = rate.map_or(deadline, |rate| rate.moment_of(deadline));
     Sleep { rate, deadline, timer: Box::pin(tokio::time::sleep_until(moment)) }
@@ -216,7 +218,7 @@ impl Future for Sleep {
             ready!(self.timer.as_mut().poll(context));
             let deadline = self.deadline;
             match self.rate {
-                // The machine was suspended meanwhile.
+                // The machine was suspended during the sleep.
                 Some(rate) if rate.shown_at(Instant::now()) < deadline => {
                     self.timer.as_mut().reset(rate.moment_of(deadline));
                 }
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_timer_fires_before_its_clock_shows_the_time() {
+    fn timer_never_fires_before_its_node_time() {
         let began = Instant::now();
         for (factor, step) in [(0.5, 7_001), (0.9955, 104_729), (1.0, 1_000_003), (1.0045, 86_243), (2.0, 15_485_863)] {
             let rate = ClockRate::new(began, factor);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_sleeps_by_its_own_clock_and_so_does_what_it_starts() {
+    async fn spawned_task_inherits_the_clock_rate() {
         let began = Instant::now();
         let fast = NodeTime::new(began, 2.0);
         let starting = fast.keep(async {
@@ -254,55 +256,55 @@ mod tests {
         starting.await;
         assert_eq!(began.elapsed().as_secs(), 5);
         sleep(Duration::from_secs(10)).await;
-        assert_eq!(began.elapsed().as_secs(), 15, "and nobody else");
+        assert_eq!(began.elapsed().as_secs(), 15, "a task without NodeTime uses true time");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_halted_task_does_nothing_until_it_goes_on_and_then_finds_its_timers_late() {
+    async fn paused_task_runs_only_after_resume() {
         let began = Instant::now();
-        let pace = NodeTime::new(began, 1.0);
-        let task = tokio::spawn(pace.keep(async move {
+        let time = NodeTime::new(began, 1.0);
+        let task = tokio::spawn(time.keep(async move {
             sleep(Duration::from_secs(1)).await;
             began.elapsed().as_secs()
         }));
         tokio::task::yield_now().await;
-        pace.halt();
+        time.halt();
         tokio::time::sleep(Duration::from_secs(7)).await;
         assert!(!task.is_finished());
-        pace.go_on();
+        time.go_on();
         assert_eq!(task.await.expect("no panic"), 7);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_of_a_suspended_machine_stands_still() {
+    async fn suspend_stops_the_clock() {
         let began = Instant::now();
-        let pace = NodeTime::new(began, 1.0);
-        let rate = pace.rate().expect("its own");
+        let time = NodeTime::new(began, 1.0);
+        let rate = time.rate().expect("the node has its own clock");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        pace.suspend();
+        time.suspend();
         tokio::time::sleep(Duration::from_secs(3)).await;
-        pace.suspend();
-        assert_eq!(rate.shown_at(Instant::now()) - began, Duration::from_secs(1), "while it is suspended");
+        time.suspend();
+        assert_eq!(rate.shown_at(Instant::now()) - began, Duration::from_secs(1), "the clock stops during the suspend");
         tokio::time::sleep(Duration::from_secs(4)).await;
-        pace.go_on();
+        time.go_on();
         tokio::time::sleep(Duration::from_secs(2)).await;
         let shown = rate.shown_at(Instant::now());
-        assert_eq!((shown - began, pace.suspended()), (Duration::from_secs(3), Duration::from_secs(7)));
-        assert_eq!((rate.moment_of(shown) - began).as_secs(), 10, "and back");
+        assert_eq!((shown - began, time.suspended()), (Duration::from_secs(3), Duration::from_secs(7)));
+        assert_eq!((rate.moment_of(shown) - began).as_secs(), 10, "the conversion to true time adds the suspend");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn timers_stand_still_while_the_machine_is_suspended() {
+    async fn suspend_stops_the_timers() {
         let began = Instant::now();
-        let pace = NodeTime::new(began, 1.0);
-        let task = tokio::spawn(pace.keep(async move {
+        let time = NodeTime::new(began, 1.0);
+        let task = tokio::spawn(time.keep(async move {
             sleep(Duration::from_secs(2)).await;
             began.elapsed().as_secs()
         }));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        pace.suspend();
+        time.suspend();
         tokio::time::sleep(Duration::from_secs(7)).await;
-        pace.go_on();
+        time.go_on();
         assert_eq!(task.await.expect("no panic"), 9);
     }
 }

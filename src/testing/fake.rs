@@ -1,4 +1,4 @@
-//! A cluster that a test plays: no nodes, no network, no time but the test's.
+//! A fake cluster that a test controls, without nodes, network and real time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -21,13 +21,15 @@ use crate::service;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Ttl};
 
-/// Who has what a test marks as held elsewhere.
+/// The holder of the leases that a test marks as held elsewhere.
 const ELSEWHERE: &str = "elsewhere";
-/// Between two looks of a waiter at a clock that the test moves.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval between two checks of a waiter. The test moves the clock of the cluster.
+const WAIT_POLL: Duration = Duration::from_millis(10);
 
-/// A cluster that a test plays. Every lease is granted to whoever asks, by the same rules as in a real cluster, until the
-/// test says otherwise. Its managers run on its own [clock](FakeCluster::clock), which stands still until it is moved.
+/// A fake cluster that a test controls.
+///
+/// It grants leases by the rules of a real cluster until the test changes the outcome. Its managers use its own
+/// [clock](FakeCluster::clock), which advances only when the test moves it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,23 +49,23 @@ const LOOK: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone)]
 pub struct FakeCluster {
-    played: Arc<Mutex<Played>>,
+    state: Arc<Mutex<FakeState>>,
     clock: ManualClock,
-    /// The last log index: changes whenever anything does.
+    /// The last log index. Each change of the state increments it.
     changed: watch::Sender<u64>,
 }
 
-struct Played {
+struct FakeState {
     machine: Machine,
     index: u64,
-    orders: BTreeMap<LeaseName, Order>,
+    faults: BTreeMap<LeaseName, Fault>,
     transitions: Vec<Transition>,
     managers: Vec<Weak<dyn PlayedManager>>,
 }
 
-/// What a test wants requests for a name to come to.
+/// The outcome that a test sets for requests for a name.
 #[derive(Clone, Debug)]
-enum Order {
+enum Fault {
     Refuse(Code),
     Unknown,
 }
@@ -72,28 +74,28 @@ impl FakeCluster {
     pub fn new() -> FakeCluster {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1));
-        let played = Played {
+        let state = FakeState {
             machine: Machine::new(),
             index: 0,
-            orders: BTreeMap::new(),
+            faults: BTreeMap::new(),
             transitions: Vec::new(),
             managers: Vec::new(),
         };
-        FakeCluster { played: Arc::new(Mutex::new(played)), clock, changed: watch::Sender::new(0) }
+        FakeCluster { state: Arc::new(Mutex::new(state)), clock, changed: watch::Sender::new(0) }
     }
 
-    /// A new holder.
+    /// A manager with a new holder.
     pub fn manager(&self) -> LeaseManager {
         self.manager_with(ManagerOptions::new())
     }
 
-    /// A new holder with these options, but for the clock, which is the cluster's.
+    /// A manager with these options. The cluster's clock replaces the clock of the options.
     pub fn manager_with(&self, options: ManagerOptions) -> LeaseManager {
         self.manager_through(self.clone(), options)
     }
 
-    /// A new holder that reaches this cluster another way: through a [`Switch`](super::Switch), for instance. Its clock is
-    /// the cluster's.
+    /// A manager that reaches this cluster through another connection, such as a [`Switch`](super::Switch). The
+    /// cluster's clock replaces the clock of the options.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,30 +112,30 @@ impl FakeCluster {
     /// assert!(!lease.is_held());
     /// # Ok(()) }
     /// ```
-    pub fn manager_through(&self, way: impl Coordinator, options: ManagerOptions) -> LeaseManager {
-        let manager = LeaseManager::with_options(way, options.clock(Arc::new(self.clock.clone())));
-        self.played().managers.push(manager.played());
+    pub fn manager_through(&self, connection: impl Coordinator, options: ManagerOptions) -> LeaseManager {
+        let manager = LeaseManager::with_options(connection, options.clock(Arc::new(self.clock.clone())));
+        self.state().managers.push(manager.played());
         manager
     }
 
-    /// The time of the cluster and of its managers.
+    /// The clock of the cluster and of its managers.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
 
-    /// The lease is free: from now on it is granted to the first one that asks, as every lease is at first. Takes back
-    /// what the other methods said of it.
+    /// Ends the effect of [`mark_held_elsewhere`](Self::mark_held_elsewhere), [`refuse`](Self::refuse) and
+    /// [`unknown`](Self::unknown). If no manager holds the lease, the next acquire is granted.
     pub fn mark_free(&self, name: &str) {
         let name = valid(name);
-        self.played().orders.remove(&name);
-        let view = self.played().machine.get(&name);
+        self.state().faults.remove(&name);
+        let view = self.state().machine.get(&name);
         let elsewhere = view.and_then(|view| view.held.into_iter().find(|held| held.holder.as_str() == ELSEWHERE));
         if let Some(held) = elsewhere {
             self.apply(Command::Release { name, holder: held.holder, token: held.token });
         }
     }
 
-    /// Somebody else has the lease, without end. Whoever had it lost it by an expiry.
+    /// Grants the lease to another holder without expiry. The previous holder loses it by expiry.
     pub fn mark_held_elsewhere(&self, name: &str) {
         self.lose(name, Loss::Expired);
         let name = valid(name);
@@ -149,49 +151,52 @@ impl FakeCluster {
         self.apply(Command::Acquire(claim));
     }
 
-    /// Whoever holds the lease loses it now, for this reason, and it is free.
+    /// Takes the lease from its holder for this reason, and frees it.
     pub fn lose(&self, name: &str, why: Loss) {
         let name = valid(name);
-        let managers: Vec<_> = self.played().managers.iter().filter_map(Weak::upgrade).collect();
+        let managers: Vec<_> = self.state().managers.iter().filter_map(Weak::upgrade).collect();
         for manager in managers {
             manager.lose(&name, why);
         }
         self.apply(Command::Revoke { name, reason: why.as_str().to_owned() });
     }
 
-    /// From now on every acquire of the lease is refused with this code.
+    /// Refuses later acquires of the lease with this code.
     pub fn refuse(&self, name: &str, code: Code) {
-        self.played().orders.insert(valid(name), Order::Refuse(code));
+        self.state().faults.insert(valid(name), Fault::Refuse(code));
     }
 
-    /// From now on no acquire, renewal or release of the lease has an answer, and none is carried out.
+    /// Leaves later acquires, renewals, releases and metadata updates of the lease unanswered, without executing them.
+    /// Their outcome is unknown.
     pub fn unknown(&self, name: &str) {
-        self.played().orders.insert(valid(name), Order::Unknown);
+        self.state().faults.insert(valid(name), Fault::Unknown);
     }
 
-    fn played(&self) -> MutexGuard<'_, Played> {
-        self.played.lock().expect("nothing panics while it has the lock")
+    fn state(&self) -> MutexGuard<'_, FakeState> {
+        self.state.lock().expect("no panic while the lock is held")
     }
 
-    /// One log entry.
+    /// Applies one command as one log entry. Returns its outcome and the cluster time.
     fn apply(&self, command: Command) -> (Outcome, u64) {
         let now = self.clock.elapsed().as_millis() as u64;
-        let mut played = self.played();
-        played.index += 1;
-        let index = played.index;
+        let mut state = self.state();
+        state.index += 1;
+        let index = state.index;
         let batch = Batch { stamp: Stamp { now, wall_ms: self.clock.wall_ms() }, commands: vec![command] };
-        let (mut outcomes, effects) = played.machine.apply(FencingToken { term: 1, index }, &batch);
-        played.transitions.extend(effects.transitions);
-        drop(played);
+        let (mut outcomes, effects) = state.machine.apply(FencingToken { term: 1, index }, &batch);
+        state.transitions.extend(effects.transitions);
+        drop(state);
         self.changed.send_replace(index);
-        (outcomes.pop().expect("one outcome a command"), now)
+        (outcomes.pop().expect("one outcome per command"), now)
     }
 
-    fn order_for(&self, name: &LeaseName) -> Result<(), CallError> {
-        match self.played().orders.get(name) {
+    fn check_fault(&self, name: &LeaseName) -> Result<(), CallError> {
+        match self.state().faults.get(name) {
             None => Ok(()),
-            Some(Order::Refuse(code)) => Err(CallError::Refused(Box::new(Problem::new(*code, "refused by the test")))),
-            Some(Order::Unknown) => Err(CallError::Unknown { why: "the test lost the answer".to_owned(), last: None }),
+            Some(Fault::Refuse(code)) => Err(CallError::Refused(Box::new(Problem::new(*code, "refused by the test")))),
+            Some(Fault::Unknown) => {
+                Err(CallError::Unknown { why: "the test dropped the answer".to_owned(), last: None })
+            }
         }
     }
 
@@ -200,7 +205,9 @@ impl FakeCluster {
         request: Request,
         read: impl FnOnce(node::Answer, u64) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
-        let Request::Change(command) = request else { unreachable!("renewals, releases and hand-overs are changes") };
+        let Request::Change(command) = request else {
+            unreachable!("renewals, releases, handovers and metadata updates are changes")
+        };
         let (outcome, now) = self.apply(command);
         read(node::Answer::Outcome(outcome), now).map_err(CallError::Refused)
     }
@@ -211,19 +218,19 @@ impl FakeCluster {
             return service::granted(node::Answer::Outcome(outcome), now).map_err(CallError::Refused);
         }
         let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
-        let _place = Place { cluster: self, waiter: waiter.clone() };
+        let _guard = WaiterGuard { cluster: self, waiter: waiter.clone() };
         loop {
             self.apply(Command::KeepWaiting { waiters: vec![waiter.clone()] });
-            let view = self.played().machine.get(&claim.name);
+            let view = self.state().machine.get(&claim.name);
             let held = view.and_then(|view| view.held.into_iter().find(|held| held.holder == claim.holder));
             if let Some(lease) = held {
                 let answer = node::Answer::Outcome(Outcome::Held { lease, fresh: true });
                 return service::granted(answer, now).map_err(CallError::Refused);
             }
-            if !self.played().machine.queue(&claim.name).iter().any(|place| place.holder == claim.holder) {
+            if !self.state().machine.queue(&claim.name).iter().any(|queued| queued.holder == claim.holder) {
                 return service::granted(node::Answer::WaitTimeout, now).map_err(CallError::Refused);
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(WAIT_POLL).await;
         }
     }
 }
@@ -234,13 +241,13 @@ impl Default for FakeCluster {
     }
 }
 
-/// A waiter, for as long as somebody waits with it.
-struct Place<'a> {
+/// Removes a waiter from the queue when its request ends.
+struct WaiterGuard<'a> {
     cluster: &'a FakeCluster,
     waiter: WaiterId,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.cluster.apply(Command::LeaveQueue { waiter: self.waiter.clone() });
     }
@@ -249,7 +256,7 @@ impl Drop for Place<'_> {
 impl Coordinator for FakeCluster {
     fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
-            self.order_for(&name)?;
+            self.check_fault(&name)?;
             let claim = service::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
             self.claim(claim).await
         })
@@ -258,7 +265,7 @@ impl Coordinator for FakeCluster {
     fn renew(&self, batch: RenewBatch, _: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
             let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
-            names.iter().try_for_each(|name| match self.order_for(name) {
+            names.iter().try_for_each(|name| match self.check_fault(name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
                 _ => Ok(()),
             })?;
@@ -269,7 +276,7 @@ impl Coordinator for FakeCluster {
 
     fn release(&self, name: LeaseName, release: Release, _: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
-            match self.order_for(&name) {
+            match self.check_fault(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
                 _ => self.change(service::release(name, release), |answer, _| service::released(answer)),
             }
@@ -282,7 +289,7 @@ impl Coordinator for FakeCluster {
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
-            match self.order_for(&name) {
+            match self.check_fault(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
                 _ => {
                     let request = service::update_metadata(name, update).map_err(CallError::Refused)?;
@@ -296,7 +303,7 @@ impl Coordinator for FakeCluster {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let query = node::Query::Explain { name: name.clone(), holder: Some(holder) };
-            let answer = node::look_up(&self.played().machine, query);
+            let answer = node::look_up(&self.state().machine, query);
             service::explained(name, answer, now).map_err(CallError::Refused)
         })
     }
@@ -307,7 +314,7 @@ impl Coordinator for FakeCluster {
             let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
             let (mut leases, mut cursor) = (Vec::new(), None);
             loop {
-                let (page, next) = self.played().machine.list(&filter, cursor.as_ref(), usize::MAX);
+                let (page, next) = self.state().machine.list(&filter, cursor.as_ref(), usize::MAX);
                 let (page, _) = service::listed(node::Answer::List { leases: page, next: None }, now)
                     .map_err(CallError::Refused)?;
                 leases.extend(page);
@@ -321,22 +328,23 @@ impl Coordinator for FakeCluster {
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
         let next = match after {
-            None => self.played().transitions.len(),
-            Some(after) => self.played().transitions.partition_point(|seen| is_up_to(seen, after)),
+            None => self.state().transitions.len(),
+            Some(after) => self.state().transitions.partition_point(|seen| is_not_after(seen, after)),
         };
-        Box::new(FakeEvents { cluster: self.clone(), prefix, next, place: after })
+        Box::new(FakeEvents { cluster: self.clone(), prefix, next, last: after })
     }
 }
 
-fn is_up_to(transition: &Transition, place: EventId) -> bool {
-    (transition.index, transition.part) <= (place.index, place.part.unwrap_or(u32::MAX))
+fn is_not_after(transition: &Transition, id: EventId) -> bool {
+    (transition.index, transition.part) <= (id.index, id.part.unwrap_or(u32::MAX))
 }
 
 struct FakeEvents {
     cluster: FakeCluster,
     prefix: String,
     next: usize,
-    place: Option<EventId>,
+    /// The last event that was read.
+    last: Option<EventId>,
 }
 
 impl Events for FakeEvents {
@@ -344,13 +352,13 @@ impl Events for FakeEvents {
         Box::pin(async {
             let mut changed = self.cluster.changed.subscribe();
             loop {
-                let transition = self.cluster.played().transitions.get(self.next).cloned();
+                let transition = self.cluster.state().transitions.get(self.next).cloned();
                 let Some(transition) = transition else {
-                    changed.changed().await.expect("the cluster is here");
+                    changed.changed().await.expect("the cluster owns the sender");
                     continue;
                 };
                 self.next += 1;
-                self.place = Some(EventId { index: transition.index, part: Some(transition.part) });
+                self.last = Some(EventId { index: transition.index, part: Some(transition.part) });
                 if transition.name.as_str().starts_with(&self.prefix) {
                     return Ok(service::event(&transition));
                 }
@@ -359,10 +367,10 @@ impl Events for FakeEvents {
     }
 
     fn place(&self) -> Option<EventId> {
-        self.place
+        self.last
     }
 }
 
 fn valid(name: &str) -> LeaseName {
-    LeaseName::new(name).expect("a test uses names that are leases' names")
+    LeaseName::new(name).expect("the test uses a valid lease name")
 }

@@ -1,9 +1,9 @@
-//! For tests: a cluster that is played, a way to a cluster that can be cut, and a whole cluster in one process.
+//! Test support: a fake cluster, a connection with faults, and a real cluster in one process.
 //!
-//! - [`FakeCluster`] for the tests of a program that holds leases: nothing runs, and the test says what happens.
-//! - [`Switch`] between a manager and any cluster.
-//! - [`Cluster`], real nodes in memory with a network that can be partitioned, under tokio's clock: with the clock paused
-//!   (`#[tokio::test(start_paused = true)]`) seconds of cluster life pass in milliseconds.
+//! - [`FakeCluster`] tests a program that holds leases. It has no nodes, and the test controls the outcome of requests.
+//! - [`Switch`] cuts the connection between a manager and any cluster.
+//! - [`Cluster`] runs real nodes in memory, with a network that a test can partition. It uses tokio's clock. If the
+//!   clock is paused (`#[tokio::test(start_paused = true)]`), seconds of cluster time pass in milliseconds.
 
 mod fake;
 pub mod inputs;

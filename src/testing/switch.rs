@@ -1,4 +1,4 @@
-//! A way to a cluster that a test can cut.
+//! A connection to a cluster that a test can cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,47 +12,49 @@ use crate::api::{
 use crate::client::{Answer, CallError, Coordinator, Events, RetryBudget};
 use crate::types::{HolderId, LeaseName};
 
-/// What becomes of requests.
+/// The state of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Line {
-    /// They arrive, and so do their answers.
+    /// Requests and answers arrive.
     #[default]
     Up,
-    /// Nothing arrives, in either direction.
+    /// Neither requests nor answers arrive.
     Cut,
-    /// They arrive and are carried out; their answers are lost.
+    /// The cluster executes the requests. Their answers are lost.
     Deaf,
 }
 
-/// A way to a cluster with a switch in it. Clones are the same switch.
+/// A connection to a cluster that a test can cut. Clones share the state.
 #[derive(Clone)]
 pub struct Switch {
-    way: Arc<dyn Coordinator>,
+    cluster: Arc<dyn Coordinator>,
     line: watch::Sender<Line>,
     renewals: Arc<AtomicUsize>,
 }
 
 impl Switch {
-    pub fn new(way: impl Coordinator) -> Switch {
-        Switch { way: Arc::new(way), line: watch::Sender::new(Line::Up), renewals: Arc::default() }
+    pub fn new(cluster: impl Coordinator) -> Switch {
+        Switch { cluster: Arc::new(cluster), line: watch::Sender::new(Line::Up), renewals: Arc::default() }
     }
 
-    /// From now on, also for requests that are under way.
+    /// Sets the state of the connection, also for requests in progress.
     pub fn set(&self, line: Line) {
         self.line.send_replace(line);
     }
 
-    /// How many requests to renew were sent.
+    /// Number of renewal requests that were sent.
     pub fn renewals(&self) -> usize {
         self.renewals.load(Ordering::Relaxed)
     }
 
-    /// Carries a request out as the line allows. A read whose answer is lost was not answered; of anything else the
-    /// outcome is unknown. Either way that is known only when the time is over.
-    fn pass<'a, T: Send + 'a>(&'a self, request: Answer<'a, T>, total: Duration, is_read: bool) -> Answer<'a, T> {
+    /// Sends a request according to the state of the connection.
+    ///
+    /// If the answer is lost, a read fails as unavailable, and a change has an unknown outcome. In both cases, the
+    /// error arrives only after the whole `total`.
+    fn send<'a, T: Send + 'a>(&'a self, request: Answer<'a, T>, total: Duration, is_read: bool) -> Answer<'a, T> {
         let mut line = self.line.subscribe();
         Box::pin(async move {
-            let silence = tokio::time::sleep(total);
+            let timeout = tokio::time::sleep(total);
             let answered = async {
                 if *line.borrow_and_update() == Line::Cut {
                     return None;
@@ -67,8 +69,8 @@ impl Switch {
             match answer {
                 Some(answer) if *self.line.borrow() == Line::Up => answer,
                 _ => {
-                    silence.await;
-                    let why = "the line is cut".to_owned();
+                    timeout.await;
+                    let why = "the test cut the connection".to_owned();
                     Err(if is_read { CallError::Unavailable(why) } else { CallError::Unknown { why, last: None } })
                 }
             }
@@ -79,48 +81,48 @@ impl Switch {
 impl Coordinator for Switch {
     fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
         let total = budget.total + Duration::from_millis(claim.wait_ms.unwrap_or(0));
-        self.pass(self.way.acquire(name, claim, budget), total, false)
+        self.send(self.cluster.acquire(name, claim, budget), total, false)
     }
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
-        self.pass(self.way.renew(batch, budget), budget.total, false)
+        self.send(self.cluster.renew(batch, budget), budget.total, false)
     }
 
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
-        self.pass(self.way.release(name, release, budget), budget.total, false)
+        self.send(self.cluster.release(name, release, budget), budget.total, false)
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
-        self.pass(self.way.hand_over(name, hand_over, budget), budget.total, false)
+        self.send(self.cluster.hand_over(name, hand_over, budget), budget.total, false)
     }
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
-        self.pass(self.way.update_metadata(name, update, budget), budget.total, false)
+        self.send(self.cluster.update_metadata(name, update, budget), budget.total, false)
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
-        self.pass(self.way.explain(name, holder, budget), budget.total, true)
+        self.send(self.cluster.explain(name, holder, budget), budget.total, true)
     }
 
     fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
-        self.pass(self.way.held(prefix, budget), budget.total, true)
+        self.send(self.cluster.held(prefix, budget), budget.total, true)
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
-        Box::new(Watch { events: self.way.watch(prefix, after), line: self.line.subscribe() })
+        Box::new(SwitchedEvents { events: self.cluster.watch(prefix, after), line: self.line.subscribe() })
     }
 }
 
-struct Watch {
+struct SwitchedEvents {
     events: Box<dyn Events>,
     line: watch::Receiver<Line>,
 }
 
-impl Events for Watch {
+impl Events for SwitchedEvents {
     fn next(&mut self) -> Answer<'_, Event> {
         Box::pin(async {
-            // A line without its switch stays as it is.
+            // The wait fails only if the switch is gone. Then the state stays unchanged.
             let _ = self.line.wait_for(|line| *line == Line::Up).await;
             self.events.next().await
         })

@@ -1,4 +1,4 @@
-//! A whole cluster in memory, under a paused clock: what clients see of it.
+//! The behavior of an in-memory cluster for its clients, under a paused clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +49,9 @@ async fn start() -> Cluster {
     Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await
 }
 
-/// The program of the third node asks whether what it gave up is gone, when the others have nothing left to wait for.
+/// The third node reads while the other nodes shut down. A client uses such a read to confirm its release.
 #[tokio::test(start_paused = true)]
-async fn nodes_that_stop_together_confirm_what_was_given_up() {
+async fn linearizable_read_succeeds_while_other_nodes_stop() {
     let cluster = start().await;
     cluster.leader().await;
     let [one, two, three] = [1, 2, 3].map(|id| cluster.node(id).clone());
@@ -65,7 +65,7 @@ async fn nodes_that_stop_together_confirm_what_was_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_node_takes_any_request_and_all_agree() {
+async fn each_node_takes_each_request_and_all_agree() {
     let cluster = start().await;
     cluster.leader().await;
     let lease = held(cluster.node(1), acquire("job", "a", 10_000, None)).await;
@@ -91,7 +91,7 @@ async fn any_node_takes_any_request_and_all_agree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_outlives_its_leader_and_expires_in_time() {
+async fn lease_outlives_its_leader_and_expires_in_time() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let lease = held(cluster.node(leader), acquire("job", "a", 5_000, None)).await;
@@ -112,7 +112,7 @@ async fn a_lease_outlives_its_leader_and_expires_in_time() {
     }
     let lived = granted.elapsed();
     assert!(lived >= Duration::from_millis(5_000), "no_early_expiry: {lived:?}");
-    // The outage, and one tick at most.
+    // The outage, and at most one tick.
     assert!(lived <= Duration::from_millis(5_000 + 2_000 + 1_000), "expiry_happens: {lived:?}");
     assert_eq!(last, LeaseState::Expired);
     let later = held(cluster.node(next), acquire("job", "b", 5_000, None)).await;
@@ -122,7 +122,7 @@ async fn a_lease_outlives_its_leader_and_expires_in_time() {
     cluster.shutdown().await;
 }
 
-/// The followers have the last entry in their logs and do not know yet that it is committed.
+/// The followers have the last entry in their logs, and do not know yet that it is committed.
 #[tokio::test(start_paused = true)]
 async fn new_leader_counts_time_from_the_last_committed_entry() {
     const TTL_MS: u64 = 60_000;
@@ -147,7 +147,7 @@ async fn new_leader_counts_time_from_the_last_committed_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_ends_hands_its_leadership_on_although_a_lease_is_due() {
+async fn leader_shuts_down_although_a_lease_is_due() {
     for ttl_ms in (100..140).step_by(4) {
         let cluster = start().await;
         let leader = cluster.leader().await;
@@ -157,7 +157,7 @@ async fn a_leader_that_ends_hands_its_leadership_on_although_a_lease_is_due() {
     }
 }
 
-/// Two waiters wait behind a holder when all nodes crash, and they crash with them. Returns the token of the holder.
+/// Two waiters wait for a held lease when all nodes and both waiters crash. Returns the holder's token.
 async fn two_dead_waiters(cluster: &mut Cluster) -> FencingToken {
     let leader = cluster.leader().await;
     let lease = held(cluster.node(leader), acquire("job", "a", 3_000, None)).await;
@@ -191,7 +191,7 @@ async fn dead_waiters_add_nothing_to_the_ttl_of_a_dead_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_waiters_keep_a_released_lease_for_a_second() {
+async fn dead_waiters_delay_a_released_lease_by_the_confirm_window() {
     let mut cluster = start().await;
     let token = two_dead_waiters(&mut cluster).await;
     let leader = cluster.leader().await;
@@ -206,7 +206,7 @@ async fn dead_waiters_keep_a_released_lease_for_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_keeps_its_place_over_the_death_of_the_leader() {
+async fn waiter_keeps_its_place_over_a_leader_crash() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let lease = held(cluster.node(leader), acquire("job", "a", 5_000, None)).await;
@@ -230,7 +230,7 @@ async fn a_waiter_keeps_its_place_over_the_death_of_the_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_goes_away_gives_up_its_place() {
+async fn dropped_request_gives_up_its_place() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
@@ -247,7 +247,7 @@ async fn a_request_that_goes_away_gives_up_its_place() {
     cluster.shutdown().await;
 }
 
-/// Two requests of one holder wait for one place.
+/// Two requests of one holder share one place in the queue.
 #[tokio::test(start_paused = true)]
 async fn place_stays_while_one_request_of_its_holder_waits() {
     let cluster = start().await;
@@ -264,10 +264,10 @@ async fn place_stays_while_one_request_of_its_holder_waits() {
         leaves.abort();
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(queue(cluster.node(leader)).await, 1, "asked at node {at}, leader {leader}");
-        assert!(!stays.is_finished(), "it waits on");
+        assert!(!stays.is_finished(), "the other request still waits");
         stays.abort();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(queue(cluster.node(leader)).await, 0, "the last request gives the place up");
+        assert_eq!(queue(cluster.node(leader)).await, 0, "the last dropped request removes the place");
     }
     let release = Command::Release { name: name("job"), holder: holder("a"), token: lease.token };
     ask(cluster.node(leader), Request::Change(release)).await.expect("answered");
@@ -283,7 +283,7 @@ async fn queue(node: &TestNode) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ends_says_so() {
+async fn expired_wait_returns_wait_timeout() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
@@ -295,7 +295,7 @@ async fn a_wait_that_ends_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_majority_a_change_is_unknown_or_refused_and_never_lost_in_between() {
+async fn change_without_a_majority_is_unknown_or_refused() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     cluster.board.isolate(leader, cluster.ids());
@@ -308,7 +308,7 @@ async fn without_a_majority_a_change_is_unknown_or_refused_and_never_lost_in_bet
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_disk_hangs_gives_way() {
+async fn leader_with_hung_disk_is_replaced() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
@@ -321,18 +321,18 @@ async fn a_leader_whose_disk_hangs_gives_way() {
     assert!(hung.elapsed() < Duration::from_secs(6), "leader {next} after {:?}", hung.elapsed());
     assert!(cluster.node(leader).health().not_ready.is_some());
     let failed = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).wait_failed()).await;
-    assert!(matches!(failed.expect("it gives up"), NodeFailure::DiskStalled(_)));
+    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_refuses_and_says_it_is_not_ready() {
+async fn isolated_leader_refuses_and_is_not_ready() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     cluster.board.isolate(leader, cluster.ids());
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(cluster.node(leader).health().not_ready.is_some());
     let answer = cluster.node(leader).request(acquire("job", "a", 10_000, None), Forward::Once).await;
-    assert_eq!(answer, Err(RequestError::NoLeader), "nothing was proposed, so this is certain");
+    assert_eq!(answer, Err(RequestError::NoLeader), "the leader proposed no entry, so the refusal is certain");
     let next = cluster.leader_except(&[leader]).await;
     assert_eq!(cluster.node(next).health().not_ready, None);
     cluster.board.heal();
@@ -341,7 +341,7 @@ async fn a_leader_that_is_cut_off_refuses_and_says_it_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_restarts_alone_does_not_say_that_it_leads() {
+async fn leader_restarted_alone_reports_no_leader() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
@@ -362,8 +362,8 @@ async fn a_leader_that_restarts_alone_does_not_say_that_it_leads() {
     cluster.shutdown().await;
 }
 
-/// Cuts one follower off for a while. Whether its return deposed the leader.
-async fn return_of_a_lost_node(safeguards: Safeguards) -> bool {
+/// Isolates one follower for 10 s. Returns whether its return deposed the leader.
+async fn reconnect_deposes_leader(safeguards: Safeguards) -> bool {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let lost = cluster.ids().find(|id| *id != leader).expect("three nodes");
@@ -382,19 +382,22 @@ async fn return_of_a_lost_node(safeguards: Safeguards) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_cut_off_comes_back_without_deposing_the_leader() {
-    assert!(!return_of_a_lost_node(Safeguards::default()).await);
+async fn reconnected_node_does_not_depose_the_leader() {
+    assert!(!reconnect_deposes_leader(Safeguards::default()).await);
     let without = Safeguards { pre_vote: false, ..Safeguards::default() };
-    assert!(return_of_a_lost_node(without).await, "the schedule no longer shows what the pre-vote is for");
+    assert!(
+        reconnect_deposes_leader(without).await,
+        "the schedule no longer reproduces the hazard that the pre-vote prevents"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_refused_after_a_try_without_an_answer_stays_unknown() {
+async fn refused_retry_after_a_lost_answer_stays_unknown() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
     held(cluster.node(leader), acquire("job", "b", 60_000, None)).await;
-    // What the follower passes on arrives, and its answer does not.
+    // The forwarded request reaches the leader, and its answer is lost.
     cluster.board.cut(leader, follower);
     let node = cluster.node(follower).clone();
     let claim = tokio::spawn(async move { ask(&node, acquire("job", "a", 60_000, None)).await });
@@ -408,7 +411,7 @@ async fn a_claim_that_is_refused_after_a_try_without_an_answer_stays_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_over_a_follower_holds_on_while_the_leader_dies() {
+async fn manager_on_follower_keeps_its_lease_over_leader_crash() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let follower = cluster.ids().find(|id| *id != leader).expect("three");
@@ -418,16 +421,16 @@ async fn a_manager_over_a_follower_holds_on_while_the_leader_dies() {
     let lease = leases.lease_with("job", ttl).expect("valid");
     let token = lease.acquire(Wait::No).await.expect("granted");
     cluster.crash(leader).await;
-    // Three ttls: without renewals at the new leader it would be over.
+    // Three ttls: without renewals at the new leader, the lease would expire.
     tokio::time::sleep(Duration::from_secs(18)).await;
     assert!(lease.is_held() && lease.check().await.expect("an answer"));
-    assert_eq!(lease.token(), Some(token), "it was never lost");
+    assert_eq!(lease.token(), Some(token), "the lease was never lost");
     leases.shutdown().await;
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_whose_leader_went_is_not_refused_while_its_place_stays() {
+async fn wait_without_a_leader_is_unknown_while_its_place_stays() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
@@ -436,17 +439,18 @@ async fn a_wait_whose_leader_went_is_not_refused_while_its_place_stays() {
     let node = cluster.node(third).clone();
     let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(5_000))).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // The old leader says that it leads no more, and nobody else can be asked: the place in the queue is still there.
+    // The old leader reports that it no longer leads, and no other leader exists. The place in the queue remains.
     cluster.node(leader).transfer_leadership_to(next).await.expect("handed on");
     cluster.crash(next).await;
     cluster.crash(leader).await;
     let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
-    let answer = ended.expect("it ends soon after its wait, though its node believes in a leader").expect("no panic");
-    assert!(matches!(answer, Err(RequestError::Unknown(_))), "it may be granted yet: {answer:?}");
+    let answer =
+        ended.expect("the request ends soon after its wait, although its node still knows a leader").expect("no panic");
+    assert!(matches!(answer, Err(RequestError::Unknown(_))), "the wait may still be granted: {answer:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_granted_and_revoked_in_one_entry_ends_as_lost() {
+async fn wait_granted_and_revoked_in_one_entry_is_lost() {
     let cluster = start().await;
     let leader = cluster.node(cluster.leader().await).clone();
     let first = held(&leader, acquire("job", "a", 60_000, None)).await;
@@ -455,7 +459,7 @@ async fn a_wait_that_is_granted_and_revoked_in_one_entry_ends_as_lost() {
     while queue(&leader).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The first entry is under way when the two others come, so these are in the next one together.
+    // The first entry is in progress when the two other requests arrive, so the next entry contains both.
     let filler = ask(&leader, acquire("other", "c", 60_000, None));
     let release = Command::Release { name: name("job"), holder: holder("a"), token: first.token };
     let revoke = Command::Revoke { name: name("job"), reason: "test".to_owned() };
@@ -465,19 +469,22 @@ async fn a_wait_that_is_granted_and_revoked_in_one_entry_ends_as_lost() {
     assert_eq!(revoked.expect("answered").answer, Answer::Outcome(Outcome::Revoked(1)));
     let history = Request::Read { query: Query::History(name("job")), consistency: Consistency::Leader };
     let Answer::History(history) = ask(&leader, history).await.expect("answered").answer else { panic!("a history") };
-    let last = history.last().expect("it has a history");
+    let last = history.last().expect("the lease has a history");
     assert!(matches!(last.change, Change::Revoked { .. }) && last.holder == holder("b"), "{last:?}");
-    assert_eq!(last.token.index, last.index, "granted by the same entry");
+    assert_eq!(last.token.index, last.index, "the same entry granted the lease");
     let lost = Refusal::Lost(Lost { cause: LostCause::Revoked, holder: None });
     assert_eq!(waiting.await.expect("no panic").expect("answered").answer, Answer::Outcome(Outcome::Refused(lost)));
     let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };
     let Answer::Lease(leases) = ask(&leader, read).await.expect("answered").answer else { panic!("leases") };
-    assert!(leases.iter().all(|lease| lease.state != LeaseState::Active), "nobody claimed it again: {leases:?}");
+    assert!(
+        leases.iter().all(|lease| lease.state != LeaseState::Active),
+        "no request acquired the lease again: {leases:?}"
+    );
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_with_a_shorter_ttl_is_not_believed_for_longer_than_the_lease_lasts() {
+async fn acquire_with_shorter_ttl_shortens_the_remaining_time() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "program", 4_000, None)).await;
@@ -485,14 +492,14 @@ async fn a_claim_with_a_shorter_ttl_is_not_believed_for_longer_than_the_lease_la
     let options = ManagerOptions::new().holder(holder("program")).clock(Arc::new(TokioClock::new()));
     let leases = LeaseManager::with_options(Local::new(cluster.node(leader).clone()), options);
     let lease = leases.lease_with("job", LeaseOptions::new().ttl(Duration::from_millis(500))).expect("valid");
-    lease.acquire(Wait::No).await.expect("it is its own");
+    lease.acquire(Wait::No).await.expect("the holder acquires its own lease again");
     let left = lease.remaining().expect("held");
-    assert!(left <= Duration::from_secs(1), "the cluster has it for a second, and its holder for {left:?}");
+    assert!(left <= Duration::from_secs(1), "the lease lasts 1 s in the cluster, and {left:?} at its holder");
     leases.shutdown().await;
     cluster.shutdown().await;
 }
 
-/// A name for each number.
+/// An acquire of the lease `job-{number}`.
 fn numbered(number: u64, metadata: Metadata) -> Request {
     Request::Acquire(Acquire {
         name: name(&format!("job-{number}")),
@@ -506,18 +513,18 @@ fn numbered(number: u64, metadata: Metadata) -> Request {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_follower_catches_up_while_snapshots_are_taken() {
+async fn slow_follower_catches_up_while_snapshots_are_taken() {
     let timings = RaftTimings { snapshot_every: 100, snapshot_keep: 10, ..RaftTimings::lan() };
     let mut cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
     let leader = cluster.leader().await;
     let slow = cluster.ids().find(|id| *id != leader).expect("three nodes");
     cluster.crash(slow).await;
-    // A snapshot of several messages, and a log that is purged far enough for the follower to need it.
+    // The snapshot needs several messages, and the leader purges entries that the follower lacks.
     let large = Metadata::new([("text".to_owned(), "x".repeat(4_000))].into()).expect("valid");
     for number in 0..400 {
         held(cluster.node(leader), numbered(number, large.clone())).await;
     }
-    // The transfer takes several times as long as 100 entries.
+    // The transfer takes several times as long as writing 100 entries.
     cluster.board.delay(leader, slow, Duration::from_millis(400));
     cluster.restart(slow).await;
     let node = cluster.node(leader).clone();
@@ -540,9 +547,9 @@ async fn a_slow_follower_catches_up_while_snapshots_are_taken() {
     cluster.shutdown().await;
 }
 
-/// The new leader has never reached the node that is down, so it lacks all entries as far as is known.
+/// The new leader has never reached the stopped node, so it assumes that the node lacks all entries.
 #[tokio::test(start_paused = true)]
-async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
+async fn unreached_member_lags_by_the_whole_log() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;
     let others: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
@@ -552,7 +559,7 @@ async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
     cluster.crash(others[0]).await;
     cluster.node(leader).transfer_leadership_to(others[1]).await.expect("handed on");
     for at in [leader, others[1]] {
-        let is_asked = async {
+        let known_lags = async {
             loop {
                 let status = cluster.node(at).status().await;
                 if status.members.iter().all(|member| member.lag.is_some()) {
@@ -561,7 +568,7 @@ async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let status = tokio::time::timeout(Duration::from_secs(20), is_asked).await.expect("the leader answers");
+        let status = tokio::time::timeout(Duration::from_secs(20), known_lags).await.expect("the leader answers");
         let lag = |id| status.members.iter().find(|member| member.id == id).expect("a member").lag;
         assert_eq!(status.leader, Some(others[1]));
         assert_eq!(lag(others[1]), Some(0), "at node {at}");
@@ -571,7 +578,7 @@ async fn a_member_that_no_message_reached_lags_by_the_whole_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transfer_to_a_lost_node_ends_with_another_leader() {
+async fn transfer_to_an_isolated_node_ends_with_another_leader() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     let mut others = cluster.ids().filter(|id| *id != leader);
@@ -579,7 +586,7 @@ async fn a_transfer_to_a_lost_node_ends_with_another_leader() {
     cluster.board.isolate(lost, cluster.ids());
     let began = tokio::time::Instant::now();
     assert_eq!(cluster.node(leader).transfer_leadership_to(lost).await, Ok(third));
-    assert!(began.elapsed() < Duration::from_secs(3), "nothing could be written for {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3), "the cluster accepted no writes for {:?}", began.elapsed());
     held(cluster.node(leader), acquire("job", "a", 10_000, None)).await;
     cluster.board.heal();
     cluster.leader().await;

@@ -1,4 +1,4 @@
-//! How long a place in a queue lasts.
+//! The lifetime of a place in a queue.
 
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use tokio::time::Instant;
 
 use super::{acquire, ask, held, queue, start};
 
-/// Longer than any lease of a waiter.
+/// Longer than each test runs, so no lease expires during it.
 const TTL_MS: u64 = 600_000;
 
-/// A place is dropped when no node has told of its request for the patience. These wait for some times as long.
+/// The cluster drops a place if no node confirms its request for the patience. These requests wait for several times as
+/// long.
 #[tokio::test(start_paused = true)]
-async fn requests_that_wait_keep_their_places_beyond_the_patience() {
+async fn waiting_requests_keep_their_places_beyond_the_patience() {
     let patience = Duration::from_millis(LeaseSettings::default().limits.patience_ms);
     let cluster = start().await;
     let leader = cluster.leader().await;
@@ -31,14 +32,14 @@ async fn requests_that_wait_keep_their_places_beyond_the_patience() {
         tokio::time::sleep(patience / 10).await;
         assert_eq!(queue(cluster.node(leader)).await, waiting.len(), "after {:?}", began.elapsed());
     }
-    assert!(waiting.iter().all(|waits| !waits.is_finished()), "one was answered");
+    assert!(waiting.iter().all(|waits| !waits.is_finished()), "a waiting request was answered");
     waiting.iter().for_each(|waits| waits.abort());
     cluster.shutdown().await;
 }
 
-/// The leader dies in the middle of a wait. The node that has the request asks the next leader for the rest of the wait.
+/// The leader crashes in the middle of a wait. The node with the request asks the next leader for the remaining wait.
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_in_time_though_its_leader_died() {
+async fn leader_crash_does_not_delay_the_end_of_a_wait() {
     const WAIT: Duration = Duration::from_secs(30);
     let mut cluster = start().await;
     let leader = cluster.leader().await;
@@ -53,7 +54,7 @@ async fn a_wait_ends_in_time_though_its_leader_died() {
     cluster.crash(leader).await;
     let next = cluster.leader_except(&[leader]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(queue(cluster.node(next)).await, 1, "it waits there");
+    assert_eq!(queue(cluster.node(next)).await, 1, "the request waits at the next leader");
     let ended = waiting.await.expect("no panic");
     assert!(matches!(ended, Ok(Answer::WaitTimeout) | Err(RequestError::Unknown(_))), "{ended:?}");
     assert!((WAIT..WAIT + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());

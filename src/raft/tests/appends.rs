@@ -1,10 +1,10 @@
-//! Appends of leaders that were deposed: a whole cluster in memory, under a paused clock.
+//! Appends of deposed leaders, in an in-memory cluster under a paused clock.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::wire::{self, Append, Appended, Call, Reply};
+use super::super::wire::{self, Append, AppendReply, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::node::{Consistency, Forward, Query, Request};
 use crate::peer::{Lane, Transport};
@@ -14,13 +14,13 @@ use crate::types::LeaseName;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A follower that only a deposed leader reaches is as old as it says, and sends requests elsewhere.
+/// A follower that only a deposed leader reaches reports the age of its data, and knows no leader.
 #[tokio::test(start_paused = true)]
-async fn a_refused_append_is_no_news_from_a_leader() {
+async fn refused_append_does_not_refresh_leader_contact() {
     const CUT_OFF: Duration = Duration::from_secs(3);
     let mut cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
     let old = cluster.leader().await;
-    let vote = cluster.disk(old).vote().expect("it voted for itself");
+    let vote = cluster.disk(old).vote().expect("the leader voted for itself");
     cluster.crash(old).await;
     let next = cluster.leader_except(&[old]).await;
     let follower = cluster.ids().find(|id| ![old, next].contains(id)).expect("three nodes");
@@ -31,7 +31,7 @@ async fn a_refused_append_is_no_news_from_a_leader() {
         let body = wire::encode(&append);
         let answer = cluster.board.transport(old).call(follower, "in memory", Lane::Log, body, SOON).await;
         let reply = wire::decode(&answer.expect("answered")).expect("readable");
-        assert!(matches!(&reply, Reply::Append(Appended::HigherVote(newer)) if newer.term > vote.term), "{reply:?}");
+        assert!(matches!(&reply, Reply::Append(AppendReply::HigherVote(newer)) if newer.term > vote.term), "{reply:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let query = Query::Lease(LeaseName::new("job").expect("valid"));

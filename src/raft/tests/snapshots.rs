@@ -1,4 +1,4 @@
-//! Snapshots between nodes: whole clusters in memory, under a paused clock.
+//! Snapshot transfers between nodes, in in-memory clusters under a paused clock.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::storage::{Storage, VoteRecord};
 use crate::testing::{Cluster, TestNode};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
-/// More than openraft needs to take a snapshot and to purge the log behind it.
+/// More entries than openraft needs before it takes a snapshot and purges the log.
 const ENTRIES: u64 = 500;
 const SOON: Duration = Duration::from_secs(30);
 const TIMINGS: RaftTimings = RaftTimings {
@@ -27,8 +27,8 @@ const TIMINGS: RaftTimings = RaftTimings {
     snapshot_keep: 0,
 };
 
-/// A snapshot as it travels.
-struct Sent {
+/// A snapshot in transfer.
+struct SentSnapshot {
     vote: VoteRecord,
     bytes: Bytes,
     crc: u32,
@@ -59,7 +59,8 @@ async fn hold(node: &TestNode, by: &str) {
     assert!(matches!(held.answer, Answer::Outcome(Outcome::Held { .. })), "{held:?}");
 }
 
-/// Writes entries until each running node has purged all that the leader has applied now. Each claim of the present holder is an entry.
+/// Writes entries until each running node has purged all entries that the leader has applied at the call. Each repeated
+/// acquire by the current holder is one entry.
 async fn purge(cluster: &Cluster, leader: NodeId, by: &str) {
     let last = applied(cluster.node(leader));
     for _ in 0..ENTRIES {
@@ -69,7 +70,7 @@ async fn purge(cluster: &Cluster, leader: NodeId, by: &str) {
     until("a purge", || cluster.ids().filter(|id| cluster.running(*id).is_some()).all(purged)).await;
 }
 
-/// The holder that a node has in its memory.
+/// The holder in a node's memory.
 async fn holder_at(node: &TestNode) -> String {
     let read = Request::Read { query: Query::Lease(name()), consistency: Consistency::Stale };
     match node.request(read, Forward::Never).await.expect("answered").answer {
@@ -78,10 +79,10 @@ async fn holder_at(node: &TestNode) -> String {
     }
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn until(event: &str, mut is_reached: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < SOON, "{what}: not within {SOON:?}");
+    while !is_reached() {
+        assert!(began.elapsed() < SOON, "{event}: not within {SOON:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -91,12 +92,12 @@ fn applied(node: &TestNode) -> u64 {
 }
 
 /// The node's own snapshot and vote, as the node would send them now.
-fn own_snapshot(cluster: &Cluster, id: NodeId) -> Sent {
+fn own_snapshot(cluster: &Cluster, id: NodeId) -> SentSnapshot {
     let disk = cluster.disk(id);
     let manifest = disk.snapshot().expect("a snapshot");
     let chunks = (0..manifest.chunks).flat_map(|chunk| disk.read_snapshot(manifest.id, chunk).expect("a chunk"));
     let (vote, bytes) = (disk.vote().expect("a vote"), chunks.collect());
-    Sent { vote, bytes, crc: manifest.crc }
+    SentSnapshot { vote, bytes, crc: manifest.crc }
 }
 
 async fn send(cluster: &Cluster, from: NodeId, to: NodeId, call: Call) -> Reply {
@@ -105,8 +106,8 @@ async fn send(cluster: &Cluster, from: NodeId, to: NodeId, call: Call) -> Reply 
     wire::decode(&answer.expect("answered")).expect("readable")
 }
 
-/// Sends a snapshot as its leader does, and again if a message of another leader came in between.
-async fn send_snapshot(cluster: &Cluster, from: NodeId, to: NodeId, sent: &Sent) -> VoteRecord {
+/// Sends a snapshot as its leader does. If a message of another leader interrupts the transfer, it retries.
+async fn send_snapshot(cluster: &Cluster, from: NodeId, to: NodeId, sent: &SentSnapshot) -> VoteRecord {
     for _ in 0..10 {
         send(cluster, from, to, Call::SnapshotBegin).await;
         send(cluster, from, to, Call::SnapshotBytes(sent.bytes.clone())).await;
@@ -115,11 +116,11 @@ async fn send_snapshot(cluster: &Cluster, from: NodeId, to: NodeId, sent: &Sent)
             return vote;
         }
     }
-    panic!("the follower took no snapshot");
+    panic!("the follower accepted no snapshot");
 }
 
-/// A deposed leader's snapshot arrives after a newer leader's entries were applied. The follower has a newer snapshot
-/// then, and has purged the log behind that.
+/// A deposed leader's snapshot arrives after the follower applied a newer leader's entries. By then, the follower has a
+/// newer snapshot and has purged the log up to it.
 #[tokio::test(start_paused = true)]
 async fn late_snapshot_of_a_deposed_leader_changes_nothing() {
     let (mut cluster, old, [follower, _]) = start().await;
@@ -135,17 +136,17 @@ async fn late_snapshot_of_a_deposed_leader_changes_nothing() {
     let (before, at) = (cluster.disk(follower).snapshot(), applied(cluster.node(follower)));
 
     let vote = send_snapshot(&cluster, old, follower, &late).await;
-    assert!(vote.term > late.vote.term, "the sender learns of the newer leader");
-    assert!(applied(cluster.node(follower)) >= at, "its state went back");
+    assert!(vote.term > late.vote.term, "the reply names the newer leader");
+    assert!(applied(cluster.node(follower)) >= at, "the follower's state is older than before");
     assert_eq!(holder_at(cluster.node(follower)).await, "new");
-    assert_eq!(cluster.disk(follower).snapshot(), before, "its stored snapshot was replaced");
+    assert_eq!(cluster.disk(follower).snapshot(), before, "the late snapshot replaced the stored one");
     cluster.shutdown().await;
 }
 
-/// A follower was down while the entries that it lacks were purged. Only the snapshot tells it the members that the
-/// leader met: it met none itself since its restart.
+/// The leader purges entries that a stopped follower lacks. Only the snapshot gives the follower the joined members:
+/// since its restart, the follower has not connected to any.
 #[tokio::test(start_paused = true)]
-async fn members_met_survive_the_install_of_a_snapshot() {
+async fn joined_members_survive_snapshot_install() {
     let (mut cluster, leader, [follower, wiped]) = start().await;
     hold(cluster.node(leader), "a").await;
     let joined = |node: &TestNode| node.raft().replica().read(|state| state.joined.clone());
@@ -176,9 +177,9 @@ async fn assert_refused(cluster: &mut Cluster, wiped: NodeId) {
     }
 }
 
-/// After the log was purged, only the snapshots tell which disk each voter joined with.
+/// After a purge of the log, only the snapshots have the disk with which each voter joined.
 #[tokio::test(start_paused = true)]
-async fn wiped_voter_is_refused_by_what_a_snapshot_has() {
+async fn wiped_voter_is_refused_after_log_purge() {
     let (mut cluster, leader, others) = start().await;
     hold(cluster.node(leader), "a").await;
     purge(&cluster, leader, "a").await;

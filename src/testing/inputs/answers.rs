@@ -1,4 +1,4 @@
-//! What nodes answer, as the client library reads it.
+//! Answers of nodes, parsed by the client library.
 
 use super::{Input, input, json, texts};
 use crate::api::{Cluster, Event, Explanation, History, Lease, LeasePage, Problem, Queue, Released, Renewed, Revoked};
@@ -8,7 +8,7 @@ pub(super) fn inputs() -> Vec<Input> {
     vec![input("answer_json", 4096, answer, answers), input("answer_events", 4096, events, streams)]
 }
 
-/// An answer's body; its first byte says of which kind.
+/// The body of an answer. The first byte of the input selects its type.
 fn answer(bytes: &[u8]) -> bool {
     let Some((kind, body)) = bytes.split_first() else { return false };
     match kind {
@@ -50,12 +50,12 @@ fn answers() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// A stream of events. However it is cut into pieces, it says the same.
+/// A stream of server-sent events. The split into parts must not change the frames.
 fn events(bytes: &[u8]) -> bool {
     let whole = feed(bytes, bytes.len().max(1));
     for size in [1, 7] {
-        let pieces = feed(bytes, size);
-        assert_eq!(pieces, whole, "in pieces of {size}");
+        let parts = feed(bytes, size);
+        assert_eq!(parts, whole, "in parts of {size} bytes");
     }
     whole.is_some()
 }

@@ -1,16 +1,17 @@
-//! Everything that reads bytes from outside of the process, one function each: for fuzzing, and for the tests that
-//! replay what fuzzing found.
+//! Fuzz targets: one check for each parser of external bytes. The fuzzer and the tests that replay its corpora use
+//! them.
 //!
-//! A check takes any bytes. It refuses them, or it accepts them and asserts what is promised of what was accepted: it is
-//! inside its bounds, and what is written of it reads back as the same. It never panics for the bytes alone.
+//! A check takes arbitrary bytes and returns whether the parser accepts them. For an accepted value, it asserts that
+//! the value is within its bounds, and that it reads back unchanged after encoding. Invalid bytes alone never cause a
+//! panic.
 //!
-//! | file | who sends it |
+//! | module | source of the bytes |
 //! |---|---|
 //! | `requests` | clients over HTTP |
 //! | `answers` | nodes, to the client library |
 //! | `peers` | other nodes |
 //! | `stored` | this node's own disk |
-//! | `words` | people: the configuration, the command line, headers |
+//! | `words` | operators: the configuration, the command line, headers |
 
 mod answers;
 mod peers;
@@ -25,20 +26,20 @@ use serde::de::DeserializeOwned;
 
 use crate::storage::codec;
 
-/// One kind of input.
+/// One fuzz target.
 #[derive(Clone, Copy)]
 pub struct Input {
-    /// Also the folder of its corpus.
+    /// The name of the target and of its corpus directory.
     pub name: &'static str,
-    /// More than this is not tried: nothing new is in it.
+    /// Largest input to try, in bytes. Longer inputs reach no other code.
     pub max_bytes: usize,
-    /// Whether these bytes are accepted. Panics where a promise is broken.
+    /// Returns whether the parser accepts these bytes. Panics if an accepted value violates a guarantee.
     pub check: fn(&[u8]) -> bool,
-    /// Bytes that are accepted, one of every shape.
+    /// Accepted inputs, at least one for each variant.
     pub examples: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All fuzz targets.
 pub fn all() -> Vec<Input> {
     [requests::inputs(), answers::inputs(), peers::inputs(), stored::inputs(), words::inputs()].concat()
 }
@@ -56,20 +57,20 @@ fn texts<const N: usize>(texts: [&str; N]) -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// What this JSON says, if it can be read; then it is written and read again as the same.
+/// Decodes JSON, and asserts that the value survives encoding and decoding.
 fn json<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     let value: T = serde_json::from_slice(bytes).ok()?;
-    let written = serde_json::to_vec(&value).expect("what was read can be written");
-    assert_eq!(serde_json::from_slice::<T>(&written).expect("what was written can be read"), value);
+    let written = serde_json::to_vec(&value).expect("a decoded value can be encoded");
+    assert_eq!(serde_json::from_slice::<T>(&written).expect("encoded JSON can be decoded"), value);
     Some(value)
 }
 
-/// What these bytes in our own encoding say, if they can be read; then they are written and read again as the same.
+/// Decodes bytes in the storage codec, and asserts that the value survives encoding and decoding.
 fn encoded<T: DeserializeOwned + Serialize>(bytes: &[u8], limit: usize) -> Option<T> {
     let value: T = codec::decode(bytes, limit).ok()?;
-    assert!(bytes.len() <= limit, "{} bytes were accepted where {limit} are allowed", bytes.len());
+    assert!(bytes.len() <= limit, "the decoder accepted {} bytes: expected at most {limit}", bytes.len());
     let written = codec::encode(&value);
-    let again: T = codec::decode(&written, codec::MAX_DECODE_BYTES).expect("what was written can be read");
+    let again: T = codec::decode(&written, codec::MAX_DECODE_BYTES).expect("encoded bytes can be decoded");
     assert_eq!(codec::encode(&again), written);
     Some(value)
 }

@@ -1,4 +1,4 @@
-//! What other nodes send.
+//! Messages from other nodes, and log entries.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -11,7 +11,7 @@ use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};
 use crate::peer::handshake::{self, Hello, Refusal};
 use crate::raft::payload::{self, Content, Joined, MembershipRecord};
-use crate::raft::wire::{self, Append, Ballot};
+use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
 use crate::types::{HolderId, LeaseName, Metadata, Ttl};
@@ -28,20 +28,23 @@ pub(super) fn inputs() -> Vec<Input> {
     ]
 }
 
-/// Frames, one behind the other. Accepted if they end where a frame does.
+/// A sequence of frames. It is accepted if it ends at the end of a frame.
 fn frames(mut bytes: &[u8]) -> bool {
-    let most = Lane::Control.max_body();
+    let max_bytes = Lane::Control.max_body();
     loop {
         let before = bytes;
-        let read = frame::read(&mut bytes, most).now_or_never().expect("memory does not keep anybody waiting");
+        let read = frame::read(&mut bytes, max_bytes).now_or_never().expect("a read from memory never waits");
         match read {
             Err(_) => return false,
-            // Fewer bytes than a length has are taken for the end.
+            // The reader treats an incomplete length as the end of the stream.
             Ok(None) => return before.is_empty(),
             Ok(Some(frame)) => {
-                assert!(frame.body.len() <= most, "{} bytes", frame.body.len());
+                assert!(frame.body.len() <= max_bytes, "{} bytes", frame.body.len());
                 let mut written = Vec::new();
-                frame::write(&mut written, &frame).now_or_never().expect("nor this").expect("a vector takes all");
+                frame::write(&mut written, &frame)
+                    .now_or_never()
+                    .expect("no wait")
+                    .expect("a vector accepts all bytes");
                 assert_eq!(written, before[..before.len() - bytes.len()]);
             }
         }
@@ -52,7 +55,7 @@ fn some_frames() -> Vec<Vec<u8>> {
     let written = |kind, id, body: &'static [u8]| {
         let mut bytes = Vec::new();
         let frame = Frame { kind, id, body: Bytes::from_static(body) };
-        frame::write(&mut bytes, &frame).now_or_never().expect("memory is quick").expect("a vector takes all");
+        frame::write(&mut bytes, &frame).now_or_never().expect("no wait").expect("a vector accepts all bytes");
         bytes
     };
     let request = written(Kind::Request, 7, b"body");
@@ -62,18 +65,18 @@ fn some_frames() -> Vec<Vec<u8>> {
 }
 
 fn hello(mut bytes: &[u8]) -> bool {
-    let read = handshake::read_hello(&mut bytes).now_or_never().expect("memory does not keep anybody waiting");
+    let read = handshake::read_hello(&mut bytes).now_or_never().expect("a read from memory never waits");
     let Ok(hello) = read else { return false };
     let written = written_hello(&hello);
-    let again = handshake::read_hello(&mut &written[..]).now_or_never().expect("nor this").expect("it reads back");
+    let again = handshake::read_hello(&mut &written[..]).now_or_never().expect("no wait").expect("it reads back");
     assert_eq!(again, hello);
     true
 }
 
 fn written_hello(hello: &Hello) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let written = handshake::write_hello(&mut bytes, hello).now_or_never().expect("memory is quick");
-    written.expect("a vector takes all");
+    let written = handshake::write_hello(&mut bytes, hello).now_or_never().expect("a write to memory never waits");
+    written.expect("a vector accepts all bytes");
     bytes
 }
 
@@ -91,13 +94,13 @@ fn hellos() -> Vec<Vec<u8>> {
     std::iter::once(plain.clone()).chain(refused).map(|hello| written_hello(&hello)).collect()
 }
 
-/// A call of Raft's, read as far as it is before Raft sees it.
+/// A Raft call, decoded into openraft's types.
 fn call(bytes: &[u8]) -> bool {
     match encoded::<Call>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
         Some(Call::Append(append)) => append.request(1).is_ok(),
-        Some(Call::Vote(ballot) | Call::PreVote(ballot)) => {
-            ballot.request(1);
+        Some(Call::Vote(request) | Call::PreVote(request)) => {
+            request.request(1);
             true
         }
         Some(Call::Transfer(transfer)) => {
@@ -115,13 +118,13 @@ fn calls() -> Vec<Vec<u8>> {
     let entries = [blank(), batch(), membership()];
     let entries = (8..).zip(entries).map(|(index, payload)| (at(index), payload.into())).collect();
     let append = Append { vote: VOTE, previous: Some(at(7)), commit: Some(at(6)), entries };
-    let ballot = || Ballot { vote: VOTE, last: Some(at(7)), transfer: false };
+    let request_vote = || RequestVote { vote: VOTE, last: Some(at(7)), transfer: false };
     let transfer = wire::Transfer { from: VOTE, to: 2, last: None };
     let calls = [
         Call::Append(append),
         Call::Append(Append { vote: VOTE, previous: None, commit: None, entries: Vec::new() }),
-        Call::Vote(ballot()),
-        Call::PreVote(ballot()),
+        Call::Vote(request_vote()),
+        Call::PreVote(request_vote()),
         Call::Transfer(transfer),
         Call::SnapshotBegin,
         Call::SnapshotBytes(Bytes::from_static(b"bytes")),
@@ -135,12 +138,12 @@ fn calls() -> Vec<Vec<u8>> {
 fn reply(bytes: &[u8]) -> bool {
     match encoded::<Reply>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
-        Some(Reply::Append(appended)) => {
-            appended.response(1);
+        Some(Reply::Append(reply)) => {
+            reply.response(1);
             true
         }
-        Some(Reply::Vote(poll)) => {
-            poll.response(1);
+        Some(Reply::Vote(reply)) => {
+            reply.response(1);
             true
         }
         Some(_) => true,
@@ -150,12 +153,12 @@ fn reply(bytes: &[u8]) -> bool {
 fn replies() -> Vec<Vec<u8>> {
     let at = Some(Position { term: 3, index: 7 });
     let replies = [
-        Reply::Append(wire::Appended::Success),
-        Reply::Append(wire::Appended::PartialSuccess(at)),
-        Reply::Append(wire::Appended::HigherVote(VOTE)),
-        Reply::Vote(wire::Poll { vote: VOTE, granted: true, last: at }),
+        Reply::Append(wire::AppendReply::Success),
+        Reply::Append(wire::AppendReply::PartialSuccess(at)),
+        Reply::Append(wire::AppendReply::HigherVote(VOTE)),
+        Reply::Vote(wire::VoteReply { vote: VOTE, granted: true, last: at }),
         Reply::Transfer(Err("no".to_owned())),
-        Reply::SnapshotGoOn,
+        Reply::SnapshotContinue,
         Reply::SnapshotEnd { vote: VOTE },
         Reply::Forward(Bytes::from_static(b"passed")),
         Reply::NotNow("it has just started".to_owned()),
@@ -165,7 +168,7 @@ fn replies() -> Vec<Vec<u8>> {
     replies.iter().map(codec::encode).collect()
 }
 
-/// A client's request that another node passes on.
+/// A client's request that another node forwards.
 fn request(bytes: &[u8]) -> bool {
     encoded::<Request>(bytes, MAX_REQUEST_BYTES).is_some()
 }
@@ -185,7 +188,7 @@ fn requests() -> Vec<Vec<u8>> {
     requests.iter().map(codec::encode).collect()
 }
 
-/// What the leader says to a request that was passed on.
+/// The leader's reply to a forwarded request.
 fn outcome(bytes: &[u8]) -> bool {
     encoded::<ForwardReply>(bytes, MAX_RESPONSE_BYTES).is_some()
 }
@@ -204,7 +207,7 @@ fn outcomes() -> Vec<Vec<u8>> {
     outcomes.iter().map(codec::encode).collect()
 }
 
-/// What stands in a log entry, whether it came from a peer or from the disk.
+/// The payload of a log entry, from a peer or from the disk.
 fn log_entry(bytes: &[u8]) -> bool {
     let read = LogRecord { position: Position { term: 3, index: 9 }, payload: Bytes::copy_from_slice(bytes) };
     let Ok(entry) = payload::entry(read) else { return false };
@@ -219,7 +222,7 @@ fn log_entry(bytes: &[u8]) -> bool {
             let again = Proposal::joined(joined).content();
             assert_eq!(again.expect("it reads back"), Content::Joined(joined));
         }
-        // An entry of Raft's own, or one that a newer build wrote.
+        // The entry has no proposal, or a newer build wrote it.
         Err(_) => {}
     }
     true

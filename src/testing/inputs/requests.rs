@@ -1,4 +1,4 @@
-//! What clients send over HTTP.
+//! Requests of clients over HTTP.
 
 use std::cell::OnceCell;
 
@@ -22,7 +22,7 @@ pub(super) fn inputs() -> Vec<Input> {
     vec![input("http_body", 4096, body, bodies), input("http_request", 2048, request, requests)]
 }
 
-/// A body; its first byte says of which request.
+/// The body of a request. The first byte of the input selects the type of the request.
 fn body(bytes: &[u8]) -> bool {
     let Some((kind, body)) = bytes.split_first() else { return false };
     let (policy, name) = (TtlPolicy::default(), LeaseName::new("a").expect("it is valid"));
@@ -60,8 +60,9 @@ thread_local! {
     static ROUTER: OnceCell<(Runtime, Router)> = const { OnceCell::new() };
 }
 
-/// A whole request to a node that has not started: `METHOD PATH [CONTENT-TYPE]`, a line end, and the body. Accepted if
-/// nothing is wrong with it but that.
+/// A complete request to a node that has not started: `METHOD PATH [CONTENT-TYPE]`, a line end, and the body.
+///
+/// The request counts as accepted if the only error is that the node is not ready.
 fn request(bytes: &[u8]) -> bool {
     let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (line, body) = (&bytes[..line], bytes.get(line + 1..).unwrap_or_default());
@@ -74,15 +75,17 @@ fn request(bytes: &[u8]) -> bool {
     ROUTER.with(|served| {
         let (runtime, router) = served.get_or_init(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            (runtime.expect("a runtime of this thread"), http::router_without_a_node())
+            (runtime.expect("tokio starts a runtime"), http::router_without_a_node())
         });
-        runtime.block_on(async { check_answer(router.clone().oneshot(request).await.expect("it never fails")).await })
+        runtime.block_on(async {
+            check_answer(router.clone().oneshot(request).await.expect("the router never fails")).await
+        })
     })
 }
 
 async fn check_answer(response: Response) -> bool {
     let (head, body) = response.into_parts();
-    let body = body.collect().await.expect("it is in memory").to_bytes();
+    let body = body.collect().await.expect("the body is in memory").to_bytes();
     let status = head.status.as_u16();
     assert!(head.headers.contains_key("x-tenure-node"), "{head:?}");
     if status == 200 {

@@ -1,4 +1,4 @@
-//! What this node finds on its own disk, or a client of the fence on its.
+//! Files and records on a node's own disk, and the journal of a fence.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ pub(super) fn inputs() -> Vec<Input> {
 
 const KEY: &[u8] = b"key";
 
-/// A record as it is stored, and again with a checksum that is right: chance does not find one.
+/// A stored record, unchanged and with a valid checksum: the fuzzer does not find valid checksums.
 fn stored_record(bytes: &[u8]) -> bool {
-    let as_it_is = unseal_any(bytes);
-    let Some((kind, payload)) = bytes.split_first() else { return as_it_is };
+    let unchanged = unseal_any(bytes);
+    let Some((kind, payload)) = bytes.split_first() else { return unchanged };
     let sealed = sealed(*kind, payload);
     let found = unseal_any(&sealed);
-    // A checksum that does not fit is noticed whatever else is wrong.
+    // A wrong checksum is detected for each payload.
     let mut broken = sealed;
     broken[2] ^= 1;
     assert!(!unseal_any(&broken));
-    as_it_is || found
+    unchanged || found
 }
 
 fn sealed(kind: u8, payload: &[u8]) -> Vec<u8> {
@@ -49,7 +49,7 @@ fn sealed(kind: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The record is of at most one kind, and is written again as the same.
+/// Whether the record decodes. Asserts that it decodes as at most one kind, and that it reads back unchanged.
 fn unseal_any(bytes: &[u8]) -> bool {
     macro_rules! reads_back {
         ($kind:ident, $type:ty) => {
@@ -74,11 +74,11 @@ fn unseal_any(bytes: &[u8]) -> bool {
         + reads_back!(LogPart, LogPartV1)
         + reads_back!(Manifest, ManifestV1)
         + reads_back!(Chunk, ChunkV1);
-    assert!(kinds <= 1, "it is read as {kinds} kinds");
+    assert!(kinds <= 1, "the record decodes as {kinds} kinds");
     kinds == 1
 }
 
-/// Kind and payload: the check makes records of them.
+/// Kind and payload of each record. The check adds the header.
 fn stored_records() -> Vec<Vec<u8>> {
     let position = PositionV1 { term: 3, index: 70_000 };
     let identity = IdentityV1 { cluster: "local".to_owned(), node: 2, incarnation: 7 };
@@ -98,7 +98,7 @@ fn stored_records() -> Vec<Vec<u8>> {
     records.iter().map(bare).chain([records[1].clone()]).collect()
 }
 
-/// The file that says whose a data directory is.
+/// The marker file, which identifies the owner of a data directory.
 fn marker(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Some((_, identity)) = directory::parse_marker(text) else { return false };
@@ -112,13 +112,13 @@ fn markers() -> Vec<Vec<u8>> {
     vec![own.into_bytes(), b"node = 1\ncluster = \"c\"\nformat = 4294967295".to_vec()]
 }
 
-/// A snapshot of the state. One that is accepted makes the same bytes, and goes on.
+/// A snapshot of the state. An accepted snapshot encodes to equal bytes again, and its machine can apply entries.
 fn snapshot(bytes: &[u8]) -> bool {
     let Some(state) = read_snapshot(bytes, bytes.len().max(1)) else { return false };
     let written = written_snapshot(&state);
     let again = read_snapshot(&written, 7).expect("it reads back");
     assert_eq!(written_snapshot(&again), written);
-    go_on(state.machine);
+    apply_ticks(state.machine);
     true
 }
 
@@ -134,12 +134,12 @@ fn written_snapshot(state: &State) -> Vec<u8> {
         bytes.extend_from_slice(piece);
         Ok(())
     });
-    written.expect("memory takes everything");
+    written.expect("the buffer accepts all bytes");
     bytes
 }
 
-/// Time passes until nothing is due, or there is no next entry any more.
-fn go_on(mut machine: Machine) {
+/// Applies up to four ticks, until no timer is due or no next token exists.
+fn apply_ticks(mut machine: Machine) {
     for _ in 0..4 {
         let Some(due) = machine.next_due() else { return };
         let last = machine.applied().unwrap_or(FencingToken { term: 0, index: 0 });
@@ -164,7 +164,7 @@ fn snapshots() -> Vec<Vec<u8>> {
     vec![empty, written_snapshot(&state)]
 }
 
-/// Leads to one of everything: held, waiting, delayed, ended, and each kind of transition.
+/// Commands that produce a held lease, a waiter, a lock delay, an ended lease, and each kind of transition.
 fn entries() -> [Vec<Command>; 6] {
     let name = |text: &str| LeaseName::new(text).expect("a valid name");
     let holder = |text: &str| HolderId::new(text).expect("a valid holder");
@@ -185,10 +185,10 @@ fn entries() -> [Vec<Command>; 6] {
     ]
 }
 
-/// The file of marks of a fence.
+/// The journal of a fence, with the highest token of each resource.
 fn fence_journal(bytes: &[u8]) -> bool {
-    let Ok(kept) = journal::parse(bytes) else { return false };
-    assert_eq!(journal::parse(&journal::whole(&kept)).as_ref(), Ok(&kept));
+    let Ok(tokens) = journal::parse(bytes) else { return false };
+    assert_eq!(journal::parse(&journal::whole(&tokens)).as_ref(), Ok(&tokens));
     true
 }
 

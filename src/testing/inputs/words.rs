@@ -1,4 +1,4 @@
-//! What people write: the configuration, the command line, headers and queries.
+//! Text from operators and clients: the configuration, the command line, headers and queries.
 
 use std::fmt::{Debug, Display};
 use std::path::Path;
@@ -27,27 +27,28 @@ pub(super) fn inputs() -> Vec<Input> {
         input("config", 4096, config, configs),
         input("names", 256, names, || texts(["jobs:nightly.7_a-b", "a holder / of any kind"])),
         input("token", 64, token, || texts(["281474976710661", "00000000000000000007", "9223372036854775807"])),
-        input("watch_place", 64, |bytes| shown::<EventId>(bytes).is_some(), || texts(["17", "17.0"])),
+        input("watch_place", 64, |bytes| parsed::<EventId>(bytes).is_some(), || texts(["17", "17.0"])),
         input("list_cursor", 256, list_cursor, || texts(["jobs~7", "a~18446744073709551615"])),
         input("timestamp", 64, timestamp, || texts(["\"2026-01-31T12:00:00.000Z\"", "\"1970-01-01T00:00:00Z\""])),
         input("endpoints", 512, endpoints, || texts([" http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101,https://x/y"])),
         #[cfg(feature = "cli")]
         input("cli_duration", 64, cli_duration, || texts(["500ms", "1m30s", "30d", "infinite"])),
         #[cfg(feature = "cli")]
-        input("cli_note", 256, cli_note, || texts(["pid=7", "=", "a=b=c"])),
+        input("cli_note", 256, cli_metadata, || texts(["pid=7", "=", "a=b=c"])),
         #[cfg(feature = "fence-http")]
         input("fence_header", 128, fence_header, || texts(["281474976710661", "007"])),
     ]
 }
 
-/// What this text says, if it says something; then it is shown and read again as the same.
-fn shown<T: FromStr + Display + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
+/// Parses text, and asserts that the value survives formatting and parsing.
+fn parsed<T: FromStr + Display + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     let value: T = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     assert!(value.to_string().parse().is_ok_and(|again: T| again == value), "{value} does not read back");
     Some(value)
 }
 
-/// A configuration. It is accepted, and a program that sets the same is, or everything that is wrong is said.
+/// A configuration file. An accepted one also passes the checks for embedded nodes. A refused one has at least one
+/// problem, and each problem has a text.
 fn config(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     match Config::parse(text, Path::new("/etc/tenure")) {
@@ -79,18 +80,18 @@ fn configs() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The name of a lease, or its holder.
+/// The name of a lease, or a holder id.
 fn names(bytes: &[u8]) -> bool {
-    let name = shown::<LeaseName>(bytes);
+    let name = parsed::<LeaseName>(bytes);
     assert!(name.as_ref().is_none_or(|name| (1..=MAX_NAME_BYTES).contains(&name.as_str().len())), "{name:?}");
-    let holder = shown::<HolderId>(bytes);
+    let holder = parsed::<HolderId>(bytes);
     assert!(holder.as_ref().is_none_or(|holder| (1..=MAX_HOLDER_BYTES).contains(&holder.as_str().len())), "{holder:?}");
     name.is_some() || holder.is_some()
 }
 
-/// A fencing token in its decimal form. Its other forms say the same, and its order is theirs.
+/// A fencing token in decimal form. Its other forms are equivalent.
 fn token(bytes: &[u8]) -> bool {
-    let Some(token) = shown::<FencingToken>(bytes) else { return false };
+    let Some(token) = parsed::<FencingToken>(bytes) else { return false };
     assert_eq!(token.padded().parse(), Ok(token));
     assert_eq!(FencingToken::try_from(token.as_u64()), Ok(token));
     assert!(token.as_i64() >= 0 && token.padded().len() == 20, "{token}");
@@ -133,7 +134,7 @@ fn cli_duration(bytes: &[u8]) -> bool {
 }
 
 #[cfg(feature = "cli")]
-fn cli_note(bytes: &[u8]) -> bool {
+fn cli_metadata(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok((key, value)) = metadata::read(text) else { return false };
     assert_eq!(format!("{key}={value}"), text);
@@ -141,7 +142,7 @@ fn cli_note(bytes: &[u8]) -> bool {
     true
 }
 
-/// The header of a request to a fenced resource; a tab is between two of them.
+/// The fencing headers of a request to a protected resource. Tabs separate them in the input.
 #[cfg(feature = "fence-http")]
 fn fence_header(bytes: &[u8]) -> bool {
     let mut headers = HeaderMap::new();

@@ -1,4 +1,4 @@
-//! The coordinator over a node in this process: the same at the leader and at a follower.
+//! The coordinator over a node in the same process works the same on the leader and on a follower.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::steady::strict;
 use crate::trio::{Plan, SOON, holder, name};
 
 strict!(
-    every_operation_at_the_leader_and_at_a_follower,
-    what_is_held_comes_whole_however_many_pages_it_takes,
-    a_watch_delivers_each_transition_once_wherever_it_is_resumed,
-    the_ttls_of_a_nodes_settings_hold_in_process,
+    operations_work_at_the_leader_and_at_a_follower,
+    held_leases_of_many_pages_are_complete,
+    resumed_watch_delivers_each_transition_once,
+    ttl_policy_of_a_node_applies_in_process,
 );
 
 const PATIENCE: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
@@ -34,7 +34,7 @@ fn waiting(by: &str, wait_ms: u64) -> Acquire {
 }
 
 async fn acquire(at: &Local, lease: &str, by: &str) -> Lease {
-    at.acquire(name(lease), claim(by), PATIENCE).await.expect("it is granted")
+    at.acquire(name(lease), claim(by), PATIENCE).await.expect("granted")
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Box<Problem> {
@@ -48,7 +48,7 @@ fn release(of: &Lease) -> Release {
     Release { holder: holder(&of.holder), token: of.token }
 }
 
-async fn every_operation_at_the_leader_and_at_a_follower() {
+async fn operations_work_at_the_leader_and_at_a_follower() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
     for (node, prefix) in [(leader, "leader"), (follower, "follower")] {
@@ -82,7 +82,7 @@ async fn claims(at: &Local, job: &str) {
 async fn waits(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
     assert_eq!(refused(at.acquire(name(job), waiting("b", 50), PATIENCE).await).code, Code::WaitTimeout);
-    // Patience counts beside the wait: a wait that is longer than it is granted all the same.
+    // The budget does not include the wait: a wait longer than the budget still succeeds.
     let patience = RetryBudget::within(Duration::from_secs(2));
     let wait = at.acquire(name(job), waiting("b", 30_000), patience);
     let give = async {
@@ -125,7 +125,7 @@ async fn renewals(at: &Local, job: &str) {
     assert_eq!(refused(answer).code, Code::Invalid);
 }
 
-async fn what_is_held_comes_whole_however_many_pages_it_takes() {
+async fn held_leases_of_many_pages_are_complete() {
     let trio = Plan::new(&[]).start().await;
     let (_, follower) = trio.leader_and_follower().await;
     let at = Local::new(follower.clone());
@@ -144,8 +144,9 @@ async fn what_is_held_comes_whole_however_many_pages_it_takes() {
 async fn take(events: &mut dyn Events, count: usize) -> Vec<(Event, EventId)> {
     let mut taken = Vec::new();
     for _ in 0..count {
-        let event = tokio::time::timeout(SOON, events.next()).await.expect("it comes").expect("nothing is missing");
-        taken.push((event, events.place().expect("somewhere")));
+        let event =
+            tokio::time::timeout(SOON, events.next()).await.expect("the event arrives").expect("no event is missing");
+        taken.push((event, events.place().expect("a position")));
     }
     taken
 }
@@ -155,7 +156,7 @@ async fn revoke(node: &Node, job: &str) {
     node.request(revoke, Forward::Once).await.expect("an answer");
 }
 
-async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
+async fn resumed_watch_delivers_each_transition_once() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
     let (at, there) = (Local::new(follower.clone()), Local::new(leader.clone()));
@@ -167,7 +168,7 @@ async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
         there.acquire(name("pool"), counted, PATIENCE).await.expect("granted");
         acquire(&there, &format!("beside:{by}"), by).await;
     }
-    // One entry, three transitions.
+    // The revoke is one entry with three transitions.
     revoke(leader, "pool").await;
     let last = acquire(&there, "pool", "d").await;
     let all = take(&mut *live, 7).await;
@@ -175,32 +176,32 @@ async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
     let kinds: Vec<EventKind> = all.iter().map(|(event, _)| event.event).collect();
     assert_eq!(kinds, [Granted, Granted, Granted, Revoked, Revoked, Revoked, Granted]);
     let parts: Vec<Option<u32>> = all[3..6].iter().map(|(_, place)| place.part).collect();
-    assert_eq!(parts, [Some(0), Some(1), None], "the last of an entry stands for all of it");
+    assert_eq!(parts, [Some(0), Some(1), None], "the position after the last transition is after the entry");
     assert_eq!(all[6].1, EventId { index: last.index, part: None });
     for seen in 0..all.len() {
-        // At the other node: places are the same everywhere.
+        // The watch resumes at the other node: positions are the same on all nodes.
         let mut resumed = there.watch("pool".to_owned(), Some(all[seen].1));
         assert_eq!(take(&mut *resumed, all.len() - seen - 1).await, all[seen + 1..], "resumed after {seen}");
     }
-    // Giving up waiting loses nothing, and what is filtered out moves the place along.
+    // A dropped `next` loses no event, and filtered events advance the position.
     let mut now = at.watch("pool".to_owned(), None);
     let none = tokio::time::timeout(Duration::from_millis(20), now.next()).await;
     assert!(none.is_err());
     let other = acquire(&there, "beside:d", "d").await;
     let returned = acquire(&there, "pool:2", "d").await;
     assert_eq!(take(&mut *now, 1).await[0].0.token, returned.token);
-    assert!(now.place().expect("somewhere").index > other.index);
+    assert!(now.place().expect("a position").index > other.index);
 
     trio.shutdown().await;
-    assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "a node that has stopped says so");
+    assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "the node has stopped");
 }
 
-async fn the_ttls_of_a_nodes_settings_hold_in_process() {
+async fn ttl_policy_of_a_node_applies_in_process() {
     let plan = Plan::new(&[]);
     let data = plan.data().join("alone");
     let ttl = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
     let alone = Node::builder("alone").id(1).member(1, plan.http(1), "127.0.0.1:1").data(data).ttl(ttl);
-    let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("it starts");
+    let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());
     let infinite = Acquire { ttl_ms: Some(TtlMs::Infinite), ..claim("a") };
     let problem = refused(at.acquire(name("job"), infinite, PATIENCE).await);

@@ -27,56 +27,61 @@ use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, 
 use crate::time;
 use crate::types::NodeId;
 
-/// Syncs that are timed at a start, to warn about a disk that is too slow for the timings.
+/// Number of fsync calls timed at a start, to warn about a disk that is too slow for the timings.
 const FSYNC_SAMPLES: usize = 20;
-/// Longest wait for a change to be committed before its outcome is unknown.
+/// A change that is not committed within this time has an unknown outcome.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a node needs to know to start, checked.
+/// The checked settings of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {
     pub cluster: String,
     pub id: NodeId,
-    /// Every member that the cluster is formed with, this one included.
+    /// All members that form the cluster, including this node.
     pub members: Vec<MemberConfig>,
     pub data: PathBuf,
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
-    /// What requests to this node may ask for.
+    /// The ttls that this node accepts in requests.
     pub ttl: TtlPolicy,
 }
 
-/// Why a node did not start.
+/// An error that prevents a node from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Everything that is wrong with what the node was to start with. Nothing was bound or opened.
+    /// All invalid settings. The node has bound and opened nothing.
     #[error("a node cannot start with these settings:\n{0}")]
     Invalid(Problems),
+    /// The node cannot bind its peer address.
     #[error("cannot listen for other nodes on {address}: {source}")]
     Listen { address: String, source: std::io::Error },
+    /// The node cannot open its data directory.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A peer refuses this node.
     #[error(transparent)]
     Refused(#[from] peer::Refusal),
-    #[error("Raft could not be restored: {0}")]
+    /// Raft cannot restore its state from the store.
+    #[error("cannot restore Raft: {0}")]
     Raft(String),
+    /// The node cannot read or write the file `PROMISE`.
     #[error(
-        "the file PROMISE in the data directory could not be read or written: {0}. If it is damaged, remove it once the \
-         node has been down for longer than any leadership lease it was configured with"
+        "cannot read or write the file PROMISE in the data directory: {0}. If it is damaged, remove it after the node \
+         has been down for longer than any leadership lease it was configured with"
     )]
     Promise(std::io::Error),
 }
 
 impl Node {
-    /// Opens the data directory and starts. Returns when the node takes requests; it may not know a leader yet.
+    /// Opens the data directory and starts the node. See [`NodeBuilder::start`](crate::node::NodeBuilder::start).
     ///
-    /// On every start but the first it first keeps still for one leadership lease. A start that fails, or is given up,
-    /// leaves nothing behind; one that fails says so when that is done.
+    /// A failed start returns its error after all resources are released. A dropped start releases them in the
+    /// background.
     pub(in crate::node) async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
         let identity = storage::Identity { cluster: config.cluster.clone(), node: config.id };
         let dir = config.data.clone();
         let opened = tokio::task::spawn_blocking(move || SledStorage::open_or_create(dir, identity)).await;
-        let Opened { storage, is_new, incarnation } = opened.expect("opening does not panic")?;
+        let Opened { storage, is_new, incarnation } = opened.expect("opening the store does not panic")?;
         let promise = config.raft.leadership_lease();
         let identity = Identity { cluster: config.cluster.clone(), node: config.id, incarnation, promise };
         let known = Arc::new(MemberRegistry::default());
@@ -101,7 +106,7 @@ impl Node {
     }
 }
 
-/// What a node is made from: the system's parts, or a test's.
+/// The components that a node is assembled from: of the system, or of a test.
 pub(crate) struct Parts<S: Storage, T: Transport> {
     storage: S,
     transport: T,
@@ -109,10 +114,10 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     known: Arc<MemberRegistry>,
     is_new: bool,
     incarnation: u64,
-    /// The files beside the store.
+    /// The files in the data directory outside the store.
     files: Arc<dyn Files>,
     safeguards: Safeguards,
-    /// Somebody of a test who is told what this node applies.
+    /// An observer of applied entries, for tests only.
     tap: Option<Arc<dyn Observer>>,
     life: Lifecycle<S>,
 }
@@ -154,7 +159,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let promise = config.raft.leadership_lease();
         let still = exchange_promise::<S>(files.clone(), promise).await?;
         if !is_new && safeguards.quarantine {
-            // A promise to the leader of the time before may still hold, and it is forgotten.
+            // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
+            // in memory, so it is lost and may still be in force.
             time::sleep(config.raft.by_any_clock(still)).await;
         }
         if storage.is_empty()
@@ -179,7 +185,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         );
         let raft = Arc::new(raft.await.map_err(StartError::Raft)?);
         let is_first = life.raft.set(raft.clone()).is_ok();
-        assert!(is_first, "a life has one Raft");
+        assert!(is_first, "a lifecycle has one Raft");
         known.look_into(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         let (proposer, jobs) = Proposer::new();
         let inner = Arc::new(Inner {
@@ -213,7 +219,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 }
 
-/// Returns the longest promise that this node may have given and forgotten.
+/// Returns the longest promise that this node may have given before its restart.
 async fn exchange_promise<S: Storage>(files: Arc<dyn Files>, promise: Duration) -> Result<Duration, StartError> {
     blocking::<S, _>(move || promise::exchange(&*files, promise)).await.map_err(StartError::Promise)
 }
@@ -233,7 +239,7 @@ async fn warn_of_slow_disk(config: &NodeConfig) {
     let Ok(Ok(mut samples)) = measured else { return };
     samples.sort();
     let slow = samples[samples.len() * 9 / 10];
-    // A heartbeat's acknowledgement waits for the follower's disk, and its time-out is the heartbeat interval.
+    // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
     let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
     if slow > bound {
         tracing::warn!(
@@ -250,14 +256,16 @@ mod tests {
     use crate::testing::Cluster;
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_inside_raft_is_a_failure_of_the_node() {
+    async fn raft_panic_fails_the_node() {
         let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
         cluster.leader().await;
         let node = cluster.node(1);
         assert_eq!(node.health().failed, None);
         let _ = node.raft().raft().external_request(|_| panic!("planted by a test")).await;
         let noticed = tokio::time::timeout(Duration::from_secs(1), node.wait_failed()).await;
-        assert!(matches!(noticed.expect("it is noticed"), NodeFailure::Raft(why) if why.contains("panicked")));
-        assert!(node.health().failed.is_some(), "a restart would help");
+        assert!(
+            matches!(noticed.expect("the node fails within a second"), NodeFailure::Raft(why) if why.contains("panicked"))
+        );
+        assert!(node.health().failed.is_some(), "the failure is permanent");
     }
 }

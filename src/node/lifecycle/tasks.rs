@@ -1,4 +1,4 @@
-//! What runs for as long as the node does.
+//! The background tasks of a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::time::{self, inherit_time};
 #[cfg(feature = "testing")]
 use crate::token::FencingToken;
 
-/// Bytes of waiters in one command that keeps them waiting.
+/// Bytes of waiters in one `KeepWaiting` command.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
-/// Waiters that leave queues side by side.
+/// Most `LeaveQueue` commands that are proposed concurrently.
 const LEAVE_AT_ONCE: usize = 1_024;
 
 impl<S: Storage, T: Transport> Inner<S, T> {
@@ -57,7 +57,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.spawn(self.clone().set_gauges());
     }
 
-    /// Runs until the node stops.
+    /// Spawns a task that runs until the node stops.
     pub(in crate::node) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(inherit_time(async move {
@@ -69,7 +69,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }));
     }
 
-    /// Tells the log, while this node leads, that the requests it holds still wait.
+    /// While this node leads, proposes at each interval that its waiting requests still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
             time::sleep(interval).await;
@@ -77,26 +77,27 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 continue;
             }
             for waiters in split(self.waiting.ids()) {
-                // What fails is repeated long before the patience ends.
+                // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
                 let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
             }
         }
     }
 
-    /// Gives up the places of requests that went away.
+    /// Removes the waiters of cancelled requests from their queues.
     async fn leave_queues(self: Arc<Self>, mut left: mpsc::UnboundedReceiver<WaiterId>) {
         let mut gone = Vec::new();
-        // Together, because thousands may go at once.
+        // Thousands of requests may be cancelled at once, so the commands share log entries.
         while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
             let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
-            // A request that came back since keeps its place. What fails is forgotten when the patience ends.
+            // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
+            // `patience_ms` is over.
             let left = gone.drain(..).filter(|waiter| !self.waiting.has(waiter));
             join_all(left.map(leave)).await;
         }
     }
 }
 
-/// Those who are told of every applied entry.
+/// Passes every applied entry to the parts of the node that observe it.
 pub(in crate::node) struct Observers {
     pub waiting: Arc<WaitRegistry>,
     pub history: Arc<EventLog>,

@@ -1,11 +1,11 @@
-//! Forming the cluster: once in its life, by the member with the lowest id.
+//! Cluster formation: the member with the lowest id forms the cluster once.
 //!
-//! *Initialised* and *formed* are two facts, recorded one after the other. The marker in the data directory says that the
-//! directory belongs to this node. That the cluster is formed follows from the store alone: it then holds a vote, a log
-//! entry or a snapshot. A node that ends in between does at its next start what it had not done.
+//! *Initialised* and *formed* are two facts, recorded one after the other. The marker in the data directory records
+//! that the directory belongs to this node. A formed cluster follows from the store alone: the store then holds a vote,
+//! a log entry or a snapshot. A node that crashes between the two steps forms the cluster at its next start.
 //!
-//! A lowest node whose disk was lost must not form a second cluster. So it first hears from enough members to be a
-//! majority with itself, and each of them has an empty store, too.
+//! A lowest member that lost its disk must not form a second cluster. So it first collects answers from enough members
+//! for a majority including itself, and each of them must have an empty store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,25 +20,27 @@ use crate::raft::{Call, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
 use crate::types::NodeId;
 
-/// Pause before the other members are asked again. They start at about the same time.
+/// Pause before this node asks the other members again.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest wait for one member's answer.
+/// Longest wait for the answer of one member.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Largest answer that is read, in bytes.
+/// Largest accepted answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// What the other members say of their stores.
+/// The answers of the other members about their stores.
 #[derive(Debug, Default)]
 struct Answers {
-    /// How many have an empty one.
+    /// Number of members with an empty store.
     empty: usize,
-    /// A member that has not.
+    /// A member whose store is not empty.
     formed: Option<NodeId>,
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Forms the cluster if that is this node's part. Returns when it is formed, or when another node has data: then this
-    /// node's disk was lost, and what the other one has stays the cluster.
+    /// Forms the cluster if this node has the lowest id.
+    ///
+    /// Returns when the cluster is formed, or when another node has data. In the latter case this node lost its disk,
+    /// and the existing cluster continues without it.
     pub(in crate::node) async fn form(self: Arc<Self>, members: Vec<MemberConfig>) {
         if members.iter().map(|member| member.id).min() != Some(self.id) {
             return;
@@ -49,14 +51,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             match answers.formed {
                 None if is_majority => match self.raft.form(infos(&members)).await {
                     Ok(()) => return,
-                    Err(why) => return self.fail(NodeFailure::Raft(format!("the cluster was not formed: {why}"))),
+                    Err(why) => return self.fail(NodeFailure::Raft(format!("cannot form the cluster: {why}"))),
                 },
                 None => {}
                 Some(node) => {
                     return tracing::warn!(
                         node,
-                        "this node's store is empty and the store of node {node} is not: this node forms no cluster. If \
-                         its disk was lost, remove it from the cluster and let it join again under a new id"
+                        "this node's store is empty and the store of node {node} is not: this node forms no cluster. \
+                         If it lost its disk, remove it from the cluster and add it again with a new id"
                     );
                 }
             }
@@ -78,7 +80,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         answers
     }
 
-    /// Whether the member's store is empty, if it says so.
+    /// Returns whether the member's store is empty, or `None` without an answer.
     async fn ask_for_store(&self, member: &MemberConfig) -> Option<bool> {
         let call = codec::encode(&Call::StoreState).into();
         let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, ASK_TIMEOUT).await.ok()?;

@@ -1,4 +1,4 @@
-//! Carrying out requests on the node that leads.
+//! Execution of requests on the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
 
-/// How long a wait may outlast its own end before the request gives up on being told.
+/// Time after the end of a wait for the leader to commit that end. After it the request has an unknown outcome.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Carries a request out if this node leads. `NotLeader` means: certainly not done.
+    /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
     pub(in crate::node) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, ProposeError> {
         let lead = self.clock.lead().ok_or(ProposeError::NotLeader)?;
         let answer = match request {
@@ -51,19 +51,19 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 self.wait(lead, handle, Duration::from_millis(wait_ms)).await
             }
             answered => {
-                // It is not in the queue now, or an earlier attempt of it keeps its place at the next leader.
+                // Either the waiter is not in the queue, or an earlier attempt put it there and the next leader keeps
+                // it.
                 handle.keep_place();
                 Ok(Answer::Outcome(answered?.outcome))
             }
         }
     }
 
-    /// Most tries for a held lease are refused: that changes nothing, so it needs no entry when this node's memory is
-    /// certain to be current.
+    /// Refuses a claim of a held lease without a log entry, if this node's state is certain to be current.
     fn refuse_from_memory(&self, lead: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
         let now = self.clock.now(lead);
         let refuse = |state: &State| state.machine.held_by_other(acquire, now);
-        // Looked at first: most names are free, and then nothing else has to be asked.
+        // This check comes first because it is cheap and most names are free.
         self.raft.replica().read(refuse)?;
         if !self.raft.may_read_locally() {
             return None;
@@ -86,13 +86,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
                 None => Err(ProposeError::StillWaits),
             },
-            // The place in the queue is replicated: the request goes on at the next leader, and keeps it.
+            // The queue is replicated, so the request keeps its position and continues at the next leader.
             () = self.clock.ended(lead.term) => {
                 handle.keep_place();
                 Err(ProposeError::StillWaits)
             }
             () = tokio::time::sleep(wait + WAIT_SLACK) => {
-                Err(ProposeError::Unknown("the wait is over, and its end is not committed".into()))
+                Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Waits of callers in this process: they end with their node, so a shutdown has them leave their queues.
+//! Waits of callers in this process. They end with the node, so a shutdown removes them from their queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 
 use crate::lease::WaiterId;
 
-/// How many requests of this process wait with each place.
+/// Counts the waiting requests of this process by waiter.
 #[derive(Default)]
 pub(crate) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
 
-/// One of them. It ends when it is dropped.
+/// Registers one waiting request until it is dropped.
 pub(crate) struct LocalWait {
     waits: Arc<LocalWaits>,
     id: WaiterId,

@@ -1,4 +1,4 @@
-//! Requests of this node that wait in a queue of the replicated state: who is to be woken, and who has gone.
+//! Requests at this leader that wait in a queue of the replicated state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine, WaiterId};
 
-/// What becomes of a wait.
+/// The end of a wait.
 #[derive(Clone, Debug)]
 pub(in crate::node) enum Wake {
     Granted(Box<Lease>),
-    /// Granted, and revoked by the very same entry.
+    /// Granted, and ended again by the same log entry.
     Ended(Lost),
     Dropped(DropCause),
 }
 
-/// Everybody who waits here.
+/// The waiting requests of this node.
 pub(in crate::node) struct WaitRegistry {
     waiting: Mutex<Waiters>,
-    /// Waiters whose requests have all gone away before they were answered.
+    /// Receives each waiter whose last request was dropped before an answer.
     gone: mpsc::UnboundedSender<WaiterId>,
 }
 
@@ -30,24 +30,25 @@ struct Waiters {
     next_seat: u64,
 }
 
-/// One request's wait. Dropped before it was woken, it gives the place up, unless another request holds it too.
+/// The wait of one request. If it is dropped before it is woken, its waiter leaves the queue, unless another request
+/// has the same waiter.
 pub(in crate::node) struct WaitHandle {
     waiting: Arc<WaitRegistry>,
     id: WaiterId,
     handle: u64,
     wake: oneshot::Receiver<Wake>,
-    /// The acquire is proposed, or in the queue: without this seat no request waits for it.
+    /// The waiter may be in the replicated queue, so a drop of the last handle must remove it.
     may_be_in_queue: bool,
 }
 
 impl WaitRegistry {
-    /// The receiver tells which waiters are to leave the queue.
+    /// Returns a registry, and a receiver of the waiters that must leave their queues.
     pub fn new() -> (Arc<WaitRegistry>, mpsc::UnboundedReceiver<WaiterId>) {
         let (gone, left) = mpsc::unbounded_channel();
         (Arc::new(WaitRegistry { waiting: Mutex::default(), gone }), left)
     }
 
-    /// Takes a seat. Before the acquire is proposed: a grant that comes at once must find it.
+    /// Registers a wait. Call it before the acquire is proposed, because its grant may be applied at once.
     pub fn register(self: &Arc<Self>, id: WaiterId) -> WaitHandle {
         let (sender, wake) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -57,16 +58,17 @@ impl WaitRegistry {
         WaitHandle { waiting: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
-    /// Whether a request waits here with this place.
+    /// Whether a request of this node waits for this waiter.
     pub fn has(&self, id: &WaiterId) -> bool {
         self.waiting.lock().by_id.contains_key(id)
     }
 
-    /// Everybody that somebody waits for here.
+    /// Returns all waiters of the requests of this node.
     pub fn ids(&self) -> Vec<WaiterId> {
         self.waiting.lock().by_id.keys().cloned().collect()
     }
 
+    /// Wakes the requests whose waiters were granted or dropped by an entry.
     pub fn applied(&self, effects: &Effects, machine: &Machine) {
         let mut waiting = self.waiting.lock();
         if waiting.by_id.is_empty() {
@@ -94,18 +96,18 @@ impl WaitRegistry {
 
 fn wake(seats: Vec<(u64, oneshot::Sender<Wake>)>, how: &Wake) {
     for (_, handle) in seats {
-        // Its request may have just gone.
+        // The request may have been dropped just now.
         let _ = handle.send(how.clone());
     }
 }
 
 impl WaitHandle {
-    /// The place stays, whatever becomes of this seat: the request goes on elsewhere.
+    /// Leaves the waiter in the queue when this handle is dropped: the request continues at another leader.
     pub fn keep_place(&mut self) {
         self.may_be_in_queue = false;
     }
 
-    /// Waits to be woken; `None` if that can no longer happen here.
+    /// Waits for the end of the wait; `None` if this node can no longer learn it.
     pub async fn woken(&mut self) -> Option<Wake> {
         let wake = (&mut self.wake).await.ok();
         self.may_be_in_queue = false;
@@ -123,7 +125,7 @@ impl Drop for WaitHandle {
         }
         waiting.by_id.remove(&self.id);
         if self.may_be_in_queue {
-            // The receiver is gone when the node is; then the queue's patience does the same.
+            // The receiver is gone if the node has stopped. The leader then drops the waiter after `patience_ms`.
             let _ = self.waiting.gone.send(self.id.clone());
         }
     }
@@ -138,7 +140,7 @@ mod tests {
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
-    /// Hand-offs that are measured.
+    /// Number of measured hand-offs.
     const HAND_OFFS: usize = 50;
 
     fn name() -> LeaseName {
@@ -162,7 +164,7 @@ mod tests {
     }
 
     impl Leader {
-        /// Applies one entry as a replica does, and tells who waits.
+        /// Applies one entry as a replica does, and wakes the waiting requests.
         fn apply(&mut self, command: Command) -> (Outcome, Duration) {
             let index = self.machine.applied().map_or(1, |last| last.index + 1);
             let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
@@ -184,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The median time of a release that grants the lease to a waiter, behind so many ended grants.
+    /// Returns the median time of a release that grants the lease to a waiter, after `ended` earlier grants.
     fn hand_off(ended: u64) -> Duration {
         let (waiting, _left) = WaitRegistry::new();
         let mut leader = Leader { machine: Machine::new(), waiting, token: FencingToken { term: 1, index: 1 } };
@@ -198,18 +200,18 @@ mod tests {
             let mut handle = leader.waiting.register(WaiterId { name: name(), holder: holder(number + 1) });
             leader.apply(claim(number + 1, Some(60_000)));
             times.push(leader.release(number));
-            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not told") };
+            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not woken") };
             assert_eq!((lease.holder, lease.token), (holder(number + 1), leader.token));
         }
-        assert!(leader.machine.counts().ended >= ended.min(10_000), "they are still remembered");
+        assert!(leader.machine.counts().ended >= ended.min(10_000), "the ended grants are still kept");
         times.sort();
         times[HAND_OFFS / 2]
     }
 
     #[test]
-    fn hand_off_costs_the_same_behind_10_000_ended_grants() {
+    fn hand_off_costs_the_same_after_10_000_ended_grants() {
         let (few, many) = (hand_off(10), hand_off(10_000));
-        println!("a hand-off takes {few:?} behind 10 ended grants and {many:?} behind 10,000");
-        assert!(many < few * 10, "{few:?} behind 10 ended grants, {many:?} behind 10,000");
+        println!("a hand-off takes {few:?} after 10 ended grants and {many:?} after 10,000");
+        assert!(many < few * 10, "{few:?} after 10 ended grants, {many:?} after 10,000");
     }
 }

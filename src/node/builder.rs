@@ -130,7 +130,7 @@ impl NodeBuilder {
     /// Starts the node on the current tokio runtime.
     ///
     /// Returns when the node accepts requests; it may not know a leader yet. On every start except the first, the node
-    /// waits for one leadership lease before it takes part in elections.
+    /// first waits for one leadership lease, because votes that it promised before the restart may still be in force.
     ///
     /// # Errors
     ///

@@ -10,10 +10,10 @@ use crate::storage::Storage;
 
 /// A leader transfers its leadership after its disk has not finished a commit for this long. It can apply nothing, but
 /// its heartbeats need no disk and would prevent an election for as long as the stall lasts.
-const STALL_HAND_ON: Duration = Duration::from_secs(2);
+const STALL_TRANSFER: Duration = Duration::from_secs(2);
 /// A node fails after its disk has not finished a commit for this long. It needs a restart, perhaps on another machine.
 const STALL_FAIL: Duration = Duration::from_secs(30);
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +57,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
         let recent = self.timeouts.leaderless;
         let hears_leader = self.contact.elapsed_ms().is_some_and(|ms| Duration::from_millis(ms) <= recent);
-        let leads = self.clock.lead().is_some();
+        let leads = self.clock.leader_term().is_some();
         if self.draining.load(Ordering::Relaxed) {
             Some("the node is shutting down")
-        } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_HAND_ON) {
+        } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_TRANSFER) {
             Some("the disk is stalled: a write is not finished")
         } else if self.raft.quorum_age().is_some() && self.raft.leads_for().is_none() {
             Some("this node is the leader, but no majority acknowledges it")
@@ -94,12 +94,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
     pub(super) async fn notice_stall(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {
                 return self.fail(NodeFailure::DiskStalled(stalled));
             }
-            if stalled >= STALL_HAND_ON && self.clock.lead().is_some() {
+            if stalled >= STALL_TRANSFER && self.clock.leader_term().is_some() {
                 match self.raft.transfer_leadership(self.timeouts.transfer_leadership).await {
                     Ok(to) => tracing::warn!(to, ?stalled, "disk stalled: leadership transferred"),
                     Err(error) => tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed"),

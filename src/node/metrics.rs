@@ -58,14 +58,14 @@ impl Gauges {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(super) async fn set_gauges(self: Arc<Self>) {
+    pub(super) async fn update_gauges(self: Arc<Self>) {
         let gauges = Gauges::new();
         loop {
             let (counts, now, applied) = self.raft.replica().read(|state| {
                 let applied = state.applied.map_or(0, |applied| applied.index);
                 (state.machine.counts(), state.machine.now(), applied)
             });
-            let leads = self.clock.lead().is_some();
+            let leads = self.clock.leader_term().is_some();
             let contact = self.stale_ms();
             gauges.held.set(counts.held as f64);
             gauges.waiting.set(counts.waiting as f64);
@@ -84,7 +84,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 }
 
 /// Counters of the lease transitions that this node applies.
-pub(super) struct Transitions {
+pub(super) struct TransitionCounters {
     granted: Counter,
     expired: Counter,
     released: Counter,
@@ -92,10 +92,10 @@ pub(super) struct Transitions {
     handed_over: Counter,
 }
 
-impl Transitions {
-    pub fn new() -> Transitions {
+impl TransitionCounters {
+    pub fn new() -> TransitionCounters {
         let counter = |change: &'static str| counter!("tenure_lease_transitions_total", "change" => change);
-        Transitions {
+        TransitionCounters {
             granted: counter("granted"),
             expired: counter("expired"),
             released: counter("released"),

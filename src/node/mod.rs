@@ -110,9 +110,9 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     transport: T,
     clock: LeaderClock,
     proposer: Proposer,
-    waiting: Arc<WaitRegistry>,
+    waits: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
-    history: Arc<EventLog>,
+    events: Arc<EventLog>,
     contact: LeaderContact,
     /// Set at the start of a shutdown. The node then refuses new requests.
     draining: AtomicBool,
@@ -179,7 +179,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// [`Compacted`] if this node no longer keeps every transition after `after`.
     pub fn watch(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
-        self.inner.history.watch(after)
+        self.inner.events.watch(after)
     }
 
     #[cfg(feature = "testing")]

@@ -13,7 +13,7 @@ use crate::storage::Storage;
 use crate::types::NodeId;
 
 /// Longest wait for the leader's view of the members.
-const ASK_LEADER: Duration = Duration::from_millis(250);
+const LEADER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The status of a cluster, from the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     async fn members_at_leader(&self) -> Option<Vec<Member>> {
         // One attempt: without an answer the caller falls back to this node's view.
         let asked = self.inner.attempt(Request::Members, Forward::Once);
-        match tokio::time::timeout(ASK_LEADER, asked).await.ok()?.ok()?.answer {
+        match tokio::time::timeout(LEADER_TIMEOUT, asked).await.ok()?.ok()?.answer {
             Answer::Members(members) => Some(members),
             _ => None,
         }

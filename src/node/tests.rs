@@ -89,7 +89,7 @@ async fn leader_withdraws_the_waits_of_a_silent_node() {
     let holder = lease(&manager(&node));
     holder.acquire(Wait::No).await.expect("free");
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.lead_for(follower, waiting_claim()).await });
+    let waiting = tokio::spawn(async move { inner.execute_for_peer(follower, waiting_claim()).await });
     until_waiters(&node, 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(waiters(&node).await, 1, "the follower is connected");
@@ -109,7 +109,7 @@ async fn wait_dropped_before_it_is_queued_leaves_the_queue() {
     holder.acquire(Wait::No).await.expect("free");
     others.into_iter().for_each(|other| cluster.board.delay(leader, other, Duration::from_millis(40)));
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.lead(waiting_claim()).await });
+    let waiting = tokio::spawn(async move { inner.execute_as_leader(waiting_claim()).await });
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(node.inner.raft.replica().read(|state| state.machine.counts().waiting), 0, "the entry is in flight");
     waiting.abort();

@@ -20,7 +20,7 @@ use crate::types::{ClusterMs, NodeId};
 /// Pause after a tick that was not applied. A leader refuses every tick during a leadership transfer.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Poll interval for the acknowledgement of a majority, which no notification reports.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Timekeeper<S: Storage> {
     pub node: NodeId,
@@ -71,7 +71,7 @@ impl<S: Storage> Timekeeper<S> {
                 () = leadership.changed() => {}
                 _ = progress.changed() => {}
                 // No notification reports an acknowledgement.
-                () = time::sleep(LOOK_INTERVAL), if is_leader => {}
+                () = time::sleep(POLL_INTERVAL), if is_leader => {}
             }
         }
     }
@@ -90,7 +90,7 @@ impl<S: Storage> Timekeeper<S> {
             };
             tokio::select! {
                 () = leadership.changed() => {}
-                () = time::sleep(left + LOOK_INTERVAL) => {}
+                () = time::sleep(left + POLL_INTERVAL) => {}
             }
         }
     }
@@ -103,11 +103,11 @@ impl<S: Storage> Timekeeper<S> {
         self.known.record(&self.raft, term).await;
         let mut progress = self.raft.replica().progress();
         let state_now = progress.borrow_and_update().now;
-        let lead = self.clock.begin(term, state_now);
+        let leader_term = self.clock.begin(term, state_now);
         tracing::info!(term, cluster_time = state_now, "this node became the leader");
         loop {
             let applied = *progress.borrow_and_update();
-            let pause = self.let_time_pass(&lead, &applied).await;
+            let pause = self.tick_if_due(&leader_term, &applied).await;
             tokio::select! {
                 _ = progress.changed() => {}
                 () = time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
@@ -117,9 +117,9 @@ impl<S: Storage> Timekeeper<S> {
 
     /// Proposes a tick if one is due. Returns the time until the next check, or `None` if only an applied entry can
     /// make a tick due.
-    async fn let_time_pass(&self, lead: &LeaderTerm, progress: &Progress) -> Option<Duration> {
+    async fn tick_if_due(&self, leader_term: &LeaderTerm, progress: &Progress) -> Option<Duration> {
         let at = next_tick(progress, self.limits, self.tick)?;
-        let pause = self.clock.until(lead, at);
+        let pause = self.clock.until(leader_term, at);
         if pause.is_zero() && !self.propose(Command::Tick).await {
             return Some(RETRY_PAUSE);
         }

@@ -60,7 +60,7 @@ struct Kept {
 
 /// A cursor that delivers each transition once, in order. See [`Node::watch`](crate::node::Node::watch).
 pub struct Watch {
-    history: Arc<EventLog>,
+    events: Arc<EventLog>,
     applied: watch::Receiver<u64>,
     after: (u64, u32),
 }
@@ -103,7 +103,7 @@ impl EventLog {
             Some(WatchPosition { index, part }) => (index, part.unwrap_or(u32::MAX)),
             None => (*applied.borrow(), u32::MAX),
         };
-        let watch = Watch { history: self.clone(), applied, after };
+        let watch = Watch { events: self.clone(), applied, after };
         watch.look().map(|_| watch)
     }
 }
@@ -128,7 +128,7 @@ impl Watch {
             tokio::select! {
                 biased;
                 changed = self.applied.changed() => changed.expect("the event log owns the sender"),
-                () = self.history.stop.cancelled() => return Err(WatchEnd::Stopped),
+                () = self.events.stop.cancelled() => return Err(WatchEnd::Stopped),
             }
         }
     }
@@ -142,7 +142,7 @@ impl Watch {
     /// Returns the next transition, and whether it is the last one of its entry. All transitions of an entry become
     /// visible at once.
     fn look(&self) -> Result<Option<(Arc<Transition>, bool)>, Compacted> {
-        let kept = self.history.kept.lock();
+        let kept = self.events.kept.lock();
         let (index, part) = self.after;
         // The dropped entry at the floor may have had more parts than the last delivered one.
         if index < kept.floor || (index == kept.floor && part != u32::MAX && kept.floor > 0) {
@@ -193,18 +193,18 @@ mod tests {
 
     #[tokio::test]
     async fn resumed_watch_delivers_each_transition_once_in_order() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
-        let mut early = history.watch(None).expect("nothing is dropped");
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        let mut early = events.watch(None).expect("nothing is dropped");
         for index in 1..=3 {
-            history.applied(index, &entry(index, 2));
+            events.applied(index, &entry(index, 2));
         }
         let all = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)];
         assert_eq!(take(&mut early, 6), all);
         assert_eq!(early.position(), WatchPosition { index: 3, part: None }, "after the whole last entry");
         for cut in 0..6 {
-            let mut first = history.watch(behind(0)).expect("kept");
+            let mut first = events.watch(behind(0)).expect("kept");
             let mut taken = take(&mut first, cut);
-            let mut second = history.watch(Some(first.position())).expect("kept");
+            let mut second = events.watch(Some(first.position())).expect("kept");
             taken.extend(take(&mut second, 6 - cut));
             assert_eq!(taken, all, "resumed after {cut}");
         }
@@ -212,37 +212,37 @@ mod tests {
 
     #[tokio::test]
     async fn watch_of_dropped_transitions_is_compacted() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
-        let mut slow = history.watch(None).expect("nothing is dropped");
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        let mut slow = events.watch(None).expect("nothing is dropped");
         for index in 1..=KEPT_TRANSITIONS as u64 + 1 {
-            history.applied(index, &entry(index, 1));
+            events.applied(index, &entry(index, 1));
         }
         assert_eq!(slow.next().await.unwrap_err(), WatchEnd::Compacted(Compacted { oldest: 1 }));
-        assert!(history.watch(behind(0)).is_err());
-        assert_eq!(take(&mut history.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
-        history.replaced(KEPT_TRANSITIONS as u64 + 50);
-        assert!(history.watch(behind(9)).is_err());
-        assert!(history.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+        assert!(events.watch(behind(0)).is_err());
+        assert_eq!(take(&mut events.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
+        events.replaced(KEPT_TRANSITIONS as u64 + 50);
+        assert!(events.watch(behind(9)).is_err());
+        assert!(events.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
     }
 
     /// Entries have two parts, and one part of the oldest entry is dropped.
     #[tokio::test]
     async fn watch_resumes_after_a_partly_kept_entry() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
         let entries = KEPT_TRANSITIONS as u64 / 2;
         for index in 1..=entries {
-            history.applied(index, &entry(index, 2));
+            events.applied(index, &entry(index, 2));
         }
-        history.applied(entries + 1, &entry(entries + 1, 1));
+        events.applied(entries + 1, &entry(entries + 1, 1));
         for part in [Some(0), Some(1)] {
-            let inside = history.watch(Some(WatchPosition { index: 1, part }));
+            let inside = events.watch(Some(WatchPosition { index: 1, part }));
             assert_eq!(inside.err(), Some(Compacted { oldest: 1 }), "after part {part:?}");
         }
-        assert_eq!(history.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
-        let mut oldest = history.watch(behind(1)).expect("the first resumable position");
+        assert_eq!(events.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
+        let mut oldest = events.watch(behind(1)).expect("the first resumable position");
         assert_eq!(take(&mut oldest, 3), [(2, 0), (2, 1), (3, 0)]);
         let mut inside =
-            history.watch(Some(WatchPosition { index: 2, part: Some(0) })).expect("the whole entry is kept");
+            events.watch(Some(WatchPosition { index: 2, part: Some(0) })).expect("the whole entry is kept");
         assert_eq!(take(&mut inside, 2), [(2, 1), (3, 0)]);
         assert_eq!(inside.position(), WatchPosition { index: 3, part: Some(0) });
     }
@@ -250,9 +250,9 @@ mod tests {
     #[tokio::test]
     async fn watch_of_a_stopping_node_drains_and_ends() {
         let stop = CancellationToken::new();
-        let history = Arc::new(EventLog::new(stop.clone()));
-        let mut watch = history.watch(None).expect("nothing is dropped");
-        history.applied(1, &entry(1, 2));
+        let events = Arc::new(EventLog::new(stop.clone()));
+        let mut watch = events.watch(None).expect("nothing is dropped");
+        events.applied(1, &entry(1, 2));
         stop.cancel();
         assert_eq!(take(&mut watch, 2), [(1, 0), (1, 1)]);
         assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);

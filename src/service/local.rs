@@ -47,14 +47,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
 pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
     node: Node<S, T>,
     /// The name of the node in error messages.
-    who: String,
+    node_name: String,
 }
 
 impl<S: Storage, T: Transport> Local<S, T> {
     /// Returns a coordinator that uses `node`.
     pub fn new(node: Node<S, T>) -> Local<S, T> {
-        let who = format!("node {}", node.id());
-        Local { node, who }
+        let node_name = format!("node {}", node.id());
+        Local { node, node_name }
     }
 
     /// Repeats a request until it is applied, refused, of unknown outcome or out of time.
@@ -74,12 +74,12 @@ impl<S: Storage, T: Transport> Local<S, T> {
             match tokio::time::timeout(limit, asked).await {
                 Ok(Ok(response)) => match read(response.answer, response.served.now) {
                     Ok(done) => Attempt::Done(done),
-                    Err(problem) => judge(*problem, &self.who),
+                    Err(problem) => judge(*problem, &self.node_name),
                 },
                 // This node is shutting down. If only the leader is, the node waits for the next leader instead.
                 Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
-                Ok(Err(error)) => judge(super::request_error(error), &self.who),
-                Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
+                Ok(Err(error)) => judge(super::request_error(error), &self.node_name),
+                Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.node_name)),
             }
         };
         attempts(repeat, budget, wait, 1, attempt).await
@@ -103,7 +103,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
             let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
-            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.begin(waiter));
+            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.register(waiter));
             // A later attempt has less time left to wait. It keeps a wait even of 0 ms: a refused claim without a wait
             // would leave the waiter of an earlier attempt in the queue.
             let request = |waited| {
@@ -179,7 +179,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
         let watch = self.node.watch(after.map(EventId::into));
-        Box::new(LocalWatch { watch, prefix, after, who: self.who.clone() })
+        Box::new(LocalWatch { watch, prefix, after, node_name: self.node_name.clone() })
     }
 }
 
@@ -189,7 +189,7 @@ struct LocalWatch {
     watch: Result<Watch, Compacted>,
     prefix: String,
     after: Option<EventId>,
-    who: String,
+    node_name: String,
 }
 
 impl Events for LocalWatch {
@@ -206,7 +206,7 @@ impl Events for LocalWatch {
                     Err(WatchEnd::Compacted(missing)) => return Err(compacted(missing)),
                     Err(WatchEnd::Stopped) => {
                         tokio::time::sleep(STOPPED_PAUSE).await;
-                        return Err(CallError::Unavailable(format!("{} has stopped", self.who)));
+                        return Err(CallError::Unavailable(format!("{} has stopped", self.node_name)));
                     }
                 }
             }

@@ -12,8 +12,8 @@ pub(crate) const RETRY_MS: u64 = 250;
 
 /// Returns a problem. Problems that end soon have `retry_after_ms`.
 pub(crate) fn problem(code: Code, detail: impl Into<String>) -> Problem {
-    let is_passing = matches!(code, Code::NoLeader | Code::NotReady | Code::TooBusy);
-    Problem { retry_after_ms: is_passing.then_some(RETRY_MS), ..Problem::new(code, detail) }
+    let is_temporary = matches!(code, Code::NoLeader | Code::NotReady | Code::TooBusy);
+    Problem { retry_after_ms: is_temporary.then_some(RETRY_MS), ..Problem::new(code, detail) }
 }
 
 /// Returns the problem for an answer that does not match its request. This is a bug of the node.

@@ -147,13 +147,13 @@ pub(super) fn explanation(
     let held: Vec<api::Lease> = explanation.held.into_iter().map(|held| lease(held, now)).collect();
     let lock_delay_left_ms = explanation.delay_until.map(|until| until.saturating_sub(now)).filter(|left| *left > 0);
     let standing = explanation.standing.map(|standing| self::standing(standing, now));
-    let mut summary = holding(&held, holders, lock_delay_left_ms);
+    let mut summary = describe_holders(&held, holders, lock_delay_left_ms);
     if explanation.waiters > 0 {
         summary.push_str(&format!("; {} waiting", explanation.waiters));
     }
     if let Some(standing) = &standing {
         summary.push_str("; ");
-        summary.push_str(&in_words(standing));
+        summary.push_str(&describe_standing(standing));
     }
     api::Explanation {
         name: name.into(),
@@ -178,7 +178,7 @@ fn standing(standing: Standing, now: ClusterMs) -> api::Standing {
     }
 }
 
-fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
+fn describe_holders(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
     match (held, lock_delay_left_ms) {
         ([], None) => "free".to_owned(),
         ([], Some(left)) => format!("free, but under a lock delay for another {left} ms"),
@@ -193,7 +193,7 @@ fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -
     }
 }
 
-fn in_words(standing: &api::Standing) -> String {
+fn describe_standing(standing: &api::Standing) -> String {
     match standing {
         api::Standing::Holds { lease, .. } => format!("{} holds it with token {}", lease.holder, lease.token),
         api::Standing::Waits { waiter } => format!("{} waits, with {} before it", waiter.holder, waiter.place),

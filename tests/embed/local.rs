@@ -23,7 +23,7 @@ strict!(
     ttl_policy_of_a_node_applies_in_process,
 );
 
-const PATIENCE: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
+const BUDGET: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
 
 fn claim(by: &str) -> Acquire {
     Acquire { ttl_ms: Some(TtlMs::Millis(60_000)), ..Acquire::new(holder(by)) }
@@ -34,7 +34,7 @@ fn waiting(by: &str, wait_ms: u64) -> Acquire {
 }
 
 async fn acquire(at: &Local, lease: &str, by: &str) -> Lease {
-    at.acquire(name(lease), claim(by), PATIENCE).await.expect("granted")
+    at.acquire(name(lease), claim(by), BUDGET).await.expect("granted")
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Box<Problem> {
@@ -64,42 +64,42 @@ async fn claims(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
     assert_eq!((lease.name.as_str(), lease.holder.as_str(), lease.ttl_ms), (job, "a", Some(60_000)));
     assert_eq!(acquire(at, job, "a").await.token, lease.token, "the same holder keeps its token");
-    let held = refused(at.acquire(name(job), claim("b"), PATIENCE).await);
+    let held = refused(at.acquire(name(job), claim("b"), BUDGET).await);
     assert_eq!((held.code, held.holder.as_deref(), held.token), (Code::Held, Some("a"), Some(lease.token)));
     let short = Acquire { ttl_ms: Some(TtlMs::Millis(1)), ..claim("b") };
-    assert_eq!(refused(at.acquire(name(job), short, PATIENCE).await).code, Code::Invalid);
+    assert_eq!(refused(at.acquire(name(job), short, BUDGET).await).code, Code::Invalid);
 
-    let explained = at.explain(name(job), holder("a"), PATIENCE).await.expect("an answer");
+    let explained = at.explain(name(job), holder("a"), BUDGET).await.expect("an answer");
     assert!(matches!(explained.standing, Some(Standing::Holds { .. })), "{explained:?}");
     let foreign = Release { holder: holder("b"), token: lease.token };
-    assert!(!at.release(name(job), foreign, PATIENCE).await.expect("an answer").released);
-    assert!(at.release(name(job), release(&lease), PATIENCE).await.expect("an answer").released);
-    assert!(!at.release(name(job), release(&lease), PATIENCE).await.expect("an answer").released);
-    let explained = at.explain(name(job), holder("a"), PATIENCE).await.expect("an answer");
+    assert!(!at.release(name(job), foreign, BUDGET).await.expect("an answer").released);
+    assert!(at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
+    assert!(!at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
+    let explained = at.explain(name(job), holder("a"), BUDGET).await.expect("an answer");
     assert!(matches!(explained.standing, Some(Standing::Ended { .. })), "{explained:?}");
 }
 
 async fn waits(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
-    assert_eq!(refused(at.acquire(name(job), waiting("b", 50), PATIENCE).await).code, Code::WaitTimeout);
+    assert_eq!(refused(at.acquire(name(job), waiting("b", 50), BUDGET).await).code, Code::WaitTimeout);
     // The budget does not include the wait: a wait longer than the budget still succeeds.
-    let patience = RetryBudget::within(Duration::from_secs(2));
-    let wait = at.acquire(name(job), waiting("b", 30_000), patience);
+    let budget = RetryBudget::within(Duration::from_secs(2));
+    let wait = at.acquire(name(job), waiting("b", 30_000), budget);
     let give = async {
-        while at.explain(name(job), holder("b"), PATIENCE).await.expect("an answer").waiters == 0 {}
-        let to_nobody = HandOver { holder: holder("a"), token: lease.token, to: Some(holder("c")) };
-        assert_eq!(refused(at.hand_over(name(job), to_nobody, PATIENCE).await).code, Code::NoSuchWaiter);
+        while at.explain(name(job), holder("b"), BUDGET).await.expect("an answer").waiters == 0 {}
+        let to_stranger = HandOver { holder: holder("a"), token: lease.token, to: Some(holder("c")) };
+        assert_eq!(refused(at.hand_over(name(job), to_stranger, BUDGET).await).code, Code::NoSuchWaiter);
         let to_next = HandOver { holder: holder("a"), token: lease.token, to: None };
-        at.hand_over(name(job), to_next, PATIENCE).await.expect("handed over")
+        at.hand_over(name(job), to_next, BUDGET).await.expect("handed over")
     };
     let (granted, given) = tokio::join!(wait, give);
     let granted = granted.expect("granted");
     assert_eq!((granted.token, granted.holder.as_str()), (given.token, "b"));
     assert!(granted.token > lease.token);
-    let wait = at.acquire(name(job), waiting("c", 30_000), patience);
+    let wait = at.acquire(name(job), waiting("c", 30_000), budget);
     let leave = async {
-        while at.explain(name(job), holder("c"), PATIENCE).await.expect("an answer").waiters == 0 {}
-        at.release(name(job), release(&granted), PATIENCE).await.expect("an answer")
+        while at.explain(name(job), holder("c"), BUDGET).await.expect("an answer").waiters == 0 {}
+        at.release(name(job), release(&granted), BUDGET).await.expect("an answer")
     };
     let (granted, released) = tokio::join!(wait, leave);
     assert!(granted.is_ok() && released.released);
@@ -107,21 +107,21 @@ async fn waits(at: &Local, job: &str) {
 
 async fn renewals(at: &Local, job: &str) {
     let (kept, lost) = (acquire(at, job, "a").await, acquire(at, &format!("{job}:lost"), "a").await);
-    at.release(name(&lost.name), release(&lost), PATIENCE).await.expect("an answer");
+    at.release(name(&lost.name), release(&lost), BUDGET).await.expect("an answer");
     let item = |name_of: &str, token| RenewItem { name: name(name_of), token, ttl_ms: None };
     let never = FencingToken { term: 0, index: 1 };
     let leases = vec![item(&kept.name, kept.token), item(&lost.name, lost.token), item("never", never)];
-    let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, PATIENCE).await.expect("an answer");
+    let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, BUDGET).await.expect("an answer");
     let why: Vec<_> = renewed.results.iter().map(|one| one.problem.as_ref().and_then(|lost| lost.why)).collect();
     assert_eq!(why, [None, Some(LostReason::Released), Some(LostReason::Unknown)]);
     assert_eq!(renewed.results[0].lease.as_ref().map(|lease| (lease.token, lease.renewals)), Some((kept.token, 1)));
     assert_eq!(renewed.results[1].name, lost.name);
 
     let too_many = (0..=MAX_RENEW_ITEMS).map(|number| item(&format!("n{number}"), never)).collect();
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: too_many }, PATIENCE).await;
+    let answer = at.renew(RenewBatch { holder: holder("a"), leases: too_many }, BUDGET).await;
     assert_eq!(refused(answer).code, Code::TooLarge);
     let short = RenewItem { ttl_ms: Some(TtlMs::Millis(1)), ..item(&kept.name, kept.token) };
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: vec![short] }, PATIENCE).await;
+    let answer = at.renew(RenewBatch { holder: holder("a"), leases: vec![short] }, BUDGET).await;
     assert_eq!(refused(answer).code, Code::Invalid);
 }
 
@@ -133,11 +133,11 @@ async fn held_leases_of_many_pages_are_complete() {
     join_all(names.iter().map(|job| acquire(&at, job, "a"))).await;
     let lone = acquire(&at, "other", "a").await;
     let ended = acquire(&at, "many:ended", "a").await;
-    at.release(name("many:ended"), release(&ended), PATIENCE).await.expect("an answer");
-    let held = at.held("many:".to_owned(), PATIENCE).await.expect("an answer");
+    at.release(name("many:ended"), release(&ended), BUDGET).await.expect("an answer");
+    let held = at.held("many:".to_owned(), BUDGET).await.expect("an answer");
     assert_eq!(held.iter().map(|lease| lease.name.clone()).collect::<Vec<_>>(), names);
-    assert_eq!(at.held("oth".to_owned(), PATIENCE).await.expect("an answer")[0].token, lone.token);
-    assert_eq!(at.held("nothing".to_owned(), PATIENCE).await.expect("an answer"), []);
+    assert_eq!(at.held("oth".to_owned(), BUDGET).await.expect("an answer")[0].token, lone.token);
+    assert_eq!(at.held("nothing".to_owned(), BUDGET).await.expect("an answer"), []);
     trio.shutdown().await;
 }
 
@@ -165,7 +165,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     assert_eq!(live.place(), Some(begin));
     for by in ["a", "b", "c"] {
         let counted = Acquire { limit: Some(3), ..claim(by) };
-        there.acquire(name("pool"), counted, PATIENCE).await.expect("granted");
+        there.acquire(name("pool"), counted, BUDGET).await.expect("granted");
         acquire(&there, &format!("beside:{by}"), by).await;
     }
     // The revoke is one entry with three transitions.
@@ -204,9 +204,9 @@ async fn ttl_policy_of_a_node_applies_in_process() {
     let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());
     let infinite = Acquire { ttl_ms: Some(TtlMs::Infinite), ..claim("a") };
-    let problem = refused(at.acquire(name("job"), infinite, PATIENCE).await);
+    let problem = refused(at.acquire(name("job"), infinite, BUDGET).await);
     assert!(problem.detail.contains("60000 ms"), "{problem:?}");
-    let granted = at.acquire(name("job"), Acquire::new(holder("a")), PATIENCE).await.expect("granted");
+    let granted = at.acquire(name("job"), Acquire::new(holder("a")), BUDGET).await.expect("granted");
     assert_eq!(granted.ttl_ms, Some(5_000));
     node.shutdown().await;
 }

@@ -31,7 +31,7 @@ impl Replica {
         let this = std::env::current_exe().expect("a test has a binary");
         let mut command = Command::new(this);
         command.args(["replica::environment_starts_a_replica", "--exact", "--nocapture"]);
-        command.env(VARIABLE, format!("{id} {}", plan.in_words()));
+        command.env(VARIABLE, format!("{id} {}", plan.to_text()));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the test binary starts");
         let orders = child.stdin.take().expect("the stream is piped");
@@ -119,7 +119,7 @@ pub fn remote(plan: &Plan, ids: impl IntoIterator<Item = u64>) -> Remote {
 fn environment_starts_a_replica() {
     let Ok(words) = std::env::var(VARIABLE) else { return };
     let (id, plan) = words.split_once(' ').expect("an id and a plan");
-    runtime().block_on(replica(Plan::from_words(plan), id.parse().expect("a number")));
+    runtime().block_on(replica(Plan::from_text(plan), id.parse().expect("a number")));
 }
 
 async fn replica(plan: Plan, id: u64) {

@@ -22,7 +22,7 @@ steady!(
 
 /// Runs one test at a time, because each one measures three processes on an otherwise idle machine. Under cargo-nextest
 /// each test is a process, and `.config/nextest.toml` does the same.
-static TURN: Mutex<()> = Mutex::const_new(());
+static SERIAL: Mutex<()> = Mutex::const_new(());
 
 /// Longest takeover that waits only for commits, on a busy machine.
 const COMMITS: Duration = Duration::from_millis(900);
@@ -71,7 +71,7 @@ fn first_elected(replicas: &[Replica]) -> (u64, Instant) {
 }
 
 async fn stop_of_all_replicas_leaves_the_lease_free() {
-    let _turn = TURN.lock().await;
+    let _serial = SERIAL.lock().await;
     let mut longest = Duration::ZERO;
     for round in 0..6 {
         let plan = Plan::new(&[]);
@@ -96,7 +96,7 @@ async fn stop_of_all_replicas_leaves_the_lease_free() {
 }
 
 async fn crashed_candidate_does_not_delay_a_resignation() {
-    let _turn = TURN.lock().await;
+    let _serial = SERIAL.lock().await;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);
     let (leader, [first, second]) = roles(&plan).await;
@@ -116,7 +116,7 @@ async fn crashed_candidate_does_not_delay_a_resignation() {
 }
 
 async fn stopped_node_delays_a_candidate_by_less_than_a_ttl() {
-    let _turn = TURN.lock().await;
+    let _serial = SERIAL.lock().await;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);
     let (leader, [hung, other]) = roles(&plan).await;
@@ -140,7 +140,7 @@ async fn stopped_node_delays_a_candidate_by_less_than_a_ttl() {
 }
 
 async fn stopped_leader_delays_releases_by_less_than_4_s() {
-    let _turn = TURN.lock().await;
+    let _serial = SERIAL.lock().await;
     const PERMITS: u32 = 20;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);

@@ -39,13 +39,13 @@ impl Plan {
         Plan { data, http, peer, _folder: Some(folder) }
     }
 
-    /// Encodes the plan for another process, which decodes it with [`from_words`](Self::from_words).
-    pub fn in_words(&self) -> String {
+    /// Encodes the plan for another process, which decodes it with [`from_text`](Self::from_text).
+    pub fn to_text(&self) -> String {
         format!("{} {} {}", self.http.join(","), self.peer.join(","), self.data.display())
     }
 
-    pub fn from_words(words: &str) -> Plan {
-        let mut parts = words.splitn(3, ' ');
+    pub fn from_text(text: &str) -> Plan {
+        let mut parts = text.splitn(3, ' ');
         let mut addresses = || parts.next().expect("addresses").split(',').map(str::to_owned).collect();
         let (http, peer) = (addresses(), addresses());
         Plan { data: parts.next().expect("a folder").into(), http, peer, _folder: None }
@@ -68,14 +68,14 @@ impl Plan {
 
     /// Starts the three nodes, and waits until all of them are ready.
     pub async fn start(&self) -> Trio {
-        let started = tokio::join!(self.patiently(1), self.patiently(2), self.patiently(3));
+        let started = tokio::join!(self.start_with_retries(1), self.start_with_retries(2), self.start_with_retries(3));
         let trio = Trio { nodes: vec![started.0, started.1, started.2] };
         trio.ready().await;
         trio
     }
 
     /// Starts a node. Retries while an earlier node still closes its directory and listener.
-    async fn patiently(&self, id: u64) -> Node {
+    async fn start_with_retries(&self, id: u64) -> Node {
         let start = async {
             loop {
                 match self.builder(id).start().await {

@@ -1,4 +1,4 @@
-//! Starting a node.
+//! Assembly and start of a node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::node::contact::LeaderContact;
 use crate::node::leader_term::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
-use crate::node::lifecycle::tasks::Observers;
+use crate::node::lifecycle::tasks::ObserverFanout;
 use crate::node::membership::join::{self, MemberRegistry};
-use crate::node::metrics::Transitions;
+use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::Proposer;
 use crate::node::request::route::Forwarding;
 use crate::node::request::wait::WaitRegistry;
@@ -86,16 +86,32 @@ impl Node {
         let identity = Identity { cluster: config.cluster.clone(), node: config.id, incarnation, promise };
         let known = Arc::new(MemberRegistry::default());
         let transport = TcpTransport::new(identity.clone(), known.clone());
-        let life = Lifecycle::begin(storage.clone(), transport.clone());
-        let ended = life.ended.clone();
+        let lifecycle = Lifecycle::begin(storage.clone(), transport.clone());
+        let ended = lifecycle.ended.clone();
         let started = async {
-            warn_of_slow_disk(&config).await;
+            warn_if_disk_is_slow(&config).await;
             let service = Arc::new(RaftService::new(storage.clone()));
-            life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
+            lifecycle.tasks.spawn(peer::serve(
+                listener,
+                identity,
+                known.clone(),
+                service.clone(),
+                lifecycle.stop.clone(),
+            ));
             let safeguards = Safeguards::default();
             let files = Arc::new(DirectoryFiles(config.data.clone()));
-            let parts =
-                Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life };
+            let parts = Parts {
+                storage,
+                transport,
+                service,
+                known,
+                is_new,
+                incarnation,
+                files,
+                safeguards,
+                test_observer: None,
+                lifecycle,
+            };
             Node::assemble(config, Arc::new(SystemClock), parts).await
         };
         let started = started.await;
@@ -118,8 +134,8 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     files: Arc<dyn Files>,
     safeguards: Safeguards,
     /// An observer of applied entries, for tests only.
-    tap: Option<Arc<dyn Observer>>,
-    life: Lifecycle<S>,
+    test_observer: Option<Arc<dyn Observer>>,
+    lifecycle: Lifecycle<S>,
 }
 
 #[cfg(feature = "testing")]
@@ -133,13 +149,24 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         is_new: bool,
         incarnation: u64,
     ) -> Parts<S, T> {
-        let life = Lifecycle::begin(storage.clone(), transport.clone());
+        let lifecycle = Lifecycle::begin(storage.clone(), transport.clone());
         let safeguards = Safeguards::default();
-        Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life }
+        Parts {
+            storage,
+            transport,
+            service,
+            known,
+            is_new,
+            incarnation,
+            files,
+            safeguards,
+            test_observer: None,
+            lifecycle,
+        }
     }
 
-    pub fn tapped(mut self, tap: Option<Arc<dyn Observer>>) -> Parts<S, T> {
-        self.tap = tap;
+    pub fn tapped(mut self, test_observer: Option<Arc<dyn Observer>>) -> Parts<S, T> {
+        self.test_observer = test_observer;
         self
     }
 
@@ -155,7 +182,18 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap, life } = parts;
+        let Parts {
+            storage,
+            transport,
+            service,
+            known,
+            is_new,
+            incarnation,
+            files,
+            safeguards,
+            test_observer,
+            lifecycle,
+        } = parts;
         let promise = config.raft.leadership_lease();
         let still = exchange_promise::<S>(files.clone(), promise).await?;
         if !is_new && safeguards.quarantine {
@@ -168,10 +206,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
         {
             return Err(refusal.into());
         }
-        let (waiting, left) = WaitRegistry::new();
-        let history = Arc::new(EventLog::new(life.stop.clone()));
-        let (woken, told, transitions) = (waiting.clone(), history.clone(), Transitions::new());
-        let observer = Arc::new(Observers { waiting: woken, history: told, transitions, tap });
+        let (waits, left) = WaitRegistry::new();
+        let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
+        let observer = Arc::new(ObserverFanout {
+            waits: waits.clone(),
+            events: events.clone(),
+            transitions: TransitionCounters::new(),
+            test_observer,
+        });
         let replica = Replica::new(observer);
         let raft = RaftHandle::build(
             config.id,
@@ -184,7 +226,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             clock.clone(),
         );
         let raft = Arc::new(raft.await.map_err(StartError::Raft)?);
-        let is_first = life.raft.set(raft.clone()).is_ok();
+        let is_first = lifecycle.raft.set(raft.clone()).is_ok();
         assert!(is_first, "a lifecycle has one Raft");
         known.look_into(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         let (proposer, jobs) = Proposer::new();
@@ -198,14 +240,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
             transport,
             clock: LeaderClock::new(clock.clone()),
             proposer: proposer.clone(),
-            waiting,
+            waits,
             local_waits: Arc::default(),
-            history,
+            events,
             contact: LeaderContact::new(clock),
             draining: AtomicBool::new(false),
-            stop: life.stop,
-            tasks: life.tasks,
-            ended: life.ended,
+            stop: lifecycle.stop,
+            tasks: lifecycle.tasks,
+            ended: lifecycle.ended,
             failure: tokio::sync::watch::Sender::new(None),
         });
         known.observe(config.id, incarnation);
@@ -215,7 +257,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.spawn(inner.clone().form(config.members.clone()));
         inner.spawn(inner.clone().join(known, incarnation, config.members));
         renew_promise::<S>(files, promise).await?;
-        Ok(Node { inner, owner: Some(Arc::new(life.owner)) })
+        Ok(Node { inner, owner: Some(Arc::new(lifecycle.owner)) })
     }
 }
 
@@ -233,7 +275,7 @@ fn timeouts(raft: &RaftTimings) -> Timeouts {
     Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, transfer_leadership: lease * 2 }
 }
 
-async fn warn_of_slow_disk(config: &NodeConfig) {
+async fn warn_if_disk_is_slow(config: &NodeConfig) {
     let dir = config.data.clone();
     let measured = tokio::task::spawn_blocking(move || measure_fsync(&dir, FSYNC_SAMPLES)).await;
     let Ok(Ok(mut samples)) = measured else { return };
@@ -263,9 +305,7 @@ mod tests {
         assert_eq!(node.health().failed, None);
         let _ = node.raft().raft().external_request(|_| panic!("planted by a test")).await;
         let noticed = tokio::time::timeout(Duration::from_secs(1), node.wait_failed()).await;
-        assert!(
-            matches!(noticed.expect("the node fails within a second"), NodeFailure::Raft(why) if why.contains("panicked"))
-        );
+        assert!(matches!(noticed.expect("the node fails"), NodeFailure::Raft(why) if why.contains("panicked")));
         assert!(node.health().failed.is_some(), "the failure is permanent");
     }
 }

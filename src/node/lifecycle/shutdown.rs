@@ -18,10 +18,10 @@ use crate::storage::Storage;
 use crate::time;
 
 /// Longest time that a node stays a voter during its shutdown, so that clients of other nodes can release leases.
-const STAY: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The node stays a voter for this long after the last lease and waiter are gone. Clients of other nodes may still read
 /// to confirm their releases.
-const QUIET: Duration = Duration::from_millis(50);
+const IDLE_TIME: Duration = Duration::from_millis(50);
 /// Pause before the node proposes again that its waiting requests leave their queues.
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -42,7 +42,7 @@ impl<S: Storage> Lifecycle<S> {
     pub fn begin<T: Transport>(storage: S, transport: T) -> Lifecycle<S> {
         let (stop, tasks, ended) = (CancellationToken::new(), TaskTracker::new(), CancellationToken::new());
         let raft = Arc::new(OnceLock::new());
-        let life = Lifecycle {
+        let lifecycle = Lifecycle {
             owner: stop.clone().drop_guard(),
             stop: stop.clone(),
             tasks: tasks.clone(),
@@ -50,17 +50,17 @@ impl<S: Storage> Lifecycle<S> {
             ended: ended.clone(),
         };
         // The guard cancels `ended` even if the runtime is dropped before the shutdown is complete.
-        let said = ended.drop_guard();
+        let on_drop = ended.drop_guard();
         tokio::spawn(async move {
             stop.cancelled().await;
-            end(raft, tasks, transport, storage).await;
-            drop(said);
+            stop_all(raft, tasks, transport, storage).await;
+            drop(on_drop);
         });
-        life
+        lifecycle
     }
 }
 
-async fn end<S: Storage, T: Transport>(
+async fn stop_all<S: Storage, T: Transport>(
     raft: Arc<OnceLock<Arc<RaftHandle<S>>>>,
     tasks: TaskTracker,
     transport: T,
@@ -101,27 +101,27 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    /// Stays a voter while leases are held or waited for, and for [`QUIET`] after that. Other nodes may be shutting
+    /// Stays a voter while leases are held or waited for, and for [`IDLE_TIME`] after that. Other nodes may be shutting
     /// down too, and the releases of their clients need a majority to commit.
     async fn stay_for_releases(&self) {
         let replica = self.raft.replica();
         let mut progress = replica.progress();
         let released = async {
             let is_in_use = |state: &State| state.machine.counts().held + state.machine.counts().waiting > 0;
-            let mut quiet = std::pin::pin!(time::sleep(QUIET));
+            let mut idle = std::pin::pin!(time::sleep(IDLE_TIME));
             while self.raft.leadership().leader.is_some() {
                 let in_use = replica.read(is_in_use);
                 if in_use {
-                    quiet.set(time::sleep(QUIET));
+                    idle.set(time::sleep(IDLE_TIME));
                 }
                 tokio::select! {
                     changed = progress.changed() => if changed.is_err() { return },
-                    () = quiet.as_mut(), if !in_use => return,
+                    () = idle.as_mut(), if !in_use => return,
                 }
             }
         };
         // A timeout is normal: if only one node is restarted, clients of the other nodes keep their leases.
-        let _ = tokio::time::timeout(STAY, released).await;
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, released).await;
     }
 }
 
@@ -146,7 +146,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.draining.store(true, Ordering::Relaxed);
         inner.end_local_waits().await;
         inner.stay_for_releases().await;
-        if inner.clock.lead().is_some() {
+        if inner.clock.leader_term().is_some() {
             match inner.raft.transfer_leadership(inner.timeouts.transfer_leadership).await {
                 Ok(to) => tracing::info!(to, "leadership transferred"),
                 Err(error) => {

@@ -12,7 +12,7 @@ use crate::lease::{Command, Effects, Machine, WaiterId};
 use crate::node::Inner;
 use crate::node::lifecycle::assemble::NodeConfig;
 use crate::node::membership::join::MemberRegistry;
-use crate::node::metrics::Transitions;
+use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{self, waiter_weight};
 use crate::node::request::wait::WaitRegistry;
 use crate::node::timekeeper::Timekeeper;
@@ -33,7 +33,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     pub(in crate::node) fn begin(
         self: &Arc<Self>,
         config: &NodeConfig,
-        jobs: propose::Jobs,
+        jobs: propose::JobReceiver,
         left: mpsc::UnboundedReceiver<WaiterId>,
         known: Arc<MemberRegistry>,
     ) {
@@ -54,7 +54,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.spawn(self.clone().leave_queues(left));
         self.spawn(self.clone().notice_failure());
         self.spawn(self.clone().notice_stall());
-        self.spawn(self.clone().set_gauges());
+        self.spawn(self.clone().update_gauges());
     }
 
     /// Spawns a task that runs until the node stops.
@@ -73,10 +73,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
             time::sleep(interval).await;
-            if self.clock.lead().is_none() {
+            if self.clock.leader_term().is_none() {
                 continue;
             }
-            for waiters in split(self.waiting.ids()) {
+            for waiters in split(self.waits.ids()) {
                 // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
                 let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
             }
@@ -91,41 +91,41 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
             // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
             // `patience_ms` is over.
-            let left = gone.drain(..).filter(|waiter| !self.waiting.has(waiter));
+            let left = gone.drain(..).filter(|waiter| !self.waits.has(waiter));
             join_all(left.map(leave)).await;
         }
     }
 }
 
 /// Passes every applied entry to the parts of the node that observe it.
-pub(in crate::node) struct Observers {
-    pub waiting: Arc<WaitRegistry>,
-    pub history: Arc<EventLog>,
-    pub transitions: Transitions,
-    pub tap: Option<Arc<dyn Observer>>,
+pub(in crate::node) struct ObserverFanout {
+    pub waits: Arc<WaitRegistry>,
+    pub events: Arc<EventLog>,
+    pub transitions: TransitionCounters,
+    pub test_observer: Option<Arc<dyn Observer>>,
 }
 
-impl Observer for Observers {
+impl Observer for ObserverFanout {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
         self.transitions.count(&effects.transitions);
-        self.waiting.applied(&effects, machine);
-        self.history.applied(index, &effects.transitions);
-        if let Some(tap) = &self.tap {
-            tap.applied(index, effects, machine);
+        self.waits.applied(&effects, machine);
+        self.events.applied(index, &effects.transitions);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.applied(index, effects, machine);
         }
     }
 
     fn replaced(&self, index: u64, machine: &Machine) {
-        self.history.replaced(index);
-        if let Some(tap) = &self.tap {
-            tap.replaced(index, machine);
+        self.events.replaced(index);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.replaced(index, machine);
         }
     }
 
     #[cfg(feature = "testing")]
     fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-        if let Some(tap) = &self.tap {
-            tap.applying(machine, token, batch);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.applying(machine, token, batch);
         }
     }
 }

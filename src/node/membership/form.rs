@@ -21,9 +21,9 @@ use crate::storage::{Storage, codec};
 use crate::types::NodeId;
 
 /// Pause before this node asks the other members again.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Longest wait for the answer of one member.
-const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Largest accepted answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
@@ -46,7 +46,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             return;
         }
         while self.storage.is_empty() {
-            let answers = self.ask_for_stores(&members).await;
+            let answers = self.store_states(&members).await;
             let is_majority = 1 + answers.empty > members.len() / 2;
             match answers.formed {
                 None if is_majority => match self.raft.form(infos(&members)).await {
@@ -62,13 +62,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     );
                 }
             }
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    async fn ask_for_stores(&self, members: &[MemberConfig]) -> Answers {
+    async fn store_states(&self, members: &[MemberConfig]) -> Answers {
         let others = members.iter().filter(|member| member.id != self.id);
-        let asked = others.map(|member| async move { (member.id, self.ask_for_store(member).await) });
+        let asked = others.map(|member| async move { (member.id, self.store_state(member).await) });
         let mut answers = Answers::default();
         for (node, is_empty) in join_all(asked).await {
             match is_empty {
@@ -81,9 +81,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Returns whether the member's store is empty, or `None` without an answer.
-    async fn ask_for_store(&self, member: &MemberConfig) -> Option<bool> {
+    async fn store_state(&self, member: &MemberConfig) -> Option<bool> {
         let call = codec::encode(&Call::StoreState).into();
-        let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, ASK_TIMEOUT).await.ok()?;
+        let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, CALL_TIMEOUT).await.ok()?;
         match codec::decode(&answer, MAX_ANSWER_BYTES) {
             Ok(Reply::StoreState { is_empty }) => Some(is_empty),
             _ => None,

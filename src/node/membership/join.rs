@@ -24,9 +24,9 @@ use crate::storage::Storage;
 use crate::types::NodeId;
 
 /// Interval of the checks for members that have not joined. A new contact causes a check at once.
-const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// Longest wait for the answer of a peer.
-const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most nodes whose first incarnation is kept in memory. A cluster has at most 15 members, but a faulty peer can
 /// present a new node id with each connection.
@@ -39,7 +39,7 @@ pub(crate) struct MemberRegistry {
     /// The first incarnation of each node, from the log or from contacts since the start of this node.
     observed: Mutex<BTreeMap<NodeId, u64>>,
     /// Notified when `observed` has a new node.
-    news: Notify,
+    added: Notify,
 }
 
 impl MemberRegistry {
@@ -54,14 +54,14 @@ impl MemberRegistry {
 
     /// Proposes, as the leader of `term`, every observed incarnation that the state does not have.
     pub(in crate::node) async fn record<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
-        for new in self.unwritten(raft.replica()) {
+        for new in self.unrecorded(raft.replica()) {
             // If this node loses its leadership, the next leader proposes it.
             let _ = raft.propose(term, Proposal::joined(new)).await;
         }
     }
 
     /// Returns the observed nodes that have not joined in the state.
-    fn unwritten(&self, replica: &Replica) -> Vec<Joined> {
+    fn unrecorded(&self, replica: &Replica) -> Vec<Joined> {
         let observed = self.observed.lock();
         replica.read(|state| {
             let new = observed.iter().filter(|(node, _)| !state.joined.contains_key(node));
@@ -87,7 +87,7 @@ impl Incarnations for MemberRegistry {
             && has_room
         {
             first.insert(incarnation);
-            self.news.notify_one();
+            self.added.notify_one();
         }
     }
 }
@@ -113,11 +113,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
                 return;
             }
-            let lead = *leads.borrow_and_update();
-            if let Some(lead) = lead {
-                known.record(&self.raft, lead.term).await;
+            let leader_term = *leads.borrow_and_update();
+            if let Some(leader_term) = leader_term {
+                known.record(&self.raft, leader_term.term).await;
             }
-            if lead.is_none()
+            if leader_term.is_none()
                 && !joined.contains_key(&self.id)
                 && let Some(refusal) = ask(&self.transport, self.id, &peers).await
             {
@@ -126,9 +126,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
             // would notice the loss of its disk.
             tokio::select! {
-                () = known.news.notified() => {}
+                () = known.added.notified() => {}
                 _ = leads.changed() => {}
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
@@ -147,7 +147,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 /// Presents this node to each of its peers. Returns the refusal of a peer that knows another incarnation of it.
 pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
     for peer in peers.iter().filter(|peer| peer.id != own) {
-        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), ASK_TIMEOUT).await;
+        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), CALL_TIMEOUT).await;
         if let Err(PeerError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
             && node == own
         {

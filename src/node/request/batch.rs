@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
 use crate::node::Inner;
 use crate::node::request::Answer;
-use crate::node::request::propose::{Answered, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
+use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::{HolderId, Metadata};
@@ -37,17 +37,17 @@ fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
 }
 
 /// Merges the parts into one outcome. The batch is certainly not done only if every part is certainly not done.
-fn merge(parts: Vec<Result<Answered, ProposeError>>) -> Result<Answer, ProposeError> {
+fn merge(parts: Vec<Result<AppliedOutcome, ProposeError>>) -> Result<Answer, ProposeError> {
     let mut renewed = Vec::new();
     let mut applied = 0;
     let mut failure = None;
     for part in parts {
         match part {
-            Ok(Answered { outcome: Outcome::Renewed(part), .. }) => {
+            Ok(AppliedOutcome { outcome: Outcome::Renewed(part), .. }) => {
                 applied += 1;
                 renewed.extend(part);
             }
-            Ok(Answered { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
+            Ok(AppliedOutcome { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
             Err(unknown @ ProposeError::Unknown(_)) => failure = Some(unknown),
             Err(certain) => failure = failure.or(Some(certain)),
         }
@@ -76,8 +76,8 @@ mod tests {
     use crate::node::RequestError;
     use crate::storage::Position;
 
-    fn applied() -> Result<Answered, ProposeError> {
-        Ok(Answered { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
+    fn applied() -> Result<AppliedOutcome, ProposeError> {
+        Ok(AppliedOutcome { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod cluster_tests {
         fill_queue(&node).await;
         let batch = Request::Change(Command::Renew { holder: holder(), leases: leases.clone() });
         let (inner, sent) = (node.inner.clone(), batch);
-        let answer = tokio::spawn(async move { inner.lead(sent).await });
+        let answer = tokio::spawn(async move { inner.execute_as_leader(sent).await });
         tokio::time::sleep(Duration::from_millis(20)).await;
         cluster.board.heal();
         let answer = answer.await.expect("the request does not panic");

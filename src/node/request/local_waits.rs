@@ -12,15 +12,15 @@ use crate::lease::WaiterId;
 pub(crate) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
 
 /// Registers one waiting request until it is dropped.
-pub(crate) struct LocalWait {
+pub(crate) struct LocalWaitGuard {
     waits: Arc<LocalWaits>,
     id: WaiterId,
 }
 
 impl LocalWaits {
-    pub fn begin(self: &Arc<Self>, id: WaiterId) -> LocalWait {
+    pub fn register(self: &Arc<Self>, id: WaiterId) -> LocalWaitGuard {
         *self.0.lock().entry(id.clone()).or_default() += 1;
-        LocalWait { waits: self.clone(), id }
+        LocalWaitGuard { waits: self.clone(), id }
     }
 
     pub fn ids(&self) -> Vec<WaiterId> {
@@ -28,7 +28,7 @@ impl LocalWaits {
     }
 }
 
-impl Drop for LocalWait {
+impl Drop for LocalWaitGuard {
     fn drop(&mut self) {
         let mut waits = self.waits.0.lock();
         let Some(count) = waits.get_mut(&self.id) else { return };

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
 use crate::node::leader_term::LeaderClock;
 use crate::node::request::RequestError;
-use crate::node::request::queue::{Class, Full, Queue, QueuedCommand};
+use crate::node::request::queue::{Class, CommandQueue, Full, QueuedCommand};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
 use crate::types::Metadata;
@@ -37,61 +37,64 @@ pub(in crate::node) enum ProposeError {
 
 struct Job {
     command: Command,
-    answer: oneshot::Sender<Result<Answered, ProposeError>>,
+    answer: oneshot::Sender<Result<AppliedOutcome, ProposeError>>,
 }
 
 /// The outcome of a command, and the position of its log entry.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::node) struct Answered {
+pub(in crate::node) struct AppliedOutcome {
     pub outcome: Outcome,
     pub position: Position,
 }
 
 /// The sending half of the command queue.
 #[derive(Clone)]
-pub(in crate::node) struct Proposer(Arc<Shared>);
+pub(in crate::node) struct Proposer(Arc<SharedQueue>);
 
 /// The receiving half of the command queue. After it is dropped, [`Proposer::propose`] refuses commands.
-pub(in crate::node) struct Jobs(Arc<Shared>);
+pub(in crate::node) struct JobReceiver(Arc<SharedQueue>);
 
-struct Shared {
+struct SharedQueue {
     /// `None` after the receiving half is dropped.
-    queue: Mutex<Option<Queue<Job>>>,
+    queue: Mutex<Option<CommandQueue<Job>>>,
     /// Notified when the queue becomes non-empty.
-    filled: Notify,
-    refused: Refused,
+    became_nonempty: Notify,
+    refused: RefusalCounters,
 }
 
 /// Counters of refused commands by cause.
-struct Refused {
+struct RefusalCounters {
     too_slow: Counter,
     too_many: Counter,
     late: Counter,
 }
 
 impl Proposer {
-    pub fn new() -> (Proposer, Jobs) {
+    pub fn new() -> (Proposer, JobReceiver) {
         let counter = |reason: &'static str| counter!("tenure_refused_total", "reason" => reason);
-        let refused =
-            Refused { too_slow: counter("queue_slow"), too_many: counter("queue_full"), late: counter("queue_late") };
-        let queue = Mutex::new(Some(Queue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
-        let shared = Arc::new(Shared { queue, filled: Notify::new(), refused });
-        (Proposer(shared.clone()), Jobs(shared))
+        let refused = RefusalCounters {
+            too_slow: counter("queue_slow"),
+            too_many: counter("queue_full"),
+            late: counter("queue_late"),
+        };
+        let queue = Mutex::new(Some(CommandQueue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
+        let shared = Arc::new(SharedQueue { queue, became_nonempty: Notify::new(), refused });
+        (Proposer(shared.clone()), JobReceiver(shared))
     }
 
     /// Proposes a command and waits until this node has applied it.
-    pub async fn propose(&self, command: Command) -> Result<Answered, ProposeError> {
+    pub async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
         let weight = weight(&command);
         if weight > MAX_COMMAND_BYTES {
             return Err(ProposeError::Refused(RequestError::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
-        self.hand_in(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
+        self.enqueue(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
         answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
     }
 
-    fn hand_in(&self, weight: usize, job: Job) -> Result<(), RequestError> {
-        let Shared { queue, filled, refused } = &*self.0;
+    fn enqueue(&self, weight: usize, job: Job) -> Result<(), RequestError> {
+        let SharedQueue { queue, became_nonempty, refused } = &*self.0;
         let mut queue = queue.lock();
         let queue = queue.as_mut().ok_or(RequestError::ShuttingDown)?;
         let was_empty = queue.is_empty();
@@ -103,7 +106,7 @@ impl Proposer {
             RequestError::Busy
         })?;
         if was_empty {
-            filled.notify_one();
+            became_nonempty.notify_one();
         }
         Ok(())
     }
@@ -114,8 +117,8 @@ impl Proposer {
     }
 }
 
-impl Jobs {
-    fn queue<R>(&self, with: impl FnOnce(&mut Queue<Job>) -> R) -> R {
+impl JobReceiver {
+    fn queue<R>(&self, with: impl FnOnce(&mut CommandQueue<Job>) -> R) -> R {
         with(self.0.queue.lock().as_mut().expect("the queue exists until the receiving half is dropped"))
     }
 
@@ -137,12 +140,12 @@ impl Jobs {
     fn entry_done(&self, sent: Instant, postponed: Vec<QueuedCommand<Job>>) {
         self.queue(|queue| {
             queue.entry_done(sent, Instant::now());
-            queue.push_again(postponed);
+            queue.requeue(postponed);
         });
     }
 }
 
-impl Drop for Jobs {
+impl Drop for JobReceiver {
     fn drop(&mut self) {
         let left = self.0.queue.lock().take();
         answer_all(
@@ -157,7 +160,7 @@ impl Drop for Jobs {
 /// While the limits in the state differ from `limits`, every entry begins with a command that sets them. So every claim
 /// of this term is applied under the limits of this leader.
 pub(in crate::node) async fn run<S: Storage>(
-    jobs: Jobs,
+    jobs: JobReceiver,
     raft: Arc<RaftHandle<S>>,
     clock: LeaderClock,
     limits: Limits,
@@ -169,7 +172,7 @@ pub(in crate::node) async fn run<S: Storage>(
         let leads_here = leads.borrow_and_update().is_some();
         if !leads_here {
             // Without a majority the entries in flight may never finish, so queued commands must not wait for them.
-            answer_all(jobs.queue(Queue::take_all), &ProposeError::NotLeader);
+            answer_all(jobs.queue(CommandQueue::take_all), &ProposeError::NotLeader);
         }
         let room = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
@@ -177,7 +180,7 @@ pub(in crate::node) async fn run<S: Storage>(
             biased;
             () = stop.cancelled() => break,
             Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
-            () = jobs.0.filled.notified(), if room => {}
+            () = jobs.0.became_nonempty.notified(), if room => {}
             _ = leads.changed() => {}
             // A command can exceed its wait only without room: otherwise this round takes it.
             () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}
@@ -186,16 +189,16 @@ pub(in crate::node) async fn run<S: Storage>(
         while in_flight.len() < MAX_IN_FLIGHT
             && let Some(mut batch) = jobs.next_entry()
         {
-            let Some(lead) = clock.lead() else {
+            let Some(leader_term) = clock.leader_term() else {
                 answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
                 continue;
             };
             if raft.replica().read(|state| state.machine.limits()) != limits {
                 batch.insert(0, set_limits(limits));
             }
-            let (raft, stamp, sent) = (raft.clone(), clock.stamp(&lead), Instant::now());
+            let (raft, stamp, sent) = (raft.clone(), clock.stamp(&leader_term), Instant::now());
             jobs.queue(|queue| queue.entry_sent(sent));
-            in_flight.push(async move { (sent, propose(raft, lead.term, stamp, batch).await) });
+            in_flight.push(async move { (sent, propose(raft, leader_term.term, stamp, batch).await) });
         }
     }
 }
@@ -248,7 +251,7 @@ fn answer_each(jobs: Vec<QueuedCommand<Job>>, position: Position, outcomes: Vec<
             again.push(waiting);
         } else {
             // The caller may be gone, but the command is applied.
-            let _ = waiting.job.answer.send(Ok(Answered { outcome, position }));
+            let _ = waiting.job.answer.send(Ok(AppliedOutcome { outcome, position }));
         }
     }
     again

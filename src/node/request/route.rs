@@ -61,24 +61,24 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let arrived = Instant::now();
         let mut leaderless_since = arrived;
         // If an earlier attempt may have been applied, a later refusal does not prove the opposite.
-        let mut doubt = None;
+        let mut ambiguous = None;
         let mut pause = FIRST_PAUSE;
         loop {
             // An attempt can wait for long at a leader. If that leader stops, the leaderless time begins only then.
             let had_leader = self.raft.leadership().leader.is_some();
-            let refusal = match self.attempt(request.clone_for(arrived), forward).await {
-                Ok(response) => return without_doubt(response, doubt),
+            let refusal = match self.attempt(request.clone_with_remaining_wait(arrived), forward).await {
+                Ok(response) => return unless_ambiguous(response, ambiguous),
                 Err(ProposeError::NotLeader) => None,
                 Err(ProposeError::StillWaits) => {
                     // The waiter may be granted or dropped before the next attempt reaches a leader.
-                    doubt.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
+                    ambiguous.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
                     None
                 }
                 Err(ProposeError::Refused(error)) => Some(error),
                 Err(ProposeError::Unknown(reason)) => {
-                    let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request + request.wait();
+                    let again = request.is_idempotent() && arrived.elapsed() < self.timeouts.request + request.wait();
                     let error = (!again).then(|| RequestError::Unknown(reason.clone()));
-                    doubt = Some(reason).filter(|_| request.is_change());
+                    ambiguous = Some(reason).filter(|_| request.is_change());
                     error
                 }
             };
@@ -89,11 +89,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
             let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
             if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
-                return Err(doubt.map_or(error, RequestError::Unknown));
+                return Err(ambiguous.map_or(error, RequestError::Unknown));
             }
             tokio::select! {
                 () = self.stop.cancelled() => {
-                    return Err(doubt.map_or(RequestError::ShuttingDown, RequestError::Unknown));
+                    return Err(ambiguous.map_or(RequestError::ShuttingDown, RequestError::Unknown));
                 }
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
@@ -107,11 +107,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         forward: Forward,
     ) -> Result<Response, ProposeError> {
         match self.raft.leadership().leader {
-            Some(leader) if leader == self.id => self.lead(request).await,
+            Some(leader) if leader == self.id => self.execute_as_leader(request).await,
             Some(leader) => {
                 let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
                 match forward {
-                    Forward::Once => self.pass_on(leader, &info, &request).await,
+                    Forward::Once => self.forward(leader, &info, &request).await,
                     Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
                 }
             }
@@ -119,7 +119,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn pass_on(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
+    async fn forward(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
         let call = codec::encode(&Call::Forward(codec::encode(request).into())).into();
         let timeout = self.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
@@ -171,14 +171,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
     /// there.
-    pub(in crate::node) async fn lead_for(
+    pub(in crate::node) async fn execute_for_peer(
         self: &Arc<Self>,
         from: NodeId,
         request: Request,
     ) -> Result<Response, ProposeError> {
         let waits = !request.wait().is_zero();
         tokio::select! {
-            done = self.lead(request) => done,
+            done = self.execute_as_leader(request) => done,
             () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         }
     }
@@ -199,7 +199,7 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
                 let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
                 ForwardReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
             }
-            Ok(request) => match self.0.lead_for(from, request).await {
+            Ok(request) => match self.0.execute_for_peer(from, request).await {
                 Ok(response) => ForwardReply::Done(Box::new(Ok(response))),
                 Err(ProposeError::NotLeader) => ForwardReply::NotLeader,
                 Err(ProposeError::StillWaits) => ForwardReply::StillWaits,
@@ -230,10 +230,10 @@ fn propose_error(error: PeerError, request: &Request) -> ProposeError {
 
 /// Returns the answer unless an earlier attempt makes it ambiguous: a claim that is refused now may have been granted
 /// to an earlier attempt. Any other answer is certain.
-fn without_doubt(response: Response, doubt: Option<String>) -> Result<Response, RequestError> {
+fn unless_ambiguous(response: Response, ambiguous: Option<String>) -> Result<Response, RequestError> {
     let is_refused =
         matches!(response.answer, Answer::Outcome(Outcome::Refused(_)) | Answer::WaitTimeout | Answer::WaitAbandoned);
-    match doubt.filter(|_| is_refused) {
+    match ambiguous.filter(|_| is_refused) {
         Some(reason) => Err(RequestError::Unknown(format!("{reason}; the next attempt was refused"))),
         None => Ok(response),
     }
@@ -253,7 +253,7 @@ impl From<RequestError> for ProposeError {
 impl Request {
     /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
     /// handover is answered as if the first one had not been applied.
-    fn may_repeat(&self) -> bool {
+    fn is_idempotent(&self) -> bool {
         match self {
             Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
             Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
@@ -279,7 +279,7 @@ impl Request {
     }
 
     /// Clones the request for an attempt that starts now, with the remaining wait.
-    fn clone_for(&self, arrived: Instant) -> Request {
+    fn clone_with_remaining_wait(&self, arrived: Instant) -> Request {
         let mut request = self.clone();
         if let Request::Acquire(acquire) = &mut request
             && let Some(wait_ms) = &mut acquire.wait_ms
@@ -311,14 +311,14 @@ mod tests {
         ];
         for answer in refusals {
             assert!(
-                without_doubt(response(answer.clone()), None).is_ok(),
+                unless_ambiguous(response(answer.clone()), None).is_ok(),
                 "{answer:?} after no other attempt is certain"
             );
-            let doubted = without_doubt(response(answer.clone()), Some("lost".to_owned()));
-            assert!(matches!(doubted, Err(RequestError::Unknown(_))), "{answer:?}: {doubted:?}");
+            let answered = unless_ambiguous(response(answer.clone()), Some("lost".to_owned()));
+            assert!(matches!(answered, Err(RequestError::Unknown(_))), "{answer:?}: {answered:?}");
         }
         let released = response(Answer::Outcome(Outcome::Released(true)));
-        assert!(without_doubt(released, Some("lost".to_owned())).is_ok());
+        assert!(unless_ambiguous(released, Some("lost".to_owned())).is_ok());
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
             (Command::Revoke { name: name(), reason: String::new() }, false),
         ];
         for (command, repeats) in changes {
-            assert_eq!(Request::Change(command.clone()).may_repeat(), repeats, "{command:?}");
+            assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
         }
     }
 

@@ -56,14 +56,14 @@ pub(in crate::node) enum Full {
     TooMany,
 }
 
-pub(in crate::node) struct Queue<J> {
-    urgent: Line<J>,
-    ordinary: Line<J>,
-    pace: Pace,
+pub(in crate::node) struct CommandQueue<J> {
+    urgent: Fifo<J>,
+    ordinary: Fifo<J>,
+    latency: CommitLatency,
     /// Largest sum of the weights of the commands in one entry.
     entry_bytes: usize,
     /// Most entries in flight.
-    in_flight: u32,
+    max_in_flight: u32,
 }
 
 /// A command in the queue, or taken from it.
@@ -74,10 +74,16 @@ pub(in crate::node) struct QueuedCommand<J> {
     pub job: J,
 }
 
-impl<J> Queue<J> {
-    pub fn new(entry_bytes: usize, in_flight: usize) -> Queue<J> {
-        let pace = Pace::default();
-        Queue { urgent: Line::default(), ordinary: Line::default(), pace, entry_bytes, in_flight: in_flight as u32 }
+impl<J> CommandQueue<J> {
+    pub fn new(entry_bytes: usize, max_in_flight: usize) -> CommandQueue<J> {
+        let latency = CommitLatency::default();
+        CommandQueue {
+            urgent: Fifo::default(),
+            ordinary: Fifo::default(),
+            latency,
+            entry_bytes,
+            max_in_flight: max_in_flight as u32,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -97,21 +103,21 @@ impl<J> Queue<J> {
         if class == Class::Ordinary && self.expected_wait(now) > MAX_EXPECTED_WAIT {
             return Err(Full::TooSlow);
         }
-        let line = self.line(class);
-        if line.waiting.len() >= MAX_WAITING || line.bytes + weight > MAX_WAITING_BYTES {
+        let fifo = self.fifo(class);
+        if fifo.waiting.len() >= MAX_WAITING || fifo.bytes + weight > MAX_WAITING_BYTES {
             return Err(Full::TooMany);
         }
-        line.bytes += weight;
-        line.waiting.push_back(QueuedCommand { class, since: now, weight, job });
+        fifo.bytes += weight;
+        fifo.waiting.push_back(QueuedCommand { class, since: now, weight, job });
         Ok(())
     }
 
     /// Puts commands back to the front, in their order and regardless of the bounds.
-    pub fn push_again(&mut self, again: Vec<QueuedCommand<J>>) {
+    pub fn requeue(&mut self, again: Vec<QueuedCommand<J>>) {
         for waiting in again.into_iter().rev() {
-            let line = self.line(waiting.class);
-            line.bytes += waiting.weight;
-            line.waiting.push_front(waiting);
+            let fifo = self.fifo(waiting.class);
+            fifo.bytes += waiting.weight;
+            fifo.waiting.push_front(waiting);
         }
     }
 
@@ -119,13 +125,13 @@ impl<J> Queue<J> {
     pub fn take_entry(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<QueuedCommand<J>> {
         let mut entry = Vec::new();
         let mut bytes = 0;
-        while let Some(next) = self.urgent.take_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
+        while let Some(next) = self.urgent.pop_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
             entry.push(next);
         }
         if !self.urgent.waiting.is_empty() {
             return entry;
         }
-        while let Some(next) = self.ordinary.take_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
+        while let Some(next) = self.ordinary.pop_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
             if is_wanted(&next.job) {
                 entry.push(next);
             } else {
@@ -151,28 +157,28 @@ impl<J> Queue<J> {
 
     /// Records that an entry was proposed.
     pub fn entry_sent(&mut self, now: Instant) {
-        self.pace.on_their_way.push_back(now);
+        self.latency.in_flight.push_back(now);
     }
 
     /// Records that the entry proposed at `sent` was applied or has failed.
     pub fn entry_done(&mut self, sent: Instant, now: Instant) {
-        if let Some(place) = self.pace.on_their_way.iter().position(|at| *at == sent) {
-            self.pace.on_their_way.remove(place);
+        if let Some(position) = self.latency.in_flight.iter().position(|at| *at == sent) {
+            self.latency.in_flight.remove(position);
         }
-        self.pace.last = now - sent;
+        self.latency.last = now - sent;
     }
 
     /// Takes all commands.
     pub fn take_all(&mut self) -> Vec<J> {
-        let lines = [&mut self.urgent, &mut self.ordinary];
-        let waiting = lines.into_iter().flat_map(|line| std::mem::take(line).waiting);
+        let fifos = [&mut self.urgent, &mut self.ordinary];
+        let waiting = fifos.into_iter().flat_map(|fifo| std::mem::take(fifo).waiting);
         waiting.map(|waiting| waiting.job).collect()
     }
 
     /// Estimates the wait of an ordinary command that arrives now, from the duration of earlier entries.
     fn expected_wait(&self, now: Instant) -> Duration {
-        let Pace { last, on_their_way } = &self.pace;
-        let Some(oldest) = on_their_way.front().filter(|_| on_their_way.len() >= self.in_flight as usize) else {
+        let CommitLatency { last, in_flight } = &self.latency;
+        let Some(oldest) = in_flight.front().filter(|_| in_flight.len() >= self.max_in_flight as usize) else {
             // An entry can be proposed at once, however long the last one took.
             return Duration::ZERO;
         };
@@ -183,10 +189,10 @@ impl<J> Queue<J> {
         }
         let commands = self.urgent.waiting.len() + self.ordinary.waiting.len();
         let entries = (commands / MAX_COMMANDS).max((self.urgent.bytes + self.ordinary.bytes) / self.entry_bytes);
-        age.max(*last) * (entries as u32 / self.in_flight)
+        age.max(*last) * (entries as u32 / self.max_in_flight)
     }
 
-    fn line(&mut self, class: Class) -> &mut Line<J> {
+    fn fifo(&mut self, class: Class) -> &mut Fifo<J> {
         match class {
             Class::Urgent => &mut self.urgent,
             Class::Ordinary => &mut self.ordinary,
@@ -195,18 +201,18 @@ impl<J> Queue<J> {
 }
 
 /// A FIFO queue of commands, with the sum of their weights.
-struct Line<J> {
+struct Fifo<J> {
     waiting: VecDeque<QueuedCommand<J>>,
     bytes: usize,
 }
 
-impl<J> Default for Line<J> {
-    fn default() -> Line<J> {
-        Line { waiting: VecDeque::new(), bytes: 0 }
+impl<J> Default for Fifo<J> {
+    fn default() -> Fifo<J> {
+        Fifo { waiting: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<J> Line<J> {
+impl<J> Fifo<J> {
     fn pop(&mut self) -> Option<QueuedCommand<J>> {
         let first = self.waiting.pop_front()?;
         self.bytes -= first.weight;
@@ -219,7 +225,7 @@ impl<J> Line<J> {
 
     /// Takes the next command if it fits into an entry that has `count` commands of `bytes`. An empty entry takes any
     /// command.
-    fn take_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<QueuedCommand<J>> {
+    fn pop_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<QueuedCommand<J>> {
         let first = self.waiting.front()?;
         let fits = count < MAX_COMMANDS && (count == 0 || *bytes + first.weight <= entry_bytes);
         fits.then(|| self.pop()).flatten().inspect(|taken| *bytes += taken.weight)
@@ -228,11 +234,11 @@ impl<J> Line<J> {
 
 /// The duration of entries from proposal to apply.
 #[derive(Default)]
-struct Pace {
+struct CommitLatency {
     /// Duration of the last finished entry.
     last: Duration,
     /// Proposal times of the entries in flight, oldest first.
-    on_their_way: VecDeque<Instant>,
+    in_flight: VecDeque<Instant>,
 }
 
 #[cfg(test)]

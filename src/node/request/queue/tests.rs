@@ -11,11 +11,11 @@ const ENTRY_BYTES: usize = 64 << 10;
 const ENTRY: usize = ENTRY_BYTES / WEIGHT;
 const IN_FLIGHT: usize = 2;
 
-fn queue<J>() -> Queue<J> {
-    Queue::new(ENTRY_BYTES, IN_FLIGHT)
+fn queue<J>() -> CommandQueue<J> {
+    CommandQueue::new(ENTRY_BYTES, IN_FLIGHT)
 }
 
-fn entry<J>(queue: &mut Queue<J>) -> Vec<J> {
+fn entry<J>(queue: &mut CommandQueue<J>) -> Vec<J> {
     queue.take_entry(|_| true).into_iter().map(|waiting| waiting.job).collect()
 }
 
@@ -37,7 +37,7 @@ fn commands_beyond_an_entry_keep_their_order() {
     }
     assert_eq!(entry(&mut queue).len(), ENTRY);
     let again = |job| QueuedCommand { class: Class::Ordinary, since: now, weight: WEIGHT, job };
-    queue.push_again([7, 8].map(again).into());
+    queue.requeue([7, 8].map(again).into());
     assert_eq!(entry(&mut queue), [7, 8, ENTRY, ENTRY + 1, ENTRY + 2]);
     queue.push(Class::Urgent, ENTRY_BYTES * 2, 1, now).expect("there is room");
     assert_eq!(entry(&mut queue), [1], "a command larger than an entry goes alone");
@@ -147,64 +147,67 @@ fn claim_with_an_expected_wait_of_400_ms_is_taken() {
 }
 
 /// The result of a simulated overload.
-struct Played {
+struct LoadResult {
     /// Longest time of a renewal from arrival to apply. `Duration::MAX` if one was refused.
     renewal: Duration,
     claim: Duration,
     served: usize,
     refused: usize,
-    longest_line: usize,
+    longest_queue: usize,
 }
 
 /// Simulates 10 s of overload: 20 ms per entry, one renewal per ms, and claims at ten times the capacity.
-fn play(renewals: Class) -> Played {
+fn simulate_load(renewals: Class) -> LoadResult {
     const STEP: Duration = Duration::from_millis(1);
     const ENTRY_TAKES: u32 = 20;
     let start = Instant::now();
-    let mut queue: Queue<(bool, Instant)> = queue();
-    let mut played = Played { renewal: STEP, claim: STEP, served: 0, refused: 0, longest_line: 0 };
-    let mut on_their_way: VecDeque<(Instant, Vec<(bool, Instant)>)> = VecDeque::new();
+    let mut queue: CommandQueue<(bool, Instant)> = queue();
+    let mut result = LoadResult { renewal: STEP, claim: STEP, served: 0, refused: 0, longest_queue: 0 };
+    let mut in_flight: VecDeque<(Instant, Vec<(bool, Instant)>)> = VecDeque::new();
     for ms in 0..10_000 {
         let now = start + STEP * ms;
-        let _ = queue.push(renewals, WEIGHT, (true, now), now).inspect_err(|_| played.renewal = Duration::MAX);
+        let _ = queue.push(renewals, WEIGHT, (true, now), now).inspect_err(|_| result.renewal = Duration::MAX);
         for _ in 0..10 * IN_FLIGHT * ENTRY / ENTRY_TAKES as usize {
-            played.refused += usize::from(queue.push(Class::Ordinary, WEIGHT, (false, now), now).is_err());
+            result.refused += usize::from(queue.push(Class::Ordinary, WEIGHT, (false, now), now).is_err());
         }
         for (is_renewal, _) in queue.take_late(now) {
-            played.refused += 1;
-            played.renewal = if is_renewal { Duration::MAX } else { played.renewal };
+            result.refused += 1;
+            result.renewal = if is_renewal { Duration::MAX } else { result.renewal };
         }
-        while let Some((done, _)) = on_their_way.front().filter(|(done, _)| *done <= now) {
+        while let Some((done, _)) = in_flight.front().filter(|(done, _)| *done <= now) {
             queue.entry_done(*done - STEP * ENTRY_TAKES, now);
-            for (is_renewal, came) in on_their_way.pop_front().expect("there is one").1 {
-                let longest = if is_renewal { &mut played.renewal } else { &mut played.claim };
-                *longest = (*longest).max(now - came);
-                played.served += 1;
+            for (is_renewal, arrived) in in_flight.pop_front().expect("an entry is in flight").1 {
+                let longest = if is_renewal { &mut result.renewal } else { &mut result.claim };
+                *longest = (*longest).max(now - arrived);
+                result.served += 1;
             }
         }
-        while on_their_way.len() < IN_FLIGHT && !queue.is_empty() {
+        while in_flight.len() < IN_FLIGHT && !queue.is_empty() {
             queue.entry_sent(now);
-            on_their_way.push_back((now + STEP * ENTRY_TAKES, entry(&mut queue)));
+            in_flight.push_back((now + STEP * ENTRY_TAKES, entry(&mut queue)));
         }
-        played.longest_line = played.longest_line.max(queue.len(Class::Ordinary));
+        result.longest_queue = result.longest_queue.max(queue.len(Class::Ordinary));
     }
-    played
+    result
 }
 
 #[test]
 fn tenfold_load_keeps_renewals_fast_and_bounds_claims() {
-    let played = play(Class::Urgent);
-    assert!(played.renewal <= Duration::from_millis(2 * 20), "{:?}", played.renewal);
-    assert!(played.claim <= MAX_WAIT + Duration::from_millis(20), "{:?}", played.claim);
+    let result = simulate_load(Class::Urgent);
+    assert!(result.renewal <= Duration::from_millis(2 * 20), "{:?}", result.renewal);
+    assert!(result.claim <= MAX_WAIT + Duration::from_millis(20), "{:?}", result.claim);
     let possible = 10_000 / 20 * IN_FLIGHT * ENTRY;
-    assert!(played.served > possible * 9 / 10, "{} of {possible} served: entries are not full", played.served);
-    assert!(played.refused > possible * 8, "{} refused", played.refused);
-    assert!(played.longest_line < MAX_WAITING, "the bound of the wait applies before the bound in number");
+    assert!(result.served > possible * 9 / 10, "{} of {possible} served: entries are not full", result.served);
+    assert!(result.refused > possible * 8, "{} refused", result.refused);
+    assert!(result.longest_queue < MAX_WAITING, "the bound of the wait applies before the bound in number");
 }
 
 #[test]
 fn ordinary_renewals_would_wait_as_long_as_claims() {
-    assert!(play(Class::Ordinary).renewal > Duration::from_millis(300), "the check of the tenfold load can fail");
+    assert!(
+        simulate_load(Class::Ordinary).renewal > Duration::from_millis(300),
+        "the check of the tenfold load can fail"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a program says before its node starts.
+//! The builder that configures and starts a node.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTim
 use crate::node::lifecycle::assemble::{NodeConfig, StartError};
 use crate::types::NodeId;
 
-/// The settings of a node that is to start. See [`Node::builder`].
+/// The settings of a node before it starts. See [`Node::builder`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder {
@@ -25,8 +25,12 @@ pub struct NodeBuilder {
 }
 
 impl Node {
-    /// A node of the cluster with this name, which is also its id: nodes of another one are refused. All nodes of a
-    /// cluster are built alike, but for their [`id`](NodeBuilder::id) and [`data`](NodeBuilder::data).
+    /// Builds a node of the named cluster.
+    ///
+    /// The name is also the cluster id: nodes refuse peers of another cluster. All nodes of a cluster use the same
+    /// settings except [`id`](NodeBuilder::id) and [`data`](NodeBuilder::data).
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// use tenure::config::RaftTimings;
@@ -60,7 +64,7 @@ impl Node {
         }
     }
 
-    /// The node with this id of a cluster's file.
+    /// Builds the node with this id from a cluster configuration file.
     pub fn builder_from(config: &Config, id: NodeId) -> NodeBuilder {
         NodeBuilder {
             cluster: config.cluster.clone(),
@@ -77,67 +81,72 @@ impl Node {
 }
 
 impl NodeBuilder {
-    /// Which of the members this one is.
+    /// Sets the member id of this node.
     pub fn id(self, id: NodeId) -> NodeBuilder {
         NodeBuilder { id: Some(id), ..self }
     }
 
-    /// One member of the cluster, this one included; all of them are named. The order does not matter, and who they are
-    /// is fixed when the cluster is formed.
+    /// Adds one member of the cluster. Add every member, this node included, in any order.
     ///
-    /// Both addresses are `host:port`. `http` is where clients reach the member's [router](Node::router): it is told to
-    /// them and not listened on. `peer` is where the other nodes reach it.
+    /// The members are fixed when the cluster is formed. Both addresses are `host:port`. `http` is the address of the
+    /// member's [router](Node::router): nodes report it to clients and do not listen on it. `peer` is the address that
+    /// the other nodes connect to.
     pub fn member(mut self, id: NodeId, http: impl Into<String>, peer: impl Into<String>) -> NodeBuilder {
         self.members.push(MemberConfig { id, http: http.into(), peer: peer.into() });
         self
     }
 
-    /// The data directory, which is this node's alone. It is made if it is not there.
+    /// Sets the data directory. Only this node may use it. A start creates it if it is missing.
     pub fn data(self, data: impl Into<PathBuf>) -> NodeBuilder {
         NodeBuilder { data: Some(data.into()), ..self }
     }
 
-    /// Timings of the replication: the same on all nodes. [`RaftTimings::lan`] if nothing is said.
+    /// Sets the replication timings, which must be equal on all nodes. The default is [`RaftTimings::lan`].
     pub fn timings(self, raft: RaftTimings) -> NodeBuilder {
         NodeBuilder { raft, ..self }
     }
 
-    /// Bounds of the lease machine; those of the node that leads count.
+    /// Sets the bounds of the lease machine. The settings of the current leader apply.
     pub fn lease(self, lease: LeaseSettings) -> NodeBuilder {
         NodeBuilder { lease, ..self }
     }
 
-    /// Which ttls requests to this node may ask for.
+    /// Sets the ttls that this node accepts in requests.
     pub fn ttl(self, ttl: TtlPolicy) -> NodeBuilder {
         NodeBuilder { ttl, ..self }
     }
 
-    /// Says that the network between the nodes, and to their clients, is trusted: nothing on it is encrypted or
-    /// authenticated. Without it only loopback addresses are accepted.
+    /// Declares that the network between the nodes and their clients is trusted. Tenure neither encrypts nor
+    /// authenticates traffic on it. Without this setting a start accepts loopback addresses only.
     pub fn allow_insecure_network(self) -> NodeBuilder {
         NodeBuilder { allow_insecure_network: true, ..self }
     }
 
-    /// Listens for the other nodes here, instead of on this member's own peer address.
+    /// Accepts peer connections on this listener instead of binding this member's peer address.
     pub fn peer_listener(self, listener: TcpListener) -> NodeBuilder {
         NodeBuilder { peer_listener: Some(listener), ..self }
     }
 
-    /// Starts the node, on the runtime that this is called on. Returns when it takes requests; it may not know a leader
-    /// yet. On every start but the first it first keeps still for one leadership lease.
+    /// Starts the node on the current tokio runtime.
+    ///
+    /// Returns when the node accepts requests; it may not know a leader yet. On every start except the first, the node
+    /// first waits for one leadership lease, because votes that it promised before the restart may still be in force.
     ///
     /// # Errors
     ///
-    /// [`StartError::Invalid`] with everything that is wrong with the settings, before anything is bound or opened;
-    /// otherwise what kept it from starting. Whatever it had begun has ended then. Dropping the future gives the start
-    /// up, and that ends by itself.
+    /// [`StartError::Invalid`] lists every invalid setting, before the node binds or opens anything. Every other
+    /// [`StartError`] is returned after the node has released all its resources.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the start. A background task then releases all resources.
     pub async fn start(self) -> Result<Node, StartError> {
         let (config, listener) = self.check().map_err(StartError::Invalid)?;
         let listener = match listener {
             Some(listener) => listener,
             None => {
                 let own = config.members.iter().find(|member| member.id == config.id);
-                let address = own.expect("the check found it").peer.clone();
+                let address = own.expect("check() requires the id to be a member").peer.clone();
                 let bound = TcpListener::bind(&address).await;
                 bound.map_err(|source| StartError::Listen { address, source })?
             }
@@ -153,7 +162,7 @@ impl NodeBuilder {
             None => problems.push("id: is missing".to_owned()),
             Some(id) if !is_member => {
                 let ids: Vec<String> = members.iter().map(|member| member.id.to_string()).collect();
-                problems.push(format!("id: {id} is none of the members; they are {}", ids.join(", ")));
+                problems.push(format!("id: {id} is not a member: expected one of {}", ids.join(", ")));
             }
             Some(_) => {}
         }
@@ -185,20 +194,20 @@ mod tests {
     }
 
     fn problems(builder: NodeBuilder) -> Vec<String> {
-        builder.check().expect_err("it has problems").0
+        builder.check().expect_err("the settings are invalid").0
     }
 
     #[test]
-    fn settings_that_are_whole_pass() {
-        let (config, listener) = three().check().expect("nothing is wrong");
+    fn complete_settings_pass() {
+        let (config, listener) = three().check().expect("the settings are valid");
         assert_eq!((config.id, config.members.len(), listener.is_none()), (1, 3, true));
         let dev = Config::dev(std::path::Path::new("data"));
-        let (config, _) = Node::builder_from(&dev, 2).check().expect("nothing is wrong");
+        let (config, _) = Node::builder_from(&dev, 2).check().expect("the settings are valid");
         assert_eq!((config.id, config.data), (2, dev.nodes[1].data.clone()));
     }
 
     #[tokio::test]
-    async fn everything_that_is_wrong_is_said_at_once() {
+    async fn start_reports_all_problems_at_once() {
         let bad = Node::builder("no spaces")
             .id(7)
             .member(1, "127.0.0.1:8001", "127.0.0.1:8001")
@@ -206,7 +215,7 @@ mod tests {
             .timings(RaftTimings { heartbeat_interval_ms: 9, election_timeout_min_ms: 400, ..RaftTimings::lan() })
             .lease(LeaseSettings { tick_ms: 1, ..LeaseSettings::default() })
             .ttl(TtlPolicy { default_ms: 1_000, min_ms: 2_000, ..TtlPolicy::default() });
-        let error = bad.start().await.err().expect("it does not start").to_string();
+        let error = bad.start().await.err().expect("the settings are invalid").to_string();
         let lines: Vec<&str> = error.lines().skip(1).map(str::trim).collect();
         let keys = [
             "cluster: ",
@@ -223,31 +232,31 @@ mod tests {
         ];
         assert_eq!(lines.len(), keys.len(), "{error}");
         for (line, key) in lines.iter().zip(keys) {
-            assert!(line.starts_with(key), "{line:?} should be about {key:?}");
+            assert!(line.starts_with(key), "{line:?} does not start with {key:?}");
         }
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_settings_are_named() {
         assert_eq!(problems(Node::builder("test")).len(), 3, "members, id and data");
         assert_eq!(problems(three().data("")), ["data: is missing"]);
     }
 
     #[test]
-    fn an_open_network_must_be_asked_for() {
+    fn non_loopback_members_need_allow_insecure_network() {
         let open = || three().member(4, "10.0.0.4:8001", "10.0.0.4:9001");
         assert_eq!(problems(open()).len(), 2);
         assert!(open().allow_insecure_network().check().is_ok());
     }
 
     #[test]
-    fn a_program_names_1_to_15_members() {
+    fn cluster_has_1_to_15_members() {
         let members = |count: u64| {
             let address = |base: u64, id: u64| format!("127.0.0.1:{}", base + id);
             let named = Node::builder("c".repeat(100)).id(1).data("data/1");
             (1..=count).fold(named, |builder, id| builder.member(id, address(8000, id), address(9000, id)))
         };
-        let (config, _) = members(15).check().expect("both are at their bound");
+        let (config, _) = members(15).check().expect("the name and the members are at their bounds");
         assert_eq!((config.cluster.len(), config.members.len()), (100, 15));
         assert_eq!(problems(members(16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
         let found = problems(NodeBuilder { cluster: "c".repeat(101), ..three() });

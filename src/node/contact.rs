@@ -1,4 +1,4 @@
-//! When this node last heard from a leader.
+//! Time since the last message from a leader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use crate::clock::Clock;
 
 pub(super) struct LeaderContact {
     clock: Arc<dyn Clock>,
-    /// Milliseconds of the clock, plus one; 0 for never.
+    /// Time of the last message in milliseconds of `clock`, plus one. 0 if there was none.
     last: AtomicU64,
 }
 

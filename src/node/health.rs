@@ -1,4 +1,4 @@
-//! Whether a node can serve, and what it does about a store that cannot.
+//! Health of a node, and its reaction to a failed or stalled store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,41 +8,42 @@ use super::{Inner, Node};
 use crate::peer::{Refusal, Transport};
 use crate::storage::Storage;
 
-/// A leader whose disk has not finished a commit for this long gives its leadership away: it can apply nothing, and
-/// its heartbeats, which need no disk, would keep everybody from electing another for as long as it lasts.
-const STALL_HAND_ON: Duration = Duration::from_secs(2);
-/// A node whose disk has not finished a commit for this long gives up: a restart, perhaps elsewhere, is what helps.
+/// A leader transfers its leadership after its disk has not finished a commit for this long. It can apply nothing, but
+/// its heartbeats need no disk and would prevent an election for as long as the stall lasts.
+const STALL_TRANSFER: Duration = Duration::from_secs(2);
+/// A node fails after its disk has not finished a commit for this long. It needs a restart, perhaps on another machine.
 const STALL_FAIL: Duration = Duration::from_secs(30);
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Whether the node can serve.
+/// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Why a restart would help, if it would.
+    /// The permanent failure that requires a restart, if there is one.
     pub failed: Option<String>,
-    /// Why requests should go elsewhere for now, if they should.
+    /// The reason to send requests to another node for now, if there is one.
     pub not_ready: Option<String>,
 }
 
-/// Why a node cannot go on. A restart is what helps, perhaps elsewhere.
+/// A permanent failure of a node. The node needs a restart, perhaps on another machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeFailure {
-    /// The store failed: nothing is written to the data directory any more.
+    /// The store failed. It writes nothing more to the data directory.
     #[error("{0}")]
     Storage(String),
-    /// Raft stopped by an error, or panicked.
+    /// Raft stopped with an error or panicked.
     #[error("{0}")]
     Raft(String),
-    /// The disk has not finished a write for this long.
+    /// The disk has not finished a write for this long, which is at least 30 s.
     #[error("the disk has not finished a write for {0:?}")]
     DiskStalled(Duration),
-    /// Another node refuses this one: its data directory is not the one that it joined with.
+    /// A peer refuses this node, because its data directory is not the one that it joined with.
     #[error(transparent)]
     Refused(Refusal),
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
+    /// Returns whether this node has failed, and whether it can serve requests now.
     pub fn health(&self) -> Health {
         let inner = &self.inner;
         Health {
@@ -56,17 +57,17 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
         let recent = self.timeouts.leaderless;
         let hears_leader = self.contact.elapsed_ms().is_some_and(|ms| Duration::from_millis(ms) <= recent);
-        let leads = self.clock.lead().is_some();
+        let leads = self.clock.leader_term().is_some();
         if self.draining.load(Ordering::Relaxed) {
             Some("the node is shutting down")
-        } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_HAND_ON) {
-            Some("the disk does not finish a write")
+        } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_TRANSFER) {
+            Some("the disk is stalled: a write is not finished")
         } else if self.raft.quorum_age().is_some() && self.raft.leads_for().is_none() {
-            Some("this node leads, and no majority acknowledges it")
+            Some("this node is the leader, but no majority acknowledges it")
         } else if !(leads || hears_leader) {
             Some("no leader is known")
         } else if self.raft.leadership().leader.is_none_or(|leader| self.raft.member(leader).is_none()) {
-            // Just joined: the log, which says where the leader is reached, is still on its way.
+            // A new member learns the leader's address from the log, which it has not received yet.
             Some("the leader's address is not known yet")
         } else {
             None
@@ -77,31 +78,31 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.storage.committing_for()
     }
 
-    /// A store that failed, or Raft stopped by an error, does not come back: the process has to end and say why.
+    /// Waits for a failure of the store or of Raft. Neither recovers, so the process must exit with the reason.
     pub(super) async fn notice_failure(self: Arc<Self>) {
         let mut storage = self.storage.failure();
         let why = tokio::select! {
             biased;
             Ok(failure) = storage.wait_for(Option::is_some) => {
-                NodeFailure::Storage(failure.as_ref().expect("waited for").to_string())
+                NodeFailure::Storage(failure.as_ref().expect("wait_for returned a failure").to_string())
             }
             why = self.raft.stopped() => NodeFailure::Raft(why),
         };
         self.fail(why);
     }
 
-    /// A disk that hangs says nothing, so it is watched.
+    /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
     pub(super) async fn notice_stall(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {
                 return self.fail(NodeFailure::DiskStalled(stalled));
             }
-            if stalled >= STALL_HAND_ON && self.clock.lead().is_some() {
+            if stalled >= STALL_TRANSFER && self.clock.leader_term().is_some() {
                 match self.raft.transfer_leadership(self.timeouts.transfer_leadership).await {
-                    Ok(to) => tracing::warn!(to, ?stalled, "the disk hangs: leadership handed on"),
-                    Err(error) => tracing::warn!(%error, ?stalled, "the disk hangs, and leadership was not handed on"),
+                    Ok(to) => tracing::warn!(to, ?stalled, "disk stalled: leadership transferred"),
+                    Err(error) => tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed"),
                 }
             }
         }

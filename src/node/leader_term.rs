@@ -1,4 +1,4 @@
-//! This node's time as a leader: from when it may propose, and the cluster time it stamps proposals with.
+//! The leader's term and cluster time: from when this node may propose, and the timestamps of its proposals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,67 +9,69 @@ use crate::clock::Clock;
 use crate::lease::Stamp;
 use crate::types::ClusterMs;
 
-/// One term of leadership, once all that earlier leaders committed is applied here.
+/// A term that this node leads. It starts after this node has applied every entry that earlier leaders committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeaderTerm {
     pub term: u64,
-    /// Cluster time of the state when this lead began ...
+    /// Cluster time of the state at the start of the term.
     base: ClusterMs,
-    /// ... and this node's clock then.
+    /// This node's monotonic clock at the start of the term.
     since: Duration,
 }
 
-/// Cluster time as this node extends it while it leads.
+/// The leader's clock: extends the cluster time of the state by the local monotonic clock.
 #[derive(Clone)]
 pub(super) struct LeaderClock {
     clock: Arc<dyn Clock>,
-    lead: Arc<watch::Sender<Option<LeaderTerm>>>,
+    leader_term: Arc<watch::Sender<Option<LeaderTerm>>>,
 }
 
 impl LeaderClock {
     pub fn new(clock: Arc<dyn Clock>) -> LeaderClock {
-        LeaderClock { clock, lead: Arc::new(watch::Sender::new(None)) }
+        LeaderClock { clock, leader_term: Arc::new(watch::Sender::new(None)) }
     }
 
-    /// Takes over in `term`: time goes on from the state's last value. What passed since it was committed is unknown
-    /// here, and leases live longer by it, never shorter. So it is for a leader that lost its majority and has it again:
-    /// an entry that was stamped later by its earlier clock is no harm, because the state's time never falls.
+    /// Starts leading in `term`. Cluster time continues from `state_now`.
+    ///
+    /// This node does not know how much time passed since that value was committed. Leases last longer by that time,
+    /// never shorter. The same holds for a leader that regains its majority: an entry with a later timestamp of its
+    /// earlier clock does no harm, because the state's time never decreases.
     pub fn begin(&self, term: u64, state_now: ClusterMs) -> LeaderTerm {
-        let lead = LeaderTerm { term, base: state_now, since: self.clock.elapsed() };
-        self.lead.send_replace(Some(lead));
-        lead
+        let leader_term = LeaderTerm { term, base: state_now, since: self.clock.elapsed() };
+        self.leader_term.send_replace(Some(leader_term));
+        leader_term
     }
 
     pub fn end(&self) {
-        self.lead.send_if_modified(|lead| lead.take().is_some());
+        self.leader_term.send_if_modified(|current| current.take().is_some());
     }
 
-    pub fn lead(&self) -> Option<LeaderTerm> {
-        *self.lead.borrow()
+    pub fn leader_term(&self) -> Option<LeaderTerm> {
+        *self.leader_term.borrow()
     }
 
     pub fn changes(&self) -> watch::Receiver<Option<LeaderTerm>> {
-        self.lead.subscribe()
+        self.leader_term.subscribe()
     }
 
-    /// Waits until this node leads no more in `term`.
+    /// Waits until this node no longer leads in `term`.
     pub async fn ended(&self, term: u64) {
         let mut leads = self.changes();
-        // Without a clock nothing leads.
-        let _ = leads.wait_for(|lead| lead.is_none_or(|lead| lead.term != term)).await;
+        // An error means that the sender is gone, so the term has ended as well.
+        let _ = leads.wait_for(|current| current.is_none_or(|current| current.term != term)).await;
     }
 
-    pub fn now(&self, lead: &LeaderTerm) -> ClusterMs {
-        lead.base + self.clock.elapsed().saturating_sub(lead.since).as_millis() as u64
+    pub fn now(&self, leader_term: &LeaderTerm) -> ClusterMs {
+        leader_term.base + self.clock.elapsed().saturating_sub(leader_term.since).as_millis() as u64
     }
 
-    pub fn stamp(&self, lead: &LeaderTerm) -> Stamp {
-        Stamp { now: self.now(lead), wall_ms: self.clock.wall_ms() }
+    pub fn stamp(&self, leader_term: &LeaderTerm) -> Stamp {
+        Stamp { now: self.now(leader_term), wall_ms: self.clock.wall_ms() }
     }
 
-    /// How long until cluster time reaches `at`.
-    pub fn until(&self, lead: &LeaderTerm, at: ClusterMs) -> Duration {
-        let reached = lead.since + Duration::from_millis(at.saturating_sub(lead.base));
+    /// Returns the time left until cluster time reaches `at`.
+    pub fn until(&self, leader_term: &LeaderTerm, at: ClusterMs) -> Duration {
+        let reached = leader_term.since + Duration::from_millis(at.saturating_sub(leader_term.base));
         reached.saturating_sub(self.clock.elapsed())
     }
 }
@@ -84,7 +86,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_millis(100);
 
-    /// How long a lease lasts that is granted this long after the leader's time began.
+    /// Returns the lifetime of a lease that is granted this long after the start of the term.
     fn lifetime(granted: Duration) -> Duration {
         let manual = ManualClock::new();
         let clock = LeaderClock::new(Arc::new(manual.clone()));
@@ -93,7 +95,7 @@ mod tests {
             machine.apply(FencingToken { term: 1, index }, &Batch { stamp, commands: vec![command] });
             (machine.next_due(), machine.counts().held)
         };
-        let lead = clock.begin(1, 5_000);
+        let leader_term = clock.begin(1, 5_000);
         manual.advance(granted);
         let acquire = Command::Acquire(Acquire {
             name: LeaseName::new("nightly").expect("a valid name"),
@@ -104,12 +106,12 @@ mod tests {
             limit: 1,
             metadata: Metadata::default(),
         });
-        let (due, held) = apply(1, clock.stamp(&lead), acquire);
+        let (due, held) = apply(1, clock.stamp(&leader_term), acquire);
         assert_eq!(held, 1);
-        let lasts = clock.until(&lead, due.expect("it expires"));
+        let lasts = clock.until(&leader_term, due.expect("it expires"));
         manual.advance(lasts);
-        let (_, held) = apply(2, clock.stamp(&lead), Command::Tick);
-        assert_eq!(held, 0, "the tick comes when it can expire the lease");
+        let (_, held) = apply(2, clock.stamp(&leader_term), Command::Tick);
+        assert_eq!(held, 0, "a tick at its due time expires the lease");
         lasts
     }
 

@@ -1,15 +1,15 @@
-//! What an operator can watch of a node, through the `metrics` facade. The names are stable.
+//! Metrics of a node, through the `metrics` facade. The names are stable.
 //!
-//! | name | what |
+//! | name | meaning |
 //! |---|---|
-//! | `tenure_leases` by `state` | names held (`held`), waited for (`waiting`: waiters), under a lock delay (`delayed`), ended and still listed (`ended`) |
-//! | `tenure_lease_transitions_total` by `change` | `granted`, `expired`, `released`, `revoked`, `handed_over`, as this node applied them |
-//! | `tenure_raft_term` | the term this node is in |
+//! | `tenure_leases` by `state` | held names (`held`), waiters (`waiting`), names under a lock delay (`delayed`), ended leases still listed (`ended`) |
+//! | `tenure_lease_transitions_total` by `change` | `granted`, `expired`, `released`, `revoked`, `handed_over`, counted when this node applies them |
+//! | `tenure_raft_term` | the current term of this node |
 //! | `tenure_raft_leader` | 1 while this node leads |
-//! | `tenure_raft_applied_index` | log index of the last entry applied here |
-//! | `tenure_raft_leader_contact_seconds` | since this node heard from a leader; on a leader, since it sent what a majority last acknowledged |
-//! | `tenure_cluster_time_seconds` | cluster time here: what leases expire by |
-//! | `tenure_commands_waiting` by `class` | commands of the leader that wait for an entry of the log: `urgent`, `ordinary` |
+//! | `tenure_raft_applied_index` | log index of the last entry that this node applied |
+//! | `tenure_raft_leader_contact_seconds` | time since the last message from a leader; on a leader, since it sent the last message that a majority acknowledged |
+//! | `tenure_cluster_time_seconds` | cluster time of this node, which leases expire by |
+//! | `tenure_commands_waiting` by `class` | commands in the leader's queue that wait for a log entry: `urgent`, `ordinary` |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::node::request::queue::Class;
 use crate::peer::Transport;
 use crate::storage::Storage;
 
-/// How often the gauges are set.
+/// Update interval of the gauges.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 struct Gauges {
@@ -58,14 +58,14 @@ impl Gauges {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(super) async fn set_gauges(self: Arc<Self>) {
+    pub(super) async fn update_gauges(self: Arc<Self>) {
         let gauges = Gauges::new();
         loop {
             let (counts, now, applied) = self.raft.replica().read(|state| {
                 let applied = state.applied.map_or(0, |applied| applied.index);
                 (state.machine.counts(), state.machine.now(), applied)
             });
-            let leads = self.clock.lead().is_some();
+            let leads = self.clock.leader_term().is_some();
             let contact = self.stale_ms();
             gauges.held.set(counts.held as f64);
             gauges.waiting.set(counts.waiting as f64);
@@ -83,8 +83,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 }
 
-/// Counts what entries change.
-pub(super) struct Transitions {
+/// Counters of the lease transitions that this node applies.
+pub(super) struct TransitionCounters {
     granted: Counter,
     expired: Counter,
     released: Counter,
@@ -92,10 +92,10 @@ pub(super) struct Transitions {
     handed_over: Counter,
 }
 
-impl Transitions {
-    pub fn new() -> Transitions {
+impl TransitionCounters {
+    pub fn new() -> TransitionCounters {
         let counter = |change: &'static str| counter!("tenure_lease_transitions_total", "change" => change);
-        Transitions {
+        TransitionCounters {
             granted: counter("granted"),
             expired: counter("expired"),
             released: counter("released"),

@@ -1,11 +1,11 @@
 //! A node: one member of the cluster, for the server and for programs that embed one.
 //!
-//! It takes requests ([`Request`]), passes them to the leader when it is not the leader itself, and tells what it
-//! knows of the cluster. Everything it starts it also ends: after [`Node::shutdown`], and soon after its last handle was
-//! dropped, no task, thread or file of it is left.
+//! A node accepts requests ([`Request`]), forwards them to the leader if another node leads, and reports the state of
+//! the cluster. After [`Node::shutdown`], and soon after the last handle is dropped, no task, thread or open file of
+//! the node is left.
 //!
-//! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter, and keeps
-//! nothing in statics: several nodes can run in one process.
+//! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter. It keeps
+//! no state in statics, so several nodes can run in one process.
 
 mod builder;
 mod contact;
@@ -58,12 +58,14 @@ use request::propose::Proposer;
 use request::wait::WaitRegistry;
 use watch::EventLog;
 
-/// A running node. Clones are the same node.
+/// A handle of a running node. Clones are handles of the same node.
 ///
-/// It runs until [`shutdown`](Node::shutdown), or until its last clone is dropped: then everything of it ends by
-/// itself, its files are closed, and the other nodes elect another leader as they would after a crash. Dropping it does
-/// not wait for that; a start with the same directory is refused as in use until it is done. A [`WeakNode`] does not keep a
-/// node alive, and neither do the routers and listeners of [`http`](crate::http).
+/// The node runs until [`shutdown`](Node::shutdown), or until its last handle is dropped. In the latter case it stops
+/// in the background and closes its files, and the other nodes elect a leader as after a crash. Until its files are
+/// closed, a start with the same directory fails with the error that the directory is in use. A [`WeakNode`] does not
+/// keep a node alive, and neither do the routers and listeners of [`http`](crate::http).
+///
+/// # Examples
 ///
 /// ```no_run
 /// use tenure::node::{Forward, Node};
@@ -87,12 +89,12 @@ use watch::EventLog;
 /// ```
 pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
     pub(crate) inner: Arc<Inner<S, T>>,
-    /// Shared by all handles and by nothing else: the node's own tasks have `inner` only, so that they do not keep it
-    /// alive. A guest has none either.
+    /// Keeps the node alive. The node's tasks hold only `inner`, so they do not keep the node alive. `None` in a handle
+    /// from [`WeakNode::as_guest`].
     owner: Option<Arc<DropGuard>>,
 }
 
-/// A node, if it is still there. See [`Node::downgrade`].
+/// A handle that does not keep its node alive. See [`Node::downgrade`].
 pub struct WeakNode<S: Storage = SledStorage, T: Transport = TcpTransport> {
     inner: Weak<Inner<S, T>>,
     owner: Weak<DropGuard>,
@@ -108,47 +110,48 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     transport: T,
     clock: LeaderClock,
     proposer: Proposer,
-    waiting: Arc<WaitRegistry>,
+    waits: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
-    history: Arc<EventLog>,
+    events: Arc<EventLog>,
     contact: LeaderContact,
-    /// New requests are refused.
+    /// Set at the start of a shutdown. The node then refuses new requests.
     draining: AtomicBool,
-    /// Ends everything.
+    /// Stops all tasks of the node.
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Cancelled when nothing of the node is left.
+    /// Cancelled after every task, thread and file of the node is gone.
     ended: CancellationToken,
-    /// Why the node cannot go on, once it cannot.
+    /// The permanent failure of the node, if there is one.
     failure: tokio::sync::watch::Sender<Option<NodeFailure>>,
 }
 
-/// How long things may take before they are given up.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
-    /// A change that is not committed within this has an unknown outcome.
+    /// A change that is not committed within this time has an unknown outcome.
     request: Duration,
-    /// Without a leader for this long, requests are refused.
+    /// The node refuses a request after it has known no leader for this time.
     leaderless: Duration,
-    /// For another node to take the leadership at a shutdown.
+    /// Longest wait for another node to take over the leadership.
     transfer_leadership: Duration,
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
+    /// Returns the member id of this node.
     pub fn id(&self) -> NodeId {
         self.inner.id
     }
 
+    /// Returns the name of the cluster.
     pub fn cluster_id(&self) -> &str {
         &self.inner.cluster
     }
 
-    /// Which ttls requests to this node may ask for.
+    /// Returns the ttls that this node accepts in requests.
     pub fn ttl(&self) -> TtlPolicy {
         self.inner.ttl
     }
 
-    /// The same node, without keeping it alive.
+    /// Returns a handle that does not keep the node alive.
     pub fn downgrade(&self) -> WeakNode<S, T> {
         WeakNode {
             inner: Arc::downgrade(&self.inner),
@@ -156,14 +159,27 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
     }
 
-    /// Carries a request out, here or at the leader. Dropping the future of a waiting acquire gives up its place.
+    /// Executes a request, on this node or on the leader.
+    ///
+    /// # Errors
+    ///
+    /// See [`RequestError`]: each variant documents whether the request may have been applied.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
+    /// applied.
     pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
         self.inner.route(request, forward).await
     }
 
-    /// Transitions as this replica applies them: behind `after`, or from now on.
+    /// Watches the transitions that this replica applies: those after `after`, or new ones without it.
+    ///
+    /// # Errors
+    ///
+    /// [`Compacted`] if this node no longer keeps every transition after `after`.
     pub fn watch(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
-        self.inner.history.watch(after)
+        self.inner.events.watch(after)
     }
 
     #[cfg(feature = "testing")]
@@ -171,10 +187,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
         &self.inner.raft
     }
 
-    /// Waits until the node cannot go on, and tells why. Pending for ever on a node that is well.
+    /// Waits until the node fails permanently, and returns the failure. Never returns on a healthy node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the node.
     pub async fn wait_failed(&self) -> NodeFailure {
         let mut failure = self.inner.failure.subscribe();
-        // Taken out before anything is awaited again: what is borrowed here cannot move to another thread.
+        // The borrowed value is not `Send`, so it must be cloned before the next await.
         let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
         match why {
             Some(why) => why,
@@ -190,15 +210,15 @@ impl<S: Storage, T: Transport> Clone for Node<S, T> {
 }
 
 impl<S: Storage, T: Transport> WeakNode<S, T> {
-    /// The node, unless its last handle was dropped.
+    /// Returns a handle that keeps the node alive, or `None` after the last such handle is dropped.
     pub fn upgrade(&self) -> Option<Node<S, T>> {
         let owner = self.owner.upgrade()?;
         let inner = self.inner.upgrade()?;
         Some(Node { inner, owner: Some(owner) })
     }
 
-    /// The node for somebody who asks it something: while the answer is waited for, which can take a day, the node can
-    /// end, and the answer then says so.
+    /// Returns a handle for one request, which does not keep the node alive. A request can wait for a day. If the node
+    /// stops meanwhile, the request fails.
     pub(crate) fn as_guest(&self) -> Option<Node<S, T>> {
         Some(Node { owner: None, ..self.upgrade()? })
     }

@@ -1,4 +1,4 @@
-//! What a node knows of its cluster.
+//! The state of the cluster as a node sees it.
 
 use std::time::Duration;
 
@@ -13,20 +13,22 @@ use crate::storage::Storage;
 use crate::types::NodeId;
 
 /// Longest wait for the leader's view of the members.
-const ASK_LEADER: Duration = Duration::from_millis(250);
+const LEADER_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// The status of a cluster, from the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     pub cluster_id: String,
-    /// Which node answered.
+    /// The node that answered.
     pub node: NodeId,
     pub leader: Option<NodeId>,
     pub term: u64,
-    /// Log index of the last applied entry here.
+    /// Log index of the last entry that `node` applied.
     pub applied: u64,
     pub members: Vec<Member>,
 }
 
+/// One member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub id: NodeId,
@@ -35,13 +37,14 @@ pub struct Member {
     pub http: String,
     /// Address of the peer listener.
     pub peer: String,
-    /// Entries behind the leader's last; `None` where no leader can be asked.
+    /// Number of log entries behind the leader's last one; `None` if no leader answers.
     pub lag: Option<u64>,
-    /// Milliseconds since the leader sent the last message that it acknowledged; where no leader can be asked, only
-    /// for the leader's own row, since this node heard from it.
+    /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers, only
+    /// the row of the leader has a value: the milliseconds since its last message to the answering node.
     pub last_contact_ms: Option<u64>,
 }
 
+/// The Raft role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     Leader,
@@ -50,7 +53,13 @@ pub enum Role {
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
-    /// The cluster as this node and, where one can be asked, the leader see it. Takes half a second at most.
+    /// Returns the status of the cluster.
+    ///
+    /// The members are the leader's view, or this node's own view if the leader does not answer within 250 ms.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn status(&self) -> ClusterStatus {
         let inner = &self.inner;
         let leadership = inner.raft.leadership();
@@ -69,9 +78,9 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 
     async fn members_at_leader(&self) -> Option<Vec<Member>> {
-        // One try: with no answer the own view has to do.
+        // One attempt: without an answer the caller falls back to this node's view.
         let asked = self.inner.attempt(Request::Members, Forward::Once);
-        match tokio::time::timeout(ASK_LEADER, asked).await.ok()?.ok()?.answer {
+        match tokio::time::timeout(LEADER_TIMEOUT, asked).await.ok()?.ok()?.answer {
             Answer::Members(members) => Some(members),
             _ => None,
         }
@@ -79,7 +88,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// The members as this node sees them: only a leader knows how far they are.
+    /// Returns the members from the view of this node. Only a leader knows their lag.
     pub(super) fn members(&self) -> Vec<Member> {
         let leader = self.raft.leadership().leader;
         let member = |state: MemberState| {

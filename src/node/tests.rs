@@ -1,4 +1,4 @@
-//! Waits and releases over nodes that stop, are cut off or shut down: whole clusters in memory, under a paused clock.
+//! Waits and releases while nodes stop, are isolated or shut down: clusters in memory, under a paused clock.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::node::request::propose::ProposeError;
 use crate::testing::{Cluster, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
-/// Below the patience after which a place is dropped that no node has a request for.
+/// Less than `patience_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);
 const TTL: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ async fn until_waiters(node: &TestNode, count: usize) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_through_a_node_that_is_cut_off_goes_on_later() {
+async fn isolated_node_resumes_its_wait_after_it_reconnects() {
     let (cluster, leader, [follower, _]) = start().await;
     let (holder, waits) = (manager(cluster.node(leader)), manager(cluster.node(follower)));
     lease(&holder).acquire(Wait::No).await.expect("free");
@@ -74,44 +74,44 @@ async fn a_wait_through_a_node_that_is_cut_off_goes_on_later() {
     until_waiters(&node, 1).await;
     cluster.board.isolate(follower, cluster.ids());
     let left = until_waiters(&node, 0).await;
-    assert!(left <= Duration::from_secs(2), "the leaderless time, and a look: {left:?}");
+    assert!(left <= Duration::from_secs(2), "after the leaderless time plus one poll: {left:?}");
     cluster.board.heal();
     until_waiters(&node, 1).await;
     lease(&holder).release().await.expect("released");
-    assert!(waiting.await.expect("it does not panic").is_ok(), "it waits again when its node is back");
+    assert!(waiting.await.expect("the task does not panic").is_ok(), "the reconnected node waits again");
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_withdraws_the_waits_of_a_silent_node() {
+async fn leader_withdraws_the_waits_of_a_silent_node() {
     let (cluster, leader, [follower, _]) = start().await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
     holder.acquire(Wait::No).await.expect("free");
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.lead_for(follower, waiting_claim()).await });
+    let waiting = tokio::spawn(async move { inner.execute_for_peer(follower, waiting_claim()).await });
     until_waiters(&node, 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(waiters(&node).await, 1, "its node is there");
+    assert_eq!(waiters(&node).await, 1, "the follower is connected");
     cluster.board.isolate(follower, cluster.ids());
     let left = until_waiters(&node, 0).await;
-    assert!(left <= Duration::from_secs(2), "the leaderless time, and a look: {left:?}");
-    assert_eq!(waiting.await.expect("it does not panic"), Err(ProposeError::StillWaits));
+    assert!(left <= Duration::from_secs(2), "after the leaderless time plus one poll: {left:?}");
+    assert_eq!(waiting.await.expect("the task does not panic"), Err(ProposeError::StillWaits));
     assert!(holder.is_held());
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_goes_away_before_it_is_queued_leaves_the_queue() {
+async fn wait_dropped_before_it_is_queued_leaves_the_queue() {
     let (cluster, leader, others) = start().await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
     holder.acquire(Wait::No).await.expect("free");
     others.into_iter().for_each(|other| cluster.board.delay(leader, other, Duration::from_millis(40)));
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.lead(waiting_claim()).await });
+    let waiting = tokio::spawn(async move { inner.execute_as_leader(waiting_claim()).await });
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(node.inner.raft.replica().read(|state| state.machine.counts().waiting), 0, "its entry is on its way");
+    assert_eq!(node.inner.raft.replica().read(|state| state.machine.counts().waiting), 0, "the entry is in flight");
     waiting.abort();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(holder.is_held());
@@ -120,7 +120,7 @@ async fn a_wait_that_goes_away_before_it_is_queued_leaves_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_shut_down_has_its_own_waits_leave_first() {
+async fn node_shutdown_withdraws_its_own_waits_first() {
     for through_leader in [true, false] {
         let (cluster, leader, [follower, other]) = start().await;
         let holder = lease(&manager(cluster.node(other)));
@@ -130,16 +130,16 @@ async fn a_node_that_is_shut_down_has_its_own_waits_leave_first() {
         let waiting = tokio::spawn(async move { waiting.acquire(Wait::UpTo(TTL)).await });
         until_waiters(cluster.node(other), 1).await;
         node.shutdown().await;
-        let ended = waiting.await.expect("it does not panic");
+        let ended = waiting.await.expect("the task does not panic");
         let is_certain = matches!(ended, Err(CallError::Refused(_) | CallError::ShutDown));
-        assert!(is_certain, "it left, and knows it: {ended:?}");
+        assert!(is_certain, "the outcome of the wait is certain: {ended:?}");
         assert_eq!(waiters(cluster.node(other)).await, 0);
         cluster.shutdown().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_withdraws_an_acquire_that_is_not_polled() {
+async fn manager_shutdown_withdraws_an_unpolled_acquire() {
     let (cluster, leader, [follower, _]) = start().await;
     let holder = lease(&manager(cluster.node(leader)));
     holder.acquire(Wait::No).await.expect("free");
@@ -151,13 +151,13 @@ async fn a_shutdown_withdraws_an_acquire_that_is_not_polled() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(waits.shutdown().await, []);
-    assert_eq!(waiters(cluster.node(leader)).await, 0, "before the shutdown returned");
+    assert_eq!(waiters(cluster.node(leader)).await, 0, "the shutdown returned after the withdrawal");
     assert_eq!(acquire.await, Err(CallError::ShutDown));
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_that_cannot_leave_the_queue_says_unknown() {
+async fn shutdown_that_cannot_leave_the_queue_says_unknown() {
     let (cluster, leader, [follower, other]) = start().await;
     let holder = lease(&manager(cluster.node(leader)));
     holder.acquire(Wait::No).await.expect("free");
@@ -168,26 +168,26 @@ async fn a_shutdown_that_cannot_leave_the_queue_says_unknown() {
     cluster.board.isolate(follower, cluster.ids());
     let failed = waits.shutdown().await;
     assert!(failed.iter().any(|(name, _)| name.as_str() == "job"), "{failed:?}");
-    let ended = acquire.await.expect("it does not panic");
+    let ended = acquire.await.expect("the task does not panic");
     assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_is_repeated_at_the_next_leader() {
+async fn release_is_repeated_at_the_next_leader() {
     let (cluster, leader, [follower, _]) = start().await;
     let manager = manager(cluster.node(follower));
     let guard = lease(&manager).guard(Wait::No).await.expect("free");
     cluster.board.stop(leader);
     let begun = Instant::now();
     assert_eq!(guard.release().await, Ok(true));
-    assert!(begun.elapsed() < SOON, "an election: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON, "the release takes one election: {:?}", begun.elapsed());
     cluster.board.go_on(leader);
     cluster.leader().await;
     cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_whose_release_failed_can_be_released_again() {
+async fn failed_guard_release_can_be_repeated() {
     let (cluster, _, [follower, _]) = start().await;
     let manager = manager(cluster.node(follower));
     let guard = lease(&manager).guard(Wait::No).await.expect("free");

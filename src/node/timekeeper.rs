@@ -1,7 +1,7 @@
-//! The leader's time-keeper: notices when this node's lead begins and ends, and lets time pass in the log.
+//! The timekeeper: detects the start and end of this node's leadership, and advances cluster time by log entries.
 //!
-//! Time passes for leases only by entries. A tick is proposed when something is due, and at least every `tick` while
-//! anything has a deadline, so that the next leader starts from a recent time. An idle cluster writes nothing.
+//! Cluster time advances only by log entries. The leader proposes a tick when a deadline is due, and at least every
+//! `tick` while any deadline exists. So the next leader starts from a recent time. An idle cluster writes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::storage::Storage;
 use crate::time;
 use crate::types::{ClusterMs, NodeId};
 
-/// Pause after a tick that was not applied: a leader that hands its leadership on refuses all of them.
+/// Pause after a tick that was not applied. A leader refuses every tick during a leadership transfer.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// How often it is looked whether a majority acknowledges the leader, where no change tells.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Poll interval for the acknowledgement of a majority, which no notification reports.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Timekeeper<S: Storage> {
     pub node: NodeId,
@@ -55,8 +55,8 @@ impl<S: Storage> Timekeeper<S> {
         }
     }
 
-    /// Waits until this node leads: a majority acknowledges it, and all that earlier leaders committed is applied here.
-    /// Returns its term.
+    /// Waits until this node leads, and returns its term. It leads once a majority acknowledges it and it has applied
+    /// every entry that earlier leaders committed.
     async fn elected(&self) -> u64 {
         let mut leadership = self.raft.watch_leadership();
         let mut progress = self.raft.replica().progress();
@@ -70,13 +70,13 @@ impl<S: Storage> Timekeeper<S> {
             tokio::select! {
                 () = leadership.changed() => {}
                 _ = progress.changed() => {}
-                // No change tells of an acknowledgement.
-                () = time::sleep(LOOK_INTERVAL), if is_leader => {}
+                // No notification reports an acknowledgement.
+                () = time::sleep(POLL_INTERVAL), if is_leader => {}
             }
         }
     }
 
-    /// Waits until this node leads no more in `term`: Raft says so, or no majority acknowledges it.
+    /// Waits until this node no longer leads in `term`: Raft reports it, or no majority acknowledges this node.
     async fn deposed(&self, term: u64) {
         let mut leadership = self.raft.watch_leadership();
         loop {
@@ -86,28 +86,28 @@ impl<S: Storage> Timekeeper<S> {
             }
             let Some(left) = self.raft.leads_for() else {
                 let unheard = self.raft.quorum_age();
-                return tracing::warn!(term, ?unheard, "no majority acknowledges this leader: it leads no more");
+                return tracing::warn!(term, ?unheard, "no majority acknowledges this leader: it stops leading");
             };
             tokio::select! {
                 () = leadership.changed() => {}
-                () = time::sleep(left + LOOK_INTERVAL) => {}
+                () = time::sleep(left + POLL_INTERVAL) => {}
             }
         }
     }
 
-    /// Leads in `term`, and never returns. It may be dropped while a proposal of its own is on its way: one that a leader
-    /// without a majority made is answered only when there is a majority again.
+    /// Leads in `term`, and never returns. The caller may drop the future while its proposal is in flight: without a
+    /// majority a proposal has no answer.
     async fn lead(&self, term: u64) {
-        // This node has met the nodes that elected it. Their disks go into the log before the first client's entry, so a
-        // node that loses its disk afterwards is refused.
+        // This node knows the incarnations of its voters. It records them before the first client entry, so that peers
+        // refuse a voter that loses its disk afterwards.
         self.known.record(&self.raft, term).await;
         let mut progress = self.raft.replica().progress();
         let state_now = progress.borrow_and_update().now;
-        let lead = self.clock.begin(term, state_now);
-        tracing::info!(term, cluster_time = state_now, "this node leads");
+        let leader_term = self.clock.begin(term, state_now);
+        tracing::info!(term, cluster_time = state_now, "this node became the leader");
         loop {
             let applied = *progress.borrow_and_update();
-            let pause = self.let_time_pass(&lead, &applied).await;
+            let pause = self.tick_if_due(&leader_term, &applied).await;
             tokio::select! {
                 _ = progress.changed() => {}
                 () = time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
@@ -115,28 +115,30 @@ impl<S: Storage> Timekeeper<S> {
         }
     }
 
-    /// Proposes a tick if one is called for; tells how long until the next can be.
-    async fn let_time_pass(&self, lead: &LeaderTerm, progress: &Progress) -> Option<Duration> {
+    /// Proposes a tick if one is due. Returns the time until the next check, or `None` if only an applied entry can
+    /// make a tick due.
+    async fn tick_if_due(&self, leader_term: &LeaderTerm, progress: &Progress) -> Option<Duration> {
         let at = next_tick(progress, self.limits, self.tick)?;
-        let pause = self.clock.until(lead, at);
+        let pause = self.clock.until(leader_term, at);
         if pause.is_zero() && !self.propose(Command::Tick).await {
             return Some(RETRY_PAUSE);
         }
         Some(pause)
     }
 
-    /// Whether it was applied. What was not is tried again at a later look, by whoever leads then.
+    /// Proposes a command and returns whether it was applied. A later check repeats a failed one, here or on the next
+    /// leader.
     async fn propose(&self, command: Command) -> bool {
         let proposed = self.proposer.propose(command).await;
         if let Err(why) = &proposed {
-            tracing::debug!(?why, "the time-keeper's proposal was not applied");
+            tracing::debug!(?why, "a proposal of the timekeeper was not applied");
         }
         proposed.is_ok()
     }
 }
 
-/// Cluster time of the next tick. Limits that are not the leader's own are due at once: the proposer puts the leader's
-/// into the entry of the tick.
+/// Returns the cluster time of the next tick. It is due at once if the state has other limits than the leader, because
+/// the proposer puts the leader's limits into the entry of the tick.
 fn next_tick(progress: &Progress, limits: Limits, tick: Duration) -> Option<ClusterMs> {
     if progress.limits != limits {
         return Some(progress.now);
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_come_when_something_is_due_and_now_and_then_before() {
+    fn ticks_come_at_deadlines_and_at_least_every_tick() {
         let tick = Duration::from_millis(500);
         let limits = Limits::default();
         assert_eq!(next_tick(&progress(None, false), limits, tick), None, "idle");
@@ -163,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_differ_are_due_until_they_are_applied() {
+    fn differing_limits_are_due_until_they_are_applied() {
         let (tick, own) = (Duration::from_millis(500), Limits { max_waiters: 7, ..Limits::default() });
         let before = progress(None, false);
-        assert_eq!(next_tick(&before, own, tick), Some(before.now), "however often it was tried");
+        assert_eq!(next_tick(&before, own, tick), Some(before.now), "due until the state has the limits");
         assert_eq!(next_tick(&Progress { limits: own, ..before }, own, tick), None);
     }
 }

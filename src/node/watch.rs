@@ -1,6 +1,7 @@
-//! What happened, in order, for those who watch: the last transitions of this replica, and a cursor for each watcher.
+//! Watches: the last transitions of this replica in order, and a cursor for each watcher.
 //!
-//! A watcher costs a cursor, whatever it misses: events are kept once. One that falls behind what is kept is told so.
+//! All watchers share one copy of the transitions, so a slow watcher costs no memory. A watcher gets [`Compacted`] if
+//! transitions that it has not seen are dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,52 +12,55 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease::Transition;
 
-/// Transitions that are kept for watchers that come back.
+/// Number of transitions kept for slow and resumed watchers.
 const KEPT_TRANSITIONS: usize = 100_000;
 
-/// A place in the order of transitions: behind all of an entry's, or behind its part `part`.
+/// A position in the order of transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchPosition {
+    /// Log index of an entry.
     pub index: u64,
+    /// The position is after this transition of the entry, or after all of them if `None`.
     pub part: Option<u32>,
 }
 
-/// The place asked for is no longer, or not yet, known here.
+/// This node does not keep every transition after the requested position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("transitions up to log index {oldest} are no longer kept")]
 pub struct Compacted {
-    /// A watch can begin behind this index.
+    /// A watch can start after this log index.
     pub oldest: u64,
 }
 
-/// Why a watch delivers nothing more.
+/// The reason why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
+    /// Transitions that the watch has not delivered are dropped.
     #[error(transparent)]
     Compacted(#[from] Compacted),
-    /// Everything that it applied was delivered.
+    /// The node stopped. The watch has delivered every transition that the node applied.
     #[error("the node has stopped")]
     Stopped,
 }
 
-/// The transitions that are kept.
+/// The last [`KEPT_TRANSITIONS`] transitions.
 pub(super) struct EventLog {
     kept: Mutex<Kept>,
     /// Log index of the last applied entry.
     applied: watch::Sender<u64>,
-    /// The node's: nothing is applied any more.
+    /// Cancelled when the node stops. It then applies nothing more.
     stop: CancellationToken,
 }
 
 struct Kept {
     transitions: VecDeque<Arc<Transition>>,
-    /// Everything behind this index is kept.
+    /// Every transition after this log index is kept.
     floor: u64,
 }
 
-/// A cursor. Delivers each transition once, in order.
+/// A cursor that delivers each transition once, in order. See [`Node::watch`](crate::node::Node::watch).
 pub struct Watch {
-    history: Arc<EventLog>,
+    events: Arc<EventLog>,
     applied: watch::Receiver<u64>,
     after: (u64, u32),
 }
@@ -72,18 +76,18 @@ impl EventLog {
             let mut kept = self.kept.lock();
             kept.transitions.extend(transitions.iter().cloned().map(Arc::new));
             while kept.transitions.len() > KEPT_TRANSITIONS {
-                let forgotten = kept.transitions.pop_front().expect("more than none");
+                let forgotten = kept.transitions.pop_front().expect("more than KEPT_TRANSITIONS are kept");
                 kept.floor = forgotten.index;
             }
         }
         self.applied.send_if_modified(|applied| {
             *applied = index;
-            // Entries without transitions wake nobody; a watcher learns of them with the next one that has some.
+            // Only entries with transitions wake the watchers. A watcher sees the other ones at its next wake-up.
             !transitions.is_empty()
         });
     }
 
-    /// The state was replaced: what led to it is unknown here.
+    /// Drops all transitions after a snapshot replaced the state: this node does not know the transitions in between.
     pub fn replaced(&self, index: u64) {
         let mut kept = self.kept.lock();
         kept.transitions.clear();
@@ -92,20 +96,28 @@ impl EventLog {
         self.applied.send_replace(index);
     }
 
-    /// A cursor behind `after`, or behind all that is applied.
+    /// Returns a cursor after `after`, or after the last applied entry.
     pub fn watch(self: &Arc<Self>, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
         let applied = self.applied.subscribe();
         let after = match after {
             Some(WatchPosition { index, part }) => (index, part.unwrap_or(u32::MAX)),
             None => (*applied.borrow(), u32::MAX),
         };
-        let watch = Watch { history: self.clone(), applied, after };
+        let watch = Watch { events: self.clone(), applied, after };
         watch.look().map(|_| watch)
     }
 }
 
 impl Watch {
-    /// The next transition. Waits until there is one. Dropping the future loses nothing.
+    /// Waits for the next transition.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchEnd`] if this node has dropped transitions that the watch has not delivered, or has stopped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Arc<Transition>, WatchEnd> {
         loop {
             self.applied.borrow_and_update();
@@ -115,23 +127,24 @@ impl Watch {
             }
             tokio::select! {
                 biased;
-                changed = self.applied.changed() => changed.expect("the history that this cursor holds has the sender"),
-                () = self.history.stop.cancelled() => return Err(WatchEnd::Stopped),
+                changed = self.applied.changed() => changed.expect("the event log owns the sender"),
+                () = self.events.stop.cancelled() => return Err(WatchEnd::Stopped),
             }
         }
     }
 
-    /// A place from which a later watch misses nothing that this one has not delivered.
+    /// Returns the position after the last delivered transition. A watch from it delivers every later one.
     pub fn position(&self) -> WatchPosition {
         let (index, part) = self.after;
         WatchPosition { index, part: (part != u32::MAX).then_some(part) }
     }
 
-    /// What comes next, and whether it is the last of its entry: all of an entry's become visible at once.
+    /// Returns the next transition, and whether it is the last one of its entry. All transitions of an entry become
+    /// visible at once.
     fn look(&self) -> Result<Option<(Arc<Transition>, bool)>, Compacted> {
-        let kept = self.history.kept.lock();
+        let kept = self.events.kept.lock();
         let (index, part) = self.after;
-        // Behind a part of a forgotten entry there may have been more of it.
+        // The dropped entry at the floor may have had more parts than the last delivered one.
         if index < kept.floor || (index == kept.floor && part != u32::MAX && kept.floor > 0) {
             return Err(Compacted { oldest: kept.floor });
         }
@@ -168,7 +181,7 @@ mod tests {
     fn take(watch: &mut Watch, count: usize) -> Vec<(u64, u32)> {
         let mut taken = Vec::new();
         for _ in 0..count {
-            let transition = watch.next().now_or_never().expect("it has happened").expect("kept");
+            let transition = watch.next().now_or_never().expect("it is applied").expect("it is kept");
             taken.push((transition.index, transition.part));
         }
         taken
@@ -179,66 +192,67 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_delivers_each_transition_once_and_in_order_across_resume() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
-        let mut early = history.watch(None).expect("nothing is forgotten");
+    async fn resumed_watch_delivers_each_transition_once_in_order() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        let mut early = events.watch(None).expect("nothing is dropped");
         for index in 1..=3 {
-            history.applied(index, &entry(index, 2));
+            events.applied(index, &entry(index, 2));
         }
         let all = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)];
         assert_eq!(take(&mut early, 6), all);
-        assert_eq!(early.position(), WatchPosition { index: 3, part: None }, "the whole of the last entry");
+        assert_eq!(early.position(), WatchPosition { index: 3, part: None }, "after the whole last entry");
         for cut in 0..6 {
-            let mut first = history.watch(behind(0)).expect("kept");
+            let mut first = events.watch(behind(0)).expect("kept");
             let mut taken = take(&mut first, cut);
-            let mut second = history.watch(Some(first.position())).expect("kept");
+            let mut second = events.watch(Some(first.position())).expect("kept");
             taken.extend(take(&mut second, 6 - cut));
             assert_eq!(taken, all, "resumed after {cut}");
         }
     }
 
     #[tokio::test]
-    async fn a_watch_of_what_is_forgotten_says_compacted() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
-        let mut slow = history.watch(None).expect("nothing is forgotten");
+    async fn watch_of_dropped_transitions_is_compacted() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        let mut slow = events.watch(None).expect("nothing is dropped");
         for index in 1..=KEPT_TRANSITIONS as u64 + 1 {
-            history.applied(index, &entry(index, 1));
+            events.applied(index, &entry(index, 1));
         }
         assert_eq!(slow.next().await.unwrap_err(), WatchEnd::Compacted(Compacted { oldest: 1 }));
-        assert!(history.watch(behind(0)).is_err());
-        assert_eq!(take(&mut history.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
-        history.replaced(KEPT_TRANSITIONS as u64 + 50);
-        assert!(history.watch(behind(9)).is_err());
-        assert!(history.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+        assert!(events.watch(behind(0)).is_err());
+        assert_eq!(take(&mut events.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
+        events.replaced(KEPT_TRANSITIONS as u64 + 50);
+        assert!(events.watch(behind(9)).is_err());
+        assert!(events.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
     }
 
-    /// Entries have two parts, and one part of the oldest entry is forgotten.
+    /// Entries have two parts, and one part of the oldest entry is dropped.
     #[tokio::test]
-    async fn watch_resumes_behind_an_entry_that_is_kept_in_part() {
-        let history = Arc::new(EventLog::new(CancellationToken::new()));
+    async fn watch_resumes_after_a_partly_kept_entry() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
         let entries = KEPT_TRANSITIONS as u64 / 2;
         for index in 1..=entries {
-            history.applied(index, &entry(index, 2));
+            events.applied(index, &entry(index, 2));
         }
-        history.applied(entries + 1, &entry(entries + 1, 1));
+        events.applied(entries + 1, &entry(entries + 1, 1));
         for part in [Some(0), Some(1)] {
-            let inside = history.watch(Some(WatchPosition { index: 1, part }));
-            assert_eq!(inside.err(), Some(Compacted { oldest: 1 }), "behind part {part:?}");
+            let inside = events.watch(Some(WatchPosition { index: 1, part }));
+            assert_eq!(inside.err(), Some(Compacted { oldest: 1 }), "after part {part:?}");
         }
-        assert_eq!(history.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
-        let mut oldest = history.watch(behind(1)).expect("the first place that can");
+        assert_eq!(events.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
+        let mut oldest = events.watch(behind(1)).expect("the first resumable position");
         assert_eq!(take(&mut oldest, 3), [(2, 0), (2, 1), (3, 0)]);
-        let mut inside = history.watch(Some(WatchPosition { index: 2, part: Some(0) })).expect("it is kept whole");
+        let mut inside =
+            events.watch(Some(WatchPosition { index: 2, part: Some(0) })).expect("the whole entry is kept");
         assert_eq!(take(&mut inside, 2), [(2, 1), (3, 0)]);
         assert_eq!(inside.position(), WatchPosition { index: 3, part: Some(0) });
     }
 
     #[tokio::test]
-    async fn a_watch_of_a_node_that_stops_delivers_what_there_is_and_ends() {
+    async fn watch_of_a_stopping_node_drains_and_ends() {
         let stop = CancellationToken::new();
-        let history = Arc::new(EventLog::new(stop.clone()));
-        let mut watch = history.watch(None).expect("nothing is forgotten");
-        history.applied(1, &entry(1, 2));
+        let events = Arc::new(EventLog::new(stop.clone()));
+        let mut watch = events.watch(None).expect("nothing is dropped");
+        events.applied(1, &entry(1, 2));
         stop.cancel();
         assert_eq!(take(&mut watch, 2), [(1, 0), (1, 1)]);
         assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);

@@ -1,4 +1,4 @@
-//! The API's requests, checked against the bounds and put as the node's own.
+//! Conversion of API requests to requests of the node, with checks of all bounds.
 
 use super::problem::problem;
 use crate::api::{self, Code, MAX_RENEW_ITEMS, Problem, TtlMs};
@@ -14,7 +14,7 @@ pub(crate) fn claim(policy: &TtlPolicy, name: LeaseName, body: api::Acquire) -> 
     at_most("lock_delay_ms", lock_delay_ms, MAX_LOCK_DELAY_MS)?;
     at_most("wait_ms", body.wait_ms.unwrap_or(0), MAX_WAIT_MS)?;
     if limit == 0 {
-        return Err(invalid("limit 0 would let nobody hold the lease"));
+        return Err(invalid(format!("limit 0 allows no holder: expected 1 to {MAX_LIMIT}")));
     }
     let ttl = new_ttl(policy, body.ttl_ms)?.unwrap_or_else(|| policy.default_ttl());
     let wait_ms = body.wait_ms.filter(|wait| *wait > 0);
@@ -29,7 +29,7 @@ pub(crate) fn renew(policy: &TtlPolicy, name: LeaseName, body: api::Renew) -> Re
 
 pub(crate) fn renew_batch(policy: &TtlPolicy, body: api::RenewBatch) -> Result<Request, Box<Problem>> {
     if body.leases.len() > MAX_RENEW_ITEMS {
-        let detail = format!("at most {MAX_RENEW_ITEMS} leases are renewed at once");
+        let detail = format!("the batch has {} leases: expected at most {MAX_RENEW_ITEMS}", body.leases.len());
         return Err(Box::new(problem(Code::TooLarge, detail)));
     }
     let renewal = |item: api::RenewItem| -> Result<Renewal, Box<Problem>> {
@@ -67,8 +67,8 @@ fn new_ttl(policy: &TtlPolicy, ttl: Option<TtlMs>) -> Result<Option<Ttl>, Box<Pr
     policy.check(ttl).map(Some).map_err(|error| invalid(error.to_string()))
 }
 
-fn at_most<T: PartialOrd + std::fmt::Display>(what: &str, value: T, max: T) -> Result<(), Box<Problem>> {
-    if value > max { Err(invalid(format!("{what} {value} is above {max}"))) } else { Ok(()) }
+fn at_most<T: PartialOrd + std::fmt::Display>(field: &str, value: T, max: T) -> Result<(), Box<Problem>> {
+    if value > max { Err(invalid(format!("{field} {value} is above {max}"))) } else { Ok(()) }
 }
 
 fn invalid(detail: impl Into<String>) -> Box<Problem> {
@@ -83,17 +83,17 @@ mod tests {
 
     fn claim_of(json: &str) -> Result<Acquire, Box<Problem>> {
         let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
-        claim(&policy, LeaseName::new("a").expect("valid"), serde_json::from_str(json).expect("it has the form"))
+        claim(&policy, LeaseName::new("a").expect("valid"), serde_json::from_str(json).expect("the JSON is a claim"))
     }
 
     #[test]
-    fn what_a_claim_leaves_out_has_its_default() {
-        let claim = claim_of(r#"{"holder":"h","wait_ms":0}"#).expect("it is fine");
+    fn omitted_claim_fields_have_their_defaults() {
+        let claim = claim_of(r#"{"holder":"h","wait_ms":0}"#).expect("the claim is valid");
         assert_eq!((claim.ttl, claim.wait_ms, claim.lock_delay_ms, claim.limit), (Ttl::Finite(5_000), None, 0, 1));
     }
 
     #[test]
-    fn a_claim_outside_the_bounds_is_refused_and_told_them() {
+    fn claim_outside_the_bounds_is_refused_with_the_bounds() {
         for (json, bounds) in [
             (r#"{"holder":"h","ttl_ms":999}"#, "ttl_ms 999 is outside 1000 to 60000"),
             (r#"{"holder":"h","ttl_ms":60001}"#, "ttl_ms 60001 is outside 1000 to 60000"),
@@ -109,23 +109,23 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_at_its_bounds_is_taken() {
+    fn claim_at_the_bounds_is_accepted() {
         let claim_by = |policy: &TtlPolicy, json: &str| {
-            let body = serde_json::from_str(json).expect("it has the form");
+            let body = serde_json::from_str(json).expect("the JSON is a claim");
             claim(policy, LeaseName::new("a").expect("valid"), body)
         };
         let all = r#"{"holder":"h","ttl_ms":86400000,"wait_ms":86400000,"lock_delay_ms":86400000,"limit":10000}"#;
-        let taken = claim_by(&TtlPolicy::default(), all).expect("it is at the bounds");
+        let taken = claim_by(&TtlPolicy::default(), all).expect("the claim is at the bounds");
         let numbers = (taken.ttl, taken.wait_ms, taken.lock_delay_ms, taken.limit);
         assert_eq!(numbers, (Ttl::Finite(86_400_000), Some(86_400_000), 86_400_000, 10_000));
         let narrow = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
         for (policy, min, max) in [(TtlPolicy::default(), 100, 86_400_000), (narrow, 1_000, 60_000)] {
             let ttl = |ms: u64| claim_by(&policy, &format!(r#"{{"holder":"h","ttl_ms":{ms}}}"#));
             for ms in [min, max] {
-                assert_eq!(ttl(ms).expect("it is at a bound").ttl, Ttl::Finite(ms));
+                assert_eq!(ttl(ms).expect("the ttl is at a bound").ttl, Ttl::Finite(ms));
             }
             for ms in [min - 1, max + 1] {
-                let refused = ttl(ms).expect_err("it is outside");
+                let refused = ttl(ms).expect_err("the ttl is outside the bounds");
                 assert_eq!(refused.code, Code::Invalid);
                 assert!(refused.detail.contains(&format!("ttl_ms {ms} is outside {min} to {max}")), "{refused:?}");
             }
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_revoke_has_500_bytes() {
+    fn revoke_reason_has_at_most_500_bytes() {
         let revoke = |bytes: usize| revoke(LeaseName::new("a").expect("valid"), "r".repeat(bytes));
         assert!(matches!(revoke(500), Ok(Request::Change(Command::Revoke { reason, .. })) if reason.len() == 500));
-        assert_eq!(revoke(501).map(drop).expect_err("it is above the bound").code, Code::Invalid);
+        assert_eq!(revoke(501).map(drop).expect_err("the reason is above the bound").code, Code::Invalid);
     }
 
     #[test]
-    fn a_batch_has_10_000_renewals() {
+    fn batch_has_at_most_10_000_renewals() {
         let renew = |count: usize| {
             let item = |number: usize| api::RenewItem {
                 name: LeaseName::new(format!("n{number}")).expect("valid"),
@@ -151,8 +151,8 @@ mod tests {
             let leases = (0..count).map(item).collect();
             renew_batch(&TtlPolicy::default(), api::RenewBatch { holder, leases })
         };
-        let taken = renew(10_000).expect("it is at the bound");
+        let taken = renew(10_000).expect("the batch is at the bound");
         assert!(matches!(taken, Request::Change(Command::Renew { leases, .. }) if leases.len() == 10_000));
-        assert_eq!(renew(10_001).map(drop).expect_err("it is above the bound").code, Code::TooLarge);
+        assert_eq!(renew(10_001).map(drop).expect_err("the batch is above the bound").code, Code::TooLarge);
     }
 }

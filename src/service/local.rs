@@ -1,4 +1,4 @@
-//! The way to a cluster through a node in the same process.
+//! The client transport to a node in the same process.
 
 use std::time::Duration;
 
@@ -14,12 +14,15 @@ use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
 use crate::types::{ClusterMs, HolderId, LeaseName, wait_ms};
 
-/// Pause before a watch says once more that its node has stopped, so that who goes on trying does not spin.
+/// Pause before a watch reports again that its node has stopped, so that a caller that retries does not spin.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
 
 impl<S: Storage, T: Transport> Node<S, T> {
-    /// A holder of leases over this node, with the default options: the same as one over the network, in process. It
-    /// keeps the node alive; shut it down first, so that what it holds is released.
+    /// Returns a lease manager with the default options that uses this node in process.
+    ///
+    /// The manager keeps the node alive. Shut it down before the node, so that it releases its leases.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # async fn example(node: tenure::node::Node) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,31 +34,32 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # }
     /// ```
     ///
-    /// With other options: `LeaseManager::with_options(Local::new(node.clone()), options)`.
+    /// For other options use `LeaseManager::with_options(Local::new(node.clone()), options)`.
     pub fn leases(&self) -> LeaseManager {
         LeaseManager::new(Local::new(self.clone()))
     }
 }
 
-/// The cluster as a node in the same process reaches it: what [`Remote`](crate::client::Remote) is over a network,
-/// without one. Whether the node leads or not makes no difference.
+/// A [`Coordinator`] over a node in the same process, as [`Remote`](crate::client::Remote) is over HTTP.
 ///
-/// It is a handle of the node, and keeps it alive. A node that was shut down serves nothing more, here as elsewhere:
-/// end what uses this first.
+/// It works the same on the leader and on a follower. It keeps the node alive. After a shutdown the node refuses its
+/// requests, so shut down its users first.
 pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
     node: Node<S, T>,
-    /// For the words of errors.
-    who: String,
+    /// The name of the node in error messages.
+    node_name: String,
 }
 
 impl<S: Storage, T: Transport> Local<S, T> {
+    /// Returns a coordinator that uses `node`.
     pub fn new(node: Node<S, T>) -> Local<S, T> {
-        let who = format!("node {}", node.id());
-        Local { node, who }
+        let node_name = format!("node {}", node.id());
+        Local { node, node_name }
     }
 
-    /// Puts a request to the node until it is done, refused, of unknown outcome or out of time. `request` makes it for
-    /// an attempt that begins so long after the first one did; `read` takes the answer.
+    /// Repeats a request until it is applied, refused, of unknown outcome or out of time.
+    ///
+    /// `request` builds the request of an attempt from the time since the first attempt. `read` converts the answer.
     async fn ask<A>(
         &self,
         repeat: Repeat,
@@ -70,12 +74,12 @@ impl<S: Storage, T: Transport> Local<S, T> {
             match tokio::time::timeout(limit, asked).await {
                 Ok(Ok(response)) => match read(response.answer, response.served.now) {
                     Ok(done) => Attempt::Done(done),
-                    Err(problem) => judge(*problem, &self.who),
+                    Err(problem) => judge(*problem, &self.node_name),
                 },
-                // The node here: a leader that shuts down is waited out.
+                // This node is shutting down. If only the leader is, the node waits for the next leader instead.
                 Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
-                Ok(Err(error)) => judge(super::request_error(error), &self.who),
-                Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.who)),
+                Ok(Err(error)) => judge(super::request_error(error), &self.node_name),
+                Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.node_name)),
             }
         };
         attempts(repeat, budget, wait, 1, attempt).await
@@ -99,9 +103,9 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
             let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
-            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.begin(waiter));
-            // An attempt that begins later has less left to wait. It still waits, if only for nothing: without a wait it
-            // would be refused, and an earlier attempt's place in the queue would stay.
+            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.register(waiter));
+            // A later attempt has less time left to wait. It keeps a wait even of 0 ms: a refused claim without a wait
+            // would leave the waiter of an earlier attempt in the queue.
             let request = |waited| {
                 let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
@@ -175,17 +179,17 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
         let watch = self.node.watch(after.map(EventId::into));
-        Box::new(LocalWatch { watch, prefix, after, who: self.who.clone() })
+        Box::new(LocalWatch { watch, prefix, after, node_name: self.node_name.clone() })
     }
 }
 
-/// A cursor in the node's own history. It needs no connection, and so no resuming: what it has not delivered is still
-/// there, or it says that it is not. It does not keep the node alive.
+/// A watch of the node's event log. It does not keep the node alive. It has no connection, so it never resumes: it
+/// delivers every event or ends with `compacted`.
 struct LocalWatch {
     watch: Result<Watch, Compacted>,
     prefix: String,
     after: Option<EventId>,
-    who: String,
+    node_name: String,
 }
 
 impl Events for LocalWatch {
@@ -202,7 +206,7 @@ impl Events for LocalWatch {
                     Err(WatchEnd::Compacted(missing)) => return Err(compacted(missing)),
                     Err(WatchEnd::Stopped) => {
                         tokio::time::sleep(STOPPED_PAUSE).await;
-                        return Err(CallError::Unavailable(format!("{} has stopped", self.who)));
+                        return Err(CallError::Unavailable(format!("{} has stopped", self.node_name)));
                     }
                 }
             }

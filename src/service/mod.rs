@@ -1,12 +1,12 @@
-//! One mapping between what a node says and the API's types, for all who let others ask a node: the HTTP listener and
-//! the [`Local`](Local) coordinator.
+//! The mapping between the types of a node and the types of the API. The HTTP listener and the [`Local`](Local)
+//! coordinator share it.
 //!
-//! | file | noun |
+//! | module | converts |
 //! |---|---|
-//! | `ask` | the API's requests, checked and put as the node's own |
-//! | `reply` | the node's answers, as what the request hoped for or a problem |
-//! | `problem` | refusals and failures, as problems |
-//! | `show` | leases, events, queues: the parts of answers |
+//! | `ask` | API requests to checked requests of the node |
+//! | `reply` | answers of the node to API results or problems |
+//! | `problem` | refusals and errors to problems |
+//! | `show` | leases, events and queues to their API types |
 
 mod ask;
 mod local;

@@ -1,4 +1,4 @@
-//! The one place where refusals of the machine and failures of the node become problems.
+//! Conversion of refusals by the lease machine and errors of the node to problems.
 
 use tracing::error;
 
@@ -7,22 +7,21 @@ use crate::api::{Code, Problem, Timestamp};
 use crate::lease::{Lost, LostCause, Refusal};
 use crate::node::{Compacted, RequestError};
 
-/// When to try again where a node takes nothing for now, in milliseconds.
+/// Milliseconds until a retry, for problems that end soon.
 pub(crate) const RETRY_MS: u64 = 250;
 
-/// A problem that says when to come back, if that is soon.
+/// Returns a problem. Problems that end soon have `retry_after_ms`.
 pub(crate) fn problem(code: Code, detail: impl Into<String>) -> Problem {
-    let is_passing = matches!(code, Code::NoLeader | Code::NotReady | Code::TooBusy);
-    Problem { retry_after_ms: is_passing.then_some(RETRY_MS), ..Problem::new(code, detail) }
+    let is_temporary = matches!(code, Code::NoLeader | Code::NotReady | Code::TooBusy);
+    Problem { retry_after_ms: is_temporary.then_some(RETRY_MS), ..Problem::new(code, detail) }
 }
 
-/// The node gave an answer that does not belong to the question.
+/// Returns the problem for an answer that does not match its request. This is a bug of the node.
 pub(crate) fn unexpected(answer: &impl std::fmt::Debug) -> Box<Problem> {
-    error!(?answer, "the node's answer does not belong to the request");
-    Box::new(problem(Code::Internal, "the node's answer does not belong to the request; see its log"))
+    error!(?answer, "the answer of the node does not match the request");
+    Box::new(problem(Code::Internal, "the answer of the node does not match the request; see the log of the node"))
 }
 
-/// Why a request has no answer.
 pub(crate) fn request_error(error: RequestError) -> Problem {
     let detail = error.to_string();
     match error {
@@ -37,13 +36,13 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
     }
 }
 
-/// Why a watch cannot begin, or go on, where it was to.
+/// Returns the problem for a watch from a position that is no longer kept.
 pub(crate) fn compacted(Compacted { oldest }: Compacted) -> Problem {
-    let detail = format!("only what comes after log index {oldest} is still kept; list the leases and watch from now");
+    let detail = format!("only events after log index {oldest} are kept; list the leases and watch from now");
     Problem { oldest: Some(oldest), ..problem(Code::Compacted, detail) }
 }
 
-/// What the machine refused.
+/// Returns the problem for a refusal by the lease machine.
 pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
     Box::new(match refusal {
         Refusal::Held { holder, token, granted_wall_ms, retry_after_ms, waiters } => {
@@ -63,21 +62,21 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
         }
         Refusal::LockDelay { retry_after_ms } => Problem {
             retry_after_ms: Some(retry_after_ms),
-            ..Problem::new(Code::LockDelay, format!("free, and not granted to anybody for {retry_after_ms} ms yet"))
+            ..Problem::new(Code::LockDelay, format!("free, but under a lock delay for another {retry_after_ms} ms"))
         },
         Refusal::QueueFull { max_waiters } => Problem {
             limit: Some(max_waiters.into()),
-            ..Problem::new(Code::QueueFull, format!("{max_waiters} wait already, which is as many as may"))
+            ..Problem::new(Code::QueueFull, format!("the queue has {max_waiters} waiters, which is the limit"))
         },
         Refusal::TooManyLeases { max_leases } => Problem {
             limit: Some(max_leases),
-            ..Problem::new(Code::TooManyLeases, format!("{max_leases} leases exist, which is as many as may"))
+            ..Problem::new(Code::TooManyLeases, format!("the cluster has {max_leases} leases, which is the limit"))
         },
         Refusal::LeaseFull { max_bytes } => Problem {
             limit: Some(max_bytes),
             ..Problem::new(
                 Code::LeaseFull,
-                format!("the holders and waiters of a lease keep at most {max_bytes} bytes of names and metadata"),
+                format!("the holders and waiters of a lease may have at most {max_bytes} bytes of names and metadata"),
             )
         },
         Refusal::LimitDiffers { limit } => Problem {
@@ -87,25 +86,25 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
         Refusal::Lost(lost) => self::lost(lost),
         Refusal::MetadataChanged { version } => Problem {
             metadata_version: Some(version),
-            ..Problem::new(Code::MetadataChanged, format!("the metadata has version {version} now"))
+            ..Problem::new(Code::MetadataChanged, format!("the metadata has changed: its version is {version}"))
         },
-        Refusal::NoSuchWaiter => Problem::new(Code::NoSuchWaiter, "nobody waits for the lease, or not the one named"),
+        Refusal::NoSuchWaiter => Problem::new(Code::NoSuchWaiter, "the lease has no waiters, or not the named one"),
         refusal @ Refusal::GrantedInThisEntry => return unexpected(&refusal),
     })
 }
 
-/// Why a token is not the current one.
+/// Returns the problem for a token that is not current.
 pub(super) fn lost(lost: Lost) -> Problem {
     let how = match lost.cause {
         LostCause::Expired => "it expired before it was renewed",
         LostCause::Released => "it was released",
         LostCause::Revoked => "an operator revoked it",
         LostCause::HandedOver => "it was handed over",
-        LostCause::Unknown => "no grant of this token to this holder is remembered",
+        LostCause::Unknown => "no grant of this token to this holder is known",
     };
     let now = match &lost.holder {
         Some(holder) => format!("; {holder} holds the lease now"),
-        None => "; nobody holds the lease now".to_owned(),
+        None => "; the lease has no holder now".to_owned(),
     };
     Problem {
         why: Some(show::lost_reason(lost.cause)),
@@ -120,7 +119,7 @@ mod tests {
     use crate::types::HolderId;
 
     #[test]
-    fn a_request_is_refused_or_unknown_and_never_one_for_the_other() {
+    fn request_errors_have_exact_problem_codes() {
         for (error, status, code) in [
             (RequestError::NoLeader, 503, Code::NoLeader),
             (RequestError::Busy, 429, Code::TooBusy),
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_says_how_and_who_has_it_now() {
+    fn loss_has_its_cause_and_the_current_holder() {
         let holder = HolderId::new("worker-2").expect("valid");
         let problem = lost(Lost { cause: LostCause::Expired, holder: Some(holder) });
         assert_eq!(problem.detail, "it expired before it was renewed; worker-2 holds the lease now");
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_the_machine_is_refused_with_429_and_told() {
+    fn reached_machine_bounds_are_refused_with_429() {
         for (refused, code, limit) in [
             (Refusal::TooManyLeases { max_leases: 7 }, Code::TooManyLeases, 7),
             (Refusal::QueueFull { max_waiters: 8 }, Code::QueueFull, 8),

@@ -1,4 +1,4 @@
-//! The node's answers, as what the request hoped for or a problem. `now` is the cluster time of the answer.
+//! Conversion of the node's answers to API results or problems. `now` is the cluster time of the answer.
 
 use super::problem::{lost, problem, refusal, unexpected};
 use super::show;
@@ -7,7 +7,7 @@ use crate::lease::{ListCursor, Outcome};
 use crate::node::Answer;
 use crate::types::{ClusterMs, LeaseName};
 
-/// The answer to an acquire.
+/// Converts the answer to an acquire.
 pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
     match answer {
         Answer::Outcome(Outcome::Held { lease, .. }) => Ok(show::lease(lease, now)),
@@ -15,7 +15,7 @@ pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<
     }
 }
 
-/// The answer to a renewal of one lease.
+/// Converts the answer to a renewal of one lease.
 pub(crate) fn renewed_one(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
     let results = match answer {
         Answer::Outcome(Outcome::Renewed(results)) => results,
@@ -28,7 +28,7 @@ pub(crate) fn renewed_one(answer: Answer, now: ClusterMs) -> Result<api::Lease, 
     }
 }
 
-/// The answer to a renewal of the leases with these names.
+/// Converts the answer to a batch renewal. `names` are the names of its leases in order.
 pub(crate) fn renewed(names: Vec<LeaseName>, answer: Answer, now: ClusterMs) -> Result<api::Renewed, Box<Problem>> {
     let results = match answer {
         Answer::Outcome(Outcome::Renewed(results)) if results.len() == names.len() => results,
@@ -62,7 +62,7 @@ pub(crate) fn revoked(answer: Answer) -> Result<api::Revoked, Box<Problem>> {
     }
 }
 
-/// The answer to a read of one lease.
+/// Converts the answer to a read of one lease.
 pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
     let (leases, next) = match answer {
         Answer::Lease(leases) => (leases, None),
@@ -70,7 +70,7 @@ pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<
         answer => return Err(unexpected(&answer)),
     };
     let found = show::one_name(leases, now).ok_or_else(|| {
-        Box::new(problem(Code::NotFound, format!("nothing is remembered of a lease {:?}", name.as_str())))
+        Box::new(problem(Code::NotFound, format!("no lease {:?} exists, and no ended one is kept", name.as_str())))
     })?;
     Ok(api::Lease { holders_cursor: next.as_ref().map(show::write_cursor), ..found })
 }
@@ -100,7 +100,7 @@ pub(crate) fn explained(name: LeaseName, answer: Answer, now: ClusterMs) -> Resu
     }
 }
 
-/// One page of a list, and where the next one begins.
+/// Converts one page of a list. Also returns the start of the next page.
 pub(crate) fn listed(answer: Answer, now: ClusterMs) -> Result<(Vec<api::Lease>, Option<ListCursor>), Box<Problem>> {
     match answer {
         Answer::List { leases, next } => Ok((leases.into_iter().map(|lease| show::lease(lease, now)).collect(), next)),
@@ -108,13 +108,13 @@ pub(crate) fn listed(answer: Answer, now: ClusterMs) -> Result<(Vec<api::Lease>,
     }
 }
 
-/// Any answer to a change other than the one that was hoped for.
+/// Converts any answer to a change except success.
 fn refused(answer: Answer) -> Box<Problem> {
     match answer {
         Answer::Outcome(Outcome::Refused(refused)) => refusal(refused),
         Answer::WaitTimeout => Box::new(problem(Code::WaitTimeout, "the lease was not granted within wait_ms")),
         Answer::WaitAbandoned => {
-            let detail = "the place in the queue was given up; acquire again for a new one";
+            let detail = "the position in the queue was lost; acquire again for a new one";
             Box::new(problem(Code::WaitAbandoned, detail))
         }
         answer => unexpected(&answer),

@@ -1,4 +1,4 @@
-//! What the lease machine and the node say, in the API's types.
+//! Conversion of the values of the lease machine and the node to API types.
 
 use crate::api;
 use crate::lease::{
@@ -7,7 +7,7 @@ use crate::lease::{
 use crate::node::{ClusterStatus, Role};
 use crate::types::{ClusterMs, LeaseName, Metadata};
 
-/// One holder's lease, as it looks at cluster time `now`.
+/// Converts the lease of one holder, at cluster time `now`.
 pub(super) fn lease(lease: Lease, now: ClusterMs) -> api::Lease {
     api::Lease {
         name: lease.name.into(),
@@ -31,19 +31,20 @@ pub(super) fn lease(lease: Lease, now: ClusterMs) -> api::Lease {
     }
 }
 
-/// One of many leases that were renewed at once: without its metadata, which its holder has.
+/// Converts a lease of a batch renewal. It has no metadata: the holder knows it.
 pub(super) fn renewal(renewed: Lease, now: ClusterMs) -> api::Lease {
     lease(Lease { metadata: Metadata::default(), ..renewed }, now)
 }
 
-/// Opaque to clients: the name and the token behind which the next page begins. No name has a tilde.
+/// Encodes a cursor: the name and token of the last lease before the next page. It is opaque to clients. A name never
+/// contains a tilde.
 pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
     format!("{}~{}", cursor.name, cursor.token)
 }
 
-/// One name: who holds it, else its last grant that is remembered; `None` if there is neither.
+/// Converts the leases of one name: the current holders, or otherwise the last ended lease. `None` without leases.
 ///
-/// A counted lease lists every present holder, and its own fields are those of the first.
+/// A counted lease lists all current holders. Its own fields are those of the first holder.
 pub(super) fn one_name(leases: Vec<Lease>, now: ClusterMs) -> Option<api::Lease> {
     let (held, ended): (Vec<Lease>, Vec<Lease>) =
         leases.into_iter().partition(|lease| lease.state == LeaseState::Active);
@@ -95,7 +96,7 @@ fn grant_cause(cause: GrantCause) -> api::GrantCause {
     }
 }
 
-/// A transition as the watch and the history show it.
+/// Converts a transition for a watch or the history.
 pub(crate) fn event(transition: &Transition) -> api::Event {
     let (kind, cause, reason, to) = match &transition.change {
         Change::Granted(cause) => (api::EventKind::Granted, Some(grant_cause(*cause)), None, None),
@@ -118,7 +119,7 @@ pub(crate) fn event(transition: &Transition) -> api::Event {
     }
 }
 
-/// `total` counts those who wait where that is more than `waiters` has.
+/// Converts a queue. `total` is the number of all waiters if `waiters` is truncated.
 pub(super) fn queue(name: LeaseName, waiters: Vec<Waiter>, total: Option<u32>, now: ClusterMs) -> api::Queue {
     let total = total.unwrap_or(waiters.len() as u32);
     let waiters = (0..).zip(waiters).map(|(place, next)| waiter(place, next, now)).collect();
@@ -135,7 +136,7 @@ fn waiter(place: u32, waiter: Waiter, now: ClusterMs) -> api::Waiter {
     }
 }
 
-/// `holders` counts those who hold it where that is more than the explanation has.
+/// Converts an explanation. `holders` is the number of all holders if the explanation is truncated.
 pub(super) fn explanation(
     name: LeaseName,
     explanation: Explanation,
@@ -146,13 +147,13 @@ pub(super) fn explanation(
     let held: Vec<api::Lease> = explanation.held.into_iter().map(|held| lease(held, now)).collect();
     let lock_delay_left_ms = explanation.delay_until.map(|until| until.saturating_sub(now)).filter(|left| *left > 0);
     let standing = explanation.standing.map(|standing| self::standing(standing, now));
-    let mut summary = holding(&held, holders, lock_delay_left_ms);
+    let mut summary = describe_holders(&held, holders, lock_delay_left_ms);
     if explanation.waiters > 0 {
         summary.push_str(&format!("; {} waiting", explanation.waiters));
     }
     if let Some(standing) = &standing {
         summary.push_str("; ");
-        summary.push_str(&in_words(standing));
+        summary.push_str(&describe_standing(standing));
     }
     api::Explanation {
         name: name.into(),
@@ -177,10 +178,10 @@ fn standing(standing: Standing, now: ClusterMs) -> api::Standing {
     }
 }
 
-fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
+fn describe_holders(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
     match (held, lock_delay_left_ms) {
         ([], None) => "free".to_owned(),
-        ([], Some(left)) => format!("free, and not granted to anybody for {left} ms yet"),
+        ([], Some(left)) => format!("free, but under a lock delay for another {left} ms"),
         ([only], _) => {
             let until = match only.expires_in_ms {
                 Some(left) => format!("expires in {left} ms unless renewed"),
@@ -192,7 +193,7 @@ fn holding(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -
     }
 }
 
-fn in_words(standing: &api::Standing) -> String {
+fn describe_standing(standing: &api::Standing) -> String {
     match standing {
         api::Standing::Holds { lease, .. } => format!("{} holds it with token {}", lease.holder, lease.token),
         api::Standing::Waits { waiter } => format!("{} waits, with {} before it", waiter.holder, waiter.place),
@@ -206,7 +207,7 @@ fn in_words(standing: &api::Standing) -> String {
             format!("the lease of {} with token {} {how}{to}{reason} at {}", event.holder, event.token, event.at)
         }
         api::Standing::Unknown => {
-            "the holder asked about neither holds it nor waits, and no grant of it is remembered".to_owned()
+            "the requested holder neither holds the lease nor waits for it, and no grant to it is known".to_owned()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A library is a guest in its process: it installs nothing, and keeps nothing to itself that two nodes would share.
+//! Isolation: a node installs no process-wide handlers and shares no state with another node of the process.
 
 use std::fs;
 
@@ -9,17 +9,17 @@ use crate::alone::{alone, runtime};
 use crate::steady::strict;
 use crate::trio::{Plan, holder};
 
-strict!(nodes_and_managers_of_one_process_are_apart,);
+strict!(nodes_and_managers_of_one_process_are_isolated,);
 
-/// Signals that the process catches, as a mask.
+/// Returns the mask of the signals that the process catches.
 fn caught_signals() -> String {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    status.lines().find(|line| line.starts_with("SigCgt")).expect("it is there").to_owned()
+    status.lines().find(|line| line.starts_with("SigCgt")).expect("Linux reports SigCgt").to_owned()
 }
 
 #[test]
-fn three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder() {
-    alone("guest::three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder", || {
+fn nodes_install_no_signal_handler_subscriber_or_recorder() {
+    alone("guest::nodes_install_no_signal_handler_subscriber_or_recorder", || {
         let runtime = runtime();
         let before = caught_signals();
         runtime.block_on(async {
@@ -28,14 +28,14 @@ fn three_nodes_install_no_signal_handler_no_subscriber_and_no_recorder() {
             assert_eq!(caught_signals(), before);
             assert!(!tracing::dispatcher::has_been_set());
             let own = metrics::set_global_recorder(metrics::NoopRecorder);
-            assert!(own.is_ok(), "the place of the recorder is the program's");
+            assert!(own.is_ok(), "no metrics recorder is installed");
             trio.shutdown().await;
         });
         assert_eq!(caught_signals(), before);
     });
 }
 
-async fn nodes_and_managers_of_one_process_are_apart() {
+async fn nodes_and_managers_of_one_process_are_isolated() {
     let plan = Plan::new(&[]);
     let trio = plan.start().await;
     let manager = |node: usize, by: &str| {
@@ -43,14 +43,14 @@ async fn nodes_and_managers_of_one_process_are_apart() {
         LeaseManager::with_options(Local::new(trio.nodes[node].clone()), options)
     };
     let (one, two, three) = (manager(0, "one"), manager(1, "two"), manager(2, "three"));
-    let held = one.try_acquire("job").await.expect("an answer").expect("it is free");
-    assert!(two.try_acquire("job").await.expect("an answer").is_none(), "another holder, at another node");
+    let held = one.try_acquire("job").await.expect("an answer").expect("the lease is free");
+    assert!(two.try_acquire("job").await.expect("an answer").is_none(), "another holder at another node");
     assert!(three.try_acquire("job").await.expect("an answer").is_none());
-    // A second cluster beside the first.
+    // A second cluster in the same process.
     let others = Plan::new(&[]);
     let other = others.start().await;
     let elsewhere = other.nodes[0].leases();
-    assert!(elsewhere.try_acquire("job").await.expect("an answer").is_some(), "another cluster's lease");
+    assert!(elsewhere.try_acquire("job").await.expect("an answer").is_some(), "the lease of another cluster is free");
 
     one.shutdown().await;
     drop(held);

@@ -1,7 +1,7 @@
-//! What a node leaves behind: nothing, however it ends.
+//! Resource leaks: a stopped node leaves no thread, open file or task, however it stops.
 //!
-//! Threads, open files and tasks of the whole process are counted before and after. sled's own pool of threads
-//! (`sled-io-*`) is for the whole process, of a fixed size, and stays.
+//! The tests count the threads, open files and tasks of the whole process before and after. They ignore the threads
+//! `sled-io-*`: sled keeps one pool of fixed size for the whole process.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::alone::{alone, runtime};
 use crate::trio::{Plan, SOON, Trio, listener};
 
-/// Everything that a dropped node still does has to be done after this.
+/// A dropped node must release all its resources within this time.
 const BOUND: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ struct Counts {
 impl Counts {
     fn now(runtime: &Handle) -> Counts {
         let threads = fs::read_dir("/proc/self/task").expect("Linux").filter(|thread| {
-            let path = thread.as_ref().expect("it can be read").path().join("comm");
-            // A thread that is gone by now counts no more.
+            let path = thread.as_ref().expect("the entry is readable").path().join("comm");
+            // A thread without a readable name has ended and does not count.
             fs::read_to_string(path).is_ok_and(|name| !name.starts_with("sled-io"))
         });
         Counts {
@@ -38,7 +38,7 @@ impl Counts {
         }
     }
 
-    /// Whether everything is as it was, at the latest after `within`.
+    /// Waits until the counts are equal to `self`. Returns the last counts if they differ after `within`.
     fn return_within(self, runtime: &Handle, within: Duration) -> Result<(), Counts> {
         let began = Instant::now();
         loop {
@@ -54,23 +54,23 @@ impl Counts {
     }
 }
 
-/// Uses everything that a node has: leases held over a leader and a follower, a wait, a watch, and a router.
+/// Uses every part of a node: leases over a leader and a follower, a wait, a watch and a router.
 async fn work(trio: &Trio) {
     let managers: Vec<_> = trio.nodes.iter().map(Node::leases).collect();
     for (number, manager) in managers.iter().enumerate() {
-        let guard = manager.try_acquire(format!("own-{number}")).await.expect("an answer").expect("it is free");
+        let guard = manager.try_acquire(format!("own-{number}")).await.expect("an answer").expect("the lease is free");
         assert!(guard.is_held());
     }
-    let held = managers[0].try_acquire("shared").await.expect("an answer").expect("it is free");
+    let held = managers[0].try_acquire("shared").await.expect("an answer").expect("the lease is free");
     let waits = managers[1].lease("shared").expect("valid");
     let (released, token) = tokio::join!(held.release(), waits.acquire(Wait::UpTo(SOON)));
     assert!(released.expect("an answer") && token.is_ok());
     let mut watch = trio.nodes[2].watch(None).expect("from now on");
     waits.release().await.expect("an answer");
-    watch.next().await.expect("the release is seen");
+    watch.next().await.expect("the watch delivers the release");
 
     let listener = listener().await;
-    let url = format!("http://{}/tenure/v1/cluster", listener.local_addr().expect("it is bound"));
+    let url = format!("http://{}/tenure/v1/cluster", listener.local_addr().expect("the listener is bound"));
     let app = axum::Router::new().nest("/tenure", trio.nodes[0].router());
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
     let answer = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client").get(url).send().await;
@@ -78,8 +78,10 @@ async fn work(trio: &Trio) {
     server.abort();
 }
 
-/// Runs nodes of one plan on a runtime, twice, ended by `end`; the second time shows that the first left the directories
-/// and ports free. What `end` returns is kept until it has been counted.
+/// Runs the nodes of one plan twice, and stops them with `end`.
+///
+/// The second run fails if the first one did not free its directories and ports. The return value of `end` is dropped
+/// after the count.
 fn run_twice<T>(runtime: &Runtime, end: impl AsyncFn(Trio) -> T) {
     let handle = runtime.handle();
     let plan = Plan::new(&[]);
@@ -97,31 +99,31 @@ fn run_twice<T>(runtime: &Runtime, end: impl AsyncFn(Trio) -> T) {
 }
 
 #[test]
-fn nodes_that_are_shut_down_leave_nothing() {
-    alone("leaks::nodes_that_are_shut_down_leave_nothing", || {
+fn shut_down_nodes_leave_nothing() {
+    alone("leaks::shut_down_nodes_leave_nothing", || {
         let runtime = runtime();
         run_twice(&runtime, async |trio| {
             let watches: Vec<_> = trio.nodes.iter().map(|node| node.watch(None).expect("from now on")).collect();
             let handles = trio.nodes.clone();
             trio.shutdown().await;
-            // What is still there of an ended node is memory.
+            // Watches and handles of a stopped node keep only memory.
             (watches, handles)
         });
     });
 }
 
 #[test]
-fn nodes_that_are_dropped_leave_nothing() {
-    alone("leaks::nodes_that_are_dropped_leave_nothing", || {
+fn dropped_nodes_leave_nothing() {
+    alone("leaks::dropped_nodes_leave_nothing", || {
         let runtime = runtime();
         run_twice(&runtime, async |trio| drop(trio));
     });
 }
 
 #[test]
-fn a_handle_that_is_kept_keeps_its_node() {
-    // The control: what the tests above would see if something held a node.
-    alone("leaks::a_handle_that_is_kept_keeps_its_node", || {
+fn kept_handle_keeps_its_node() {
+    // The control: it shows that the counts of the tests above detect a leaked node.
+    alone("leaks::kept_handle_keeps_its_node", || {
         let runtime = runtime();
         let handle = runtime.handle();
         let plan = Plan::new(&[]);
@@ -137,9 +139,9 @@ fn a_handle_that_is_kept_keeps_its_node() {
 }
 
 #[test]
-fn a_runtime_that_goes_takes_its_nodes_with_it() {
-    alone("leaks::a_runtime_that_goes_takes_its_nodes_with_it", || {
-        // Counts without the tasks: those of a runtime that is gone are gone.
+fn dropped_runtime_stops_its_nodes() {
+    alone("leaks::dropped_runtime_stops_its_nodes", || {
+        // The counts are without the nodes' tasks, which belong to another runtime.
         let observer = runtime();
         let plan = Plan::new(&[]);
         let before = Counts::now(observer.handle());
@@ -158,8 +160,8 @@ fn a_runtime_that_goes_takes_its_nodes_with_it() {
 }
 
 #[test]
-fn a_start_that_fails_or_is_given_up_leaves_nothing() {
-    alone("leaks::a_start_that_fails_or_is_given_up_leaves_nothing", || {
+fn failed_or_dropped_start_leaves_nothing() {
+    alone("leaks::failed_or_dropped_start_leaves_nothing", || {
         let runtime = runtime();
         let handle = runtime.handle();
         let plan = Plan::new(&[]);
@@ -167,14 +169,15 @@ fn a_start_that_fails_or_is_given_up_leaves_nothing() {
         runtime.block_on(async { plan.start().await.shutdown().await });
         let returned = before.return_within(handle, BOUND);
         returned.unwrap_or_else(|now| panic!("{before:?} became {now:?}"));
-        // A restarted node keeps still for 329 ms: there it is given up.
+        // A restarted node waits for 329 ms before it takes part in elections. The start is dropped during that time.
         runtime.block_on(async {
             let starts = (1..=3).map(|id| tokio::time::timeout(Duration::from_millis(150), plan.builder(id).start()));
-            assert!(join_all(starts).await.iter().all(Result::is_err), "not one had the time");
+            assert!(join_all(starts).await.iter().all(Result::is_err), "no start finishes in 150 ms");
         });
         let returned = before.return_within(handle, BOUND);
-        returned.unwrap_or_else(|now| panic!("given up: {before:?} became {now:?}"));
-        // Another cluster's directory; and a promise that cannot be read, which is found after the store was opened.
+        returned.unwrap_or_else(|now| panic!("dropped start: {before:?} became {now:?}"));
+        // The first start fails on the directory of another cluster. The second one opens its store, and then fails on
+        // an invalid promise.
         runtime.block_on(async {
             let foreign = Node::builder("other").id(1).member(1, "127.0.0.1:1", "127.0.0.1:2");
             let refused = foreign.data(plan.data().join("1")).peer_listener(listener().await).start().await;
@@ -182,11 +185,11 @@ fn a_start_that_fails_or_is_given_up_leaves_nothing() {
             fs::write(plan.data().join("1/PROMISE"), "soon").expect("written");
             let refused = plan.builder(1).start().await;
             assert!(matches!(refused, Err(StartError::Promise(_))), "{:?}", refused.err());
-            // It is said when it is done: no waiting here.
+            // A failed start returns after its cleanup, so the next start needs no wait.
             let again = plan.builder(1).start().await;
             assert!(matches!(again, Err(StartError::Promise(_))), "{:?}", again.err());
         });
         let returned = before.return_within(handle, BOUND);
-        returned.unwrap_or_else(|now| panic!("failed: {before:?} became {now:?}"));
+        returned.unwrap_or_else(|now| panic!("failed start: {before:?} became {now:?}"));
     });
 }

@@ -1,4 +1,4 @@
-//! The coordinator over a node in this process: the same at the leader and at a follower.
+//! The coordinator over a node in the same process works the same on the leader and on a follower.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::steady::strict;
 use crate::trio::{Plan, SOON, holder, name};
 
 strict!(
-    every_operation_at_the_leader_and_at_a_follower,
-    what_is_held_comes_whole_however_many_pages_it_takes,
-    a_watch_delivers_each_transition_once_wherever_it_is_resumed,
-    the_ttls_of_a_nodes_settings_hold_in_process,
+    operations_work_at_the_leader_and_at_a_follower,
+    held_leases_of_many_pages_are_complete,
+    resumed_watch_delivers_each_transition_once,
+    ttl_policy_of_a_node_applies_in_process,
 );
 
-const PATIENCE: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
+const BUDGET: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
 
 fn claim(by: &str) -> Acquire {
     Acquire { ttl_ms: Some(TtlMs::Millis(60_000)), ..Acquire::new(holder(by)) }
@@ -34,7 +34,7 @@ fn waiting(by: &str, wait_ms: u64) -> Acquire {
 }
 
 async fn acquire(at: &Local, lease: &str, by: &str) -> Lease {
-    at.acquire(name(lease), claim(by), PATIENCE).await.expect("it is granted")
+    at.acquire(name(lease), claim(by), BUDGET).await.expect("granted")
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Box<Problem> {
@@ -48,7 +48,7 @@ fn release(of: &Lease) -> Release {
     Release { holder: holder(&of.holder), token: of.token }
 }
 
-async fn every_operation_at_the_leader_and_at_a_follower() {
+async fn operations_work_at_the_leader_and_at_a_follower() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
     for (node, prefix) in [(leader, "leader"), (follower, "follower")] {
@@ -64,42 +64,42 @@ async fn claims(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
     assert_eq!((lease.name.as_str(), lease.holder.as_str(), lease.ttl_ms), (job, "a", Some(60_000)));
     assert_eq!(acquire(at, job, "a").await.token, lease.token, "the same holder keeps its token");
-    let held = refused(at.acquire(name(job), claim("b"), PATIENCE).await);
+    let held = refused(at.acquire(name(job), claim("b"), BUDGET).await);
     assert_eq!((held.code, held.holder.as_deref(), held.token), (Code::Held, Some("a"), Some(lease.token)));
     let short = Acquire { ttl_ms: Some(TtlMs::Millis(1)), ..claim("b") };
-    assert_eq!(refused(at.acquire(name(job), short, PATIENCE).await).code, Code::Invalid);
+    assert_eq!(refused(at.acquire(name(job), short, BUDGET).await).code, Code::Invalid);
 
-    let explained = at.explain(name(job), holder("a"), PATIENCE).await.expect("an answer");
+    let explained = at.explain(name(job), holder("a"), BUDGET).await.expect("an answer");
     assert!(matches!(explained.standing, Some(Standing::Holds { .. })), "{explained:?}");
     let foreign = Release { holder: holder("b"), token: lease.token };
-    assert!(!at.release(name(job), foreign, PATIENCE).await.expect("an answer").released);
-    assert!(at.release(name(job), release(&lease), PATIENCE).await.expect("an answer").released);
-    assert!(!at.release(name(job), release(&lease), PATIENCE).await.expect("an answer").released);
-    let explained = at.explain(name(job), holder("a"), PATIENCE).await.expect("an answer");
+    assert!(!at.release(name(job), foreign, BUDGET).await.expect("an answer").released);
+    assert!(at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
+    assert!(!at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
+    let explained = at.explain(name(job), holder("a"), BUDGET).await.expect("an answer");
     assert!(matches!(explained.standing, Some(Standing::Ended { .. })), "{explained:?}");
 }
 
 async fn waits(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
-    assert_eq!(refused(at.acquire(name(job), waiting("b", 50), PATIENCE).await).code, Code::WaitTimeout);
-    // Patience counts beside the wait: a wait that is longer than it is granted all the same.
-    let patience = RetryBudget::within(Duration::from_secs(2));
-    let wait = at.acquire(name(job), waiting("b", 30_000), patience);
+    assert_eq!(refused(at.acquire(name(job), waiting("b", 50), BUDGET).await).code, Code::WaitTimeout);
+    // The budget does not include the wait: a wait longer than the budget still succeeds.
+    let budget = RetryBudget::within(Duration::from_secs(2));
+    let wait = at.acquire(name(job), waiting("b", 30_000), budget);
     let give = async {
-        while at.explain(name(job), holder("b"), PATIENCE).await.expect("an answer").waiters == 0 {}
-        let to_nobody = HandOver { holder: holder("a"), token: lease.token, to: Some(holder("c")) };
-        assert_eq!(refused(at.hand_over(name(job), to_nobody, PATIENCE).await).code, Code::NoSuchWaiter);
+        while at.explain(name(job), holder("b"), BUDGET).await.expect("an answer").waiters == 0 {}
+        let to_stranger = HandOver { holder: holder("a"), token: lease.token, to: Some(holder("c")) };
+        assert_eq!(refused(at.hand_over(name(job), to_stranger, BUDGET).await).code, Code::NoSuchWaiter);
         let to_next = HandOver { holder: holder("a"), token: lease.token, to: None };
-        at.hand_over(name(job), to_next, PATIENCE).await.expect("handed over")
+        at.hand_over(name(job), to_next, BUDGET).await.expect("handed over")
     };
     let (granted, given) = tokio::join!(wait, give);
     let granted = granted.expect("granted");
     assert_eq!((granted.token, granted.holder.as_str()), (given.token, "b"));
     assert!(granted.token > lease.token);
-    let wait = at.acquire(name(job), waiting("c", 30_000), patience);
+    let wait = at.acquire(name(job), waiting("c", 30_000), budget);
     let leave = async {
-        while at.explain(name(job), holder("c"), PATIENCE).await.expect("an answer").waiters == 0 {}
-        at.release(name(job), release(&granted), PATIENCE).await.expect("an answer")
+        while at.explain(name(job), holder("c"), BUDGET).await.expect("an answer").waiters == 0 {}
+        at.release(name(job), release(&granted), BUDGET).await.expect("an answer")
     };
     let (granted, released) = tokio::join!(wait, leave);
     assert!(granted.is_ok() && released.released);
@@ -107,25 +107,25 @@ async fn waits(at: &Local, job: &str) {
 
 async fn renewals(at: &Local, job: &str) {
     let (kept, lost) = (acquire(at, job, "a").await, acquire(at, &format!("{job}:lost"), "a").await);
-    at.release(name(&lost.name), release(&lost), PATIENCE).await.expect("an answer");
+    at.release(name(&lost.name), release(&lost), BUDGET).await.expect("an answer");
     let item = |name_of: &str, token| RenewItem { name: name(name_of), token, ttl_ms: None };
     let never = FencingToken { term: 0, index: 1 };
     let leases = vec![item(&kept.name, kept.token), item(&lost.name, lost.token), item("never", never)];
-    let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, PATIENCE).await.expect("an answer");
+    let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, BUDGET).await.expect("an answer");
     let why: Vec<_> = renewed.results.iter().map(|one| one.problem.as_ref().and_then(|lost| lost.why)).collect();
     assert_eq!(why, [None, Some(LostReason::Released), Some(LostReason::Unknown)]);
     assert_eq!(renewed.results[0].lease.as_ref().map(|lease| (lease.token, lease.renewals)), Some((kept.token, 1)));
     assert_eq!(renewed.results[1].name, lost.name);
 
     let too_many = (0..=MAX_RENEW_ITEMS).map(|number| item(&format!("n{number}"), never)).collect();
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: too_many }, PATIENCE).await;
+    let answer = at.renew(RenewBatch { holder: holder("a"), leases: too_many }, BUDGET).await;
     assert_eq!(refused(answer).code, Code::TooLarge);
     let short = RenewItem { ttl_ms: Some(TtlMs::Millis(1)), ..item(&kept.name, kept.token) };
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: vec![short] }, PATIENCE).await;
+    let answer = at.renew(RenewBatch { holder: holder("a"), leases: vec![short] }, BUDGET).await;
     assert_eq!(refused(answer).code, Code::Invalid);
 }
 
-async fn what_is_held_comes_whole_however_many_pages_it_takes() {
+async fn held_leases_of_many_pages_are_complete() {
     let trio = Plan::new(&[]).start().await;
     let (_, follower) = trio.leader_and_follower().await;
     let at = Local::new(follower.clone());
@@ -133,19 +133,20 @@ async fn what_is_held_comes_whole_however_many_pages_it_takes() {
     join_all(names.iter().map(|job| acquire(&at, job, "a"))).await;
     let lone = acquire(&at, "other", "a").await;
     let ended = acquire(&at, "many:ended", "a").await;
-    at.release(name("many:ended"), release(&ended), PATIENCE).await.expect("an answer");
-    let held = at.held("many:".to_owned(), PATIENCE).await.expect("an answer");
+    at.release(name("many:ended"), release(&ended), BUDGET).await.expect("an answer");
+    let held = at.held("many:".to_owned(), BUDGET).await.expect("an answer");
     assert_eq!(held.iter().map(|lease| lease.name.clone()).collect::<Vec<_>>(), names);
-    assert_eq!(at.held("oth".to_owned(), PATIENCE).await.expect("an answer")[0].token, lone.token);
-    assert_eq!(at.held("nothing".to_owned(), PATIENCE).await.expect("an answer"), []);
+    assert_eq!(at.held("oth".to_owned(), BUDGET).await.expect("an answer")[0].token, lone.token);
+    assert_eq!(at.held("nothing".to_owned(), BUDGET).await.expect("an answer"), []);
     trio.shutdown().await;
 }
 
 async fn take(events: &mut dyn Events, count: usize) -> Vec<(Event, EventId)> {
     let mut taken = Vec::new();
     for _ in 0..count {
-        let event = tokio::time::timeout(SOON, events.next()).await.expect("it comes").expect("nothing is missing");
-        taken.push((event, events.place().expect("somewhere")));
+        let event =
+            tokio::time::timeout(SOON, events.next()).await.expect("the event arrives").expect("no event is missing");
+        taken.push((event, events.place().expect("a position")));
     }
     taken
 }
@@ -155,7 +156,7 @@ async fn revoke(node: &Node, job: &str) {
     node.request(revoke, Forward::Once).await.expect("an answer");
 }
 
-async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
+async fn resumed_watch_delivers_each_transition_once() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
     let (at, there) = (Local::new(follower.clone()), Local::new(leader.clone()));
@@ -164,10 +165,10 @@ async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
     assert_eq!(live.place(), Some(begin));
     for by in ["a", "b", "c"] {
         let counted = Acquire { limit: Some(3), ..claim(by) };
-        there.acquire(name("pool"), counted, PATIENCE).await.expect("granted");
+        there.acquire(name("pool"), counted, BUDGET).await.expect("granted");
         acquire(&there, &format!("beside:{by}"), by).await;
     }
-    // One entry, three transitions.
+    // The revoke is one entry with three transitions.
     revoke(leader, "pool").await;
     let last = acquire(&there, "pool", "d").await;
     let all = take(&mut *live, 7).await;
@@ -175,37 +176,37 @@ async fn a_watch_delivers_each_transition_once_wherever_it_is_resumed() {
     let kinds: Vec<EventKind> = all.iter().map(|(event, _)| event.event).collect();
     assert_eq!(kinds, [Granted, Granted, Granted, Revoked, Revoked, Revoked, Granted]);
     let parts: Vec<Option<u32>> = all[3..6].iter().map(|(_, place)| place.part).collect();
-    assert_eq!(parts, [Some(0), Some(1), None], "the last of an entry stands for all of it");
+    assert_eq!(parts, [Some(0), Some(1), None], "the position after the last transition is after the entry");
     assert_eq!(all[6].1, EventId { index: last.index, part: None });
     for seen in 0..all.len() {
-        // At the other node: places are the same everywhere.
+        // The watch resumes at the other node: positions are the same on all nodes.
         let mut resumed = there.watch("pool".to_owned(), Some(all[seen].1));
         assert_eq!(take(&mut *resumed, all.len() - seen - 1).await, all[seen + 1..], "resumed after {seen}");
     }
-    // Giving up waiting loses nothing, and what is filtered out moves the place along.
+    // A dropped `next` loses no event, and filtered events advance the position.
     let mut now = at.watch("pool".to_owned(), None);
     let none = tokio::time::timeout(Duration::from_millis(20), now.next()).await;
     assert!(none.is_err());
     let other = acquire(&there, "beside:d", "d").await;
     let returned = acquire(&there, "pool:2", "d").await;
     assert_eq!(take(&mut *now, 1).await[0].0.token, returned.token);
-    assert!(now.place().expect("somewhere").index > other.index);
+    assert!(now.place().expect("a position").index > other.index);
 
     trio.shutdown().await;
-    assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "a node that has stopped says so");
+    assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "the node has stopped");
 }
 
-async fn the_ttls_of_a_nodes_settings_hold_in_process() {
+async fn ttl_policy_of_a_node_applies_in_process() {
     let plan = Plan::new(&[]);
     let data = plan.data().join("alone");
     let ttl = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
     let alone = Node::builder("alone").id(1).member(1, plan.http(1), "127.0.0.1:1").data(data).ttl(ttl);
-    let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("it starts");
+    let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());
     let infinite = Acquire { ttl_ms: Some(TtlMs::Infinite), ..claim("a") };
-    let problem = refused(at.acquire(name("job"), infinite, PATIENCE).await);
+    let problem = refused(at.acquire(name("job"), infinite, BUDGET).await);
     assert!(problem.detail.contains("60000 ms"), "{problem:?}");
-    let granted = at.acquire(name("job"), Acquire::new(holder("a")), PATIENCE).await.expect("granted");
+    let granted = at.acquire(name("job"), Acquire::new(holder("a")), BUDGET).await.expect("granted");
     assert_eq!(granted.ttl_ms, Some(5_000));
     node.shutdown().await;
 }

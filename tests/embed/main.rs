@@ -1,5 +1,4 @@
-//! Nodes inside a program: started from values, asked in process, mounted in its own application, and gone without a
-//! trace.
+//! Embedded nodes: started by a builder, used in process, mounted in an application, and stopped without leaks.
 
 mod alone;
 mod example;

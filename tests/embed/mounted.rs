@@ -1,4 +1,4 @@
-//! A node's API inside the program's own axum application.
+//! The API of a node inside an axum application.
 
 use axum::Router;
 use axum::routing::get;
@@ -16,17 +16,17 @@ use crate::steady::strict;
 use crate::trio::{Plan, SOON, holder, listener, name};
 
 strict!(
-    nested_under_a_prefix_every_node_answers,
-    merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alone,
-    metrics_are_there_if_somebody_renders_them,
-    a_router_does_not_keep_its_node_and_says_that_it_is_gone,
+    nested_router_answers_at_every_node,
+    merged_router_leaves_other_routes_alone,
+    router_serves_metrics_with_a_renderer,
+    router_does_not_keep_its_node_alive,
 );
 
-/// Programs that each mount their node with `mount`, and serve it.
+/// Serves one application per node. `mount` builds the application with the router of its node.
 fn serve(listeners: Vec<TcpListener>, nodes: &[Node], mount: impl Fn(&Node) -> Router) -> Vec<JoinHandle<()>> {
     let serve = |(listener, node)| {
         let app = mount(node);
-        tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") })
+        tokio::spawn(async move { axum::serve(listener, app).await.expect("the server runs") })
     };
     listeners.into_iter().zip(nodes).map(serve).collect()
 }
@@ -42,7 +42,7 @@ async fn ask(method: Method, url: String, body: Option<Value>) -> (StatusCode, V
     (answer.status(), answer.json().await.unwrap_or_default())
 }
 
-async fn nested_under_a_prefix_every_node_answers() {
+async fn nested_router_answers_at_every_node() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
     let trio = plan.start().await;
@@ -68,16 +68,16 @@ async fn nested_under_a_prefix_every_node_answers() {
         assert_eq!(
             ask(Method::GET, url(1, path), None).await,
             (StatusCode::NOT_FOUND, Value::Null),
-            "the program's own"
+            "the application answers"
         );
     }
 
-    // A lease manager finds it there too.
+    // A lease manager works with the URL prefix.
     let urls = format!("{},{}/", url(1, ""), url(2, ""));
     let manager = tenure::client::LeaseManager::connect(&urls).expect("URLs with a path");
     assert_eq!(manager.with("under-a-prefix", |lease| async move { lease.is_held() }).await, Ok(true));
 
-    // Who may not be forwarded is sent to the same place at the leader.
+    // A request that must not be forwarded is redirected to the same path at the leader.
     let (leader, follower) = trio.leader_and_follower().await;
     let request = client().get(url(follower.id(), "/v1/leases/job?consistency=leader"));
     let answer = request.header("x-tenure-no-forward", "1").send().await.expect("an answer");
@@ -91,7 +91,7 @@ async fn nested_under_a_prefix_every_node_answers() {
     servers.iter().for_each(JoinHandle::abort);
 }
 
-async fn merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alone() {
+async fn merged_router_leaves_other_routes_alone() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
     let trio = plan.start().await;
@@ -111,7 +111,7 @@ async fn merged_into_an_application_it_serves_the_client_and_leaves_the_rest_alo
     servers.iter().for_each(JoinHandle::abort);
 }
 
-async fn metrics_are_there_if_somebody_renders_them() {
+async fn router_serves_metrics_with_a_renderer() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
     let trio = plan.start().await;
@@ -125,14 +125,14 @@ async fn metrics_are_there_if_somebody_renders_them() {
     servers.iter().for_each(JoinHandle::abort);
 }
 
-async fn a_router_does_not_keep_its_node_and_says_that_it_is_gone() {
+async fn router_does_not_keep_its_node_alive() {
     let listeners = vec![listener().await, listener().await, listener().await];
     let plan = Plan::new(&listeners);
     let mut trio = plan.start().await;
     let servers = serve(listeners, &trio.nodes, |node| Router::new().nest("/tenure", node.router()));
     let url = |path: &str| format!("http://{}/tenure{path}", plan.http(1));
     let mut watch = client().get(url("/v1/watch")).send().await.expect("a stream");
-    assert!(watch.chunk().await.expect("it is open").is_some(), "it says where it begins");
+    assert!(watch.chunk().await.expect("the stream is open").is_some(), "the stream begins with its position");
 
     let claim = json!({"holder": "a", "ttl_ms": 600000});
     let (status, _) = ask(Method::POST, url("/v1/leases/job/acquire"), Some(claim)).await;
@@ -140,16 +140,16 @@ async fn a_router_does_not_keep_its_node_and_says_that_it_is_gone() {
     let claim = json!({"holder": "b", "wait_ms": 600000});
     let wait = tokio::spawn(ask(Method::POST, url("/v1/leases/job/acquire"), Some(claim)));
     let queued = async { while ask(Method::GET, url("/v1/leases/job"), None).await.1["waiters"] != json!(1) {} };
-    tokio::time::timeout(SOON, queued).await.expect("it waits");
+    tokio::time::timeout(SOON, queued).await.expect("the request waits");
 
     let weak = trio.nodes[0].downgrade();
     drop(trio.nodes.remove(0));
     assert!(weak.upgrade().is_none());
     let (status, problem) =
-        tokio::time::timeout(SOON, wait).await.expect("a request ends with its node").expect("it ran");
+        tokio::time::timeout(SOON, wait).await.expect("a request ends with its node").expect("the task does not panic");
     let ends = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
     assert!(ends.contains(&status), "{status} {problem}");
-    let ended = async { while watch.chunk().await.expect("it ends in order").is_some() {} };
+    let ended = async { while watch.chunk().await.expect("the stream ends cleanly").is_some() {} };
     tokio::time::timeout(SOON, ended).await.expect("the watch ends with its node");
     let (status, problem) = ask(Method::GET, url("/v1/leases/job"), None).await;
     assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("shutting_down")), "{problem}");

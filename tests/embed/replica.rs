@@ -1,4 +1,4 @@
-//! Replicas of an embedded service, each a process of its own: a node, its API, and a candidate of one election.
+//! Replicas of an embedded service in separate processes: a node, its API and a candidate of one election.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
@@ -15,10 +15,10 @@ use crate::trio::{Plan, SOON};
 
 pub const TTL: Duration = Duration::from_secs(3);
 pub const ELECTION: &str = "leader";
-/// What a replica is started with: its id, its data, and the addresses of all.
+/// Environment variable with the settings of a replica: its id, and the plan as text.
 const VARIABLE: &str = "TENURE_TEST_REPLICA";
 
-/// A replica that runs. Killed when dropped.
+/// A running replica process. It is killed on drop.
 pub struct Replica {
     pub id: u64,
     child: Child,
@@ -30,16 +30,16 @@ impl Replica {
     pub fn start(plan: &Plan, id: u64) -> Replica {
         let this = std::env::current_exe().expect("a test has a binary");
         let mut command = Command::new(this);
-        command.args(["replica::is_a_replica_if_it_is_told_to", "--exact", "--nocapture"]);
-        command.env(VARIABLE, format!("{id} {}", plan.in_words()));
+        command.args(["replica::environment_starts_a_replica", "--exact", "--nocapture"]);
+        command.env(VARIABLE, format!("{id} {}", plan.to_text()));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it runs again");
-        let orders = child.stdin.take().expect("it is piped");
-        let lines = read_lines(child.stderr.take().expect("it is piped"));
+        let mut child = command.spawn().expect("the test binary starts");
+        let orders = child.stdin.take().expect("the stream is piped");
+        let lines = read_lines(child.stderr.take().expect("the stream is piped"));
         Replica { id, child, orders, lines }
     }
 
-    /// Starts all three, and waits until they are ready.
+    /// Starts all three replicas, and waits until they are ready.
     pub fn start_all(plan: &Plan) -> Vec<Replica> {
         let replicas: Vec<Replica> = (1..=3).map(|id| Replica::start(plan, id)).collect();
         for replica in &replicas {
@@ -52,22 +52,22 @@ impl Replica {
         self.order("campaign");
     }
 
-    /// Asks it to end in order.
+    /// Starts a clean shutdown of the replica.
     pub fn stop(&mut self) {
         self.order("stop");
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("the replica runs");
     }
 
     /// `kill -9`.
     pub fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it is a child");
+        self.child.kill().expect("the replica runs");
+        self.child.wait().expect("the replica is a child process");
     }
 
-    /// When it said so.
+    /// Waits for a line that starts with `word`. Returns the line and its arrival time.
     pub fn wait_for(&self, word: &str, within: Duration) -> (Instant, String) {
         let deadline = Instant::now() + within;
         let mut said = Vec::new();
@@ -80,13 +80,13 @@ impl Replica {
         }
     }
 
-    /// When it said so, if it has.
+    /// Returns the arrival time of a line that starts with `word`, if it has arrived.
     pub fn has_said(&self, word: &str) -> Option<Instant> {
         self.lines.try_iter().find(|(_, line)| line.starts_with(word)).map(|(at, _)| at)
     }
 
     fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("it reads");
+        writeln!(self.orders, "{order}").expect("the replica reads its input");
     }
 }
 
@@ -101,29 +101,29 @@ fn read_lines(stderr: ChildStderr) -> Receiver<(Instant, String)> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            // The test may have ended.
+            // The receiver is gone if the test has ended.
             let _ = sender.send((Instant::now(), line));
         }
     });
     lines
 }
 
-/// A way to the replicas in this order.
+/// Returns a client of the replicas in the order of `ids`.
 pub fn remote(plan: &Plan, ids: impl IntoIterator<Item = u64>) -> Remote {
     let urls: Vec<String> = ids.into_iter().map(|id| format!("http://{}", plan.http(id))).collect();
     Remote::new(urls.join(",").parse().expect("valid addresses"))
 }
 
-/// No test of its own: the process of a replica is this function.
+/// The entry point of a replica process. Without [`VARIABLE`] it does nothing.
 #[test]
-fn is_a_replica_if_it_is_told_to() {
+fn environment_starts_a_replica() {
     let Ok(words) = std::env::var(VARIABLE) else { return };
     let (id, plan) = words.split_once(' ').expect("an id and a plan");
-    runtime().block_on(replica(Plan::from_words(plan), id.parse().expect("a number")));
+    runtime().block_on(replica(Plan::from_text(plan), id.parse().expect("a number")));
 }
 
 async fn replica(plan: Plan, id: u64) {
-    let node = plan.builder(id).start().await.expect("it starts");
+    let node = plan.builder(id).start().await.expect("the node starts");
     let listener = TcpListener::bind(plan.http(id)).await.expect("the address is free");
     let app = node.router();
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -140,15 +140,15 @@ async fn replica(plan: Plan, id: u64) {
         match ordered.recv().await.as_deref() {
             Some("campaign") => campaign = Some(tokio::spawn(lead(election.clone()))),
             Some("stop") => break,
-            // The test has ended.
+            // The input is closed, so the test has ended.
             _ => return,
         }
     }
     let failed = leases.shutdown().await;
     node.shutdown().await;
     let ended = match campaign {
-        Some(campaign) => campaign.await.expect("it does not panic"),
-        None => "never begun".to_owned(),
+        Some(campaign) => campaign.await.expect("the campaign does not panic"),
+        None => "not started".to_owned(),
     };
     eprintln!("stopped; not released: {failed:?}; campaign: {ended}");
 }

@@ -1,4 +1,4 @@
-//! How long a service is without a leader, measured with replicas that are processes: `ttl` 3 s, `lan` timings.
+//! Takeover times of an elected leader, measured with replica processes: `ttl` 3 s, `lan` timings.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::steady::steady;
 use crate::trio::{Plan, SOON, holder};
 
 steady!(
-    a_stop_of_all_replicas_leaves_the_lease_free,
-    a_crashed_candidate_does_not_delay_a_resignation,
-    a_stopped_node_delays_a_remote_candidate_by_less_than_a_ttl,
-    a_stopped_leader_delays_a_release_by_less_than_its_time,
+    stop_of_all_replicas_leaves_the_lease_free,
+    crashed_candidate_does_not_delay_a_resignation,
+    stopped_node_delays_a_candidate_by_less_than_a_ttl,
+    stopped_leader_delays_releases_by_less_than_4_s,
 );
 
-/// One test at a time: each measures what three processes take on a machine of their own. Under cargo-nextest each test is a
-/// process, and `.config/nextest.toml` does the same.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Runs one test at a time, because each one measures three processes on an otherwise idle machine. Under cargo-nextest
+/// each test is a process, and `.config/nextest.toml` does the same.
+static SERIAL: Mutex<()> = Mutex::const_new(());
 
-/// A takeover that waits for commits only, on a busy machine.
+/// Longest takeover that waits only for commits, on a busy machine.
 const COMMITS: Duration = Duration::from_millis(900);
 
-/// Waits until so many wait for the leadership.
+/// Waits until the queue of the election has `count` waiters.
 async fn waiters(plan: &Plan, count: usize) {
     let (remote, name) = (remote(plan, 1..=3), LeaseName::new(ELECTION).expect("valid"));
     let begun = Instant::now();
@@ -37,14 +37,14 @@ async fn waiters(plan: &Plan, count: usize) {
     }
 }
 
-/// The node that leads the cluster, and the two others.
+/// Returns the leader of the cluster and the two other nodes.
 async fn roles(plan: &Plan) -> (u64, [u64; 2]) {
-    let leader = remote(plan, 1..=3).cluster().await.expect("it answers").leader.expect("there is one");
+    let leader = remote(plan, 1..=3).cluster().await.expect("an answer").leader.expect("the cluster has a leader");
     let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
     (leader, [others[0], others[1]])
 }
 
-/// Starts all replicas; they campaign one after the other, so that the first one of `order` leads.
+/// Starts the campaigns of all replicas in `order`, so that the first one is elected.
 async fn campaigning(plan: &Plan, order: [u64; 3], mut replicas: Vec<Replica>) -> Vec<Replica> {
     for (before, id) in order.into_iter().enumerate() {
         let replica = &mut replicas[id as usize - 1];
@@ -57,7 +57,7 @@ async fn campaigning(plan: &Plan, order: [u64; 3], mut replicas: Vec<Replica>) -
     replicas
 }
 
-/// When the first of them was elected.
+/// Waits for the first elected replica. Returns its id and the time of its election.
 fn first_elected(replicas: &[Replica]) -> (u64, Instant) {
     let begun = Instant::now();
     loop {
@@ -70,8 +70,8 @@ fn first_elected(replicas: &[Replica]) -> (u64, Instant) {
     }
 }
 
-async fn a_stop_of_all_replicas_leaves_the_lease_free() {
-    let _turn = TURN.lock().await;
+async fn stop_of_all_replicas_leaves_the_lease_free() {
+    let _serial = SERIAL.lock().await;
     let mut longest = Duration::ZERO;
     for round in 0..6 {
         let plan = Plan::new(&[]);
@@ -89,14 +89,14 @@ async fn a_stop_of_all_replicas_leaves_the_lease_free() {
         replicas.iter_mut().for_each(Replica::campaign);
         let (id, elected) = first_elected(&replicas);
         let without = elected.saturating_duration_since(ready);
-        println!("all replicas stopped, and started again: replica {id} leads after {without:.1?}");
+        println!("all replicas restarted: replica {id} is elected after {without:.1?}");
         longest = longest.max(without);
     }
     assert!(longest < COMMITS, "no leader for {longest:?}");
 }
 
-async fn a_crashed_candidate_does_not_delay_a_resignation() {
-    let _turn = TURN.lock().await;
+async fn crashed_candidate_does_not_delay_a_resignation() {
+    let _serial = SERIAL.lock().await;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);
     let (leader, [first, second]) = roles(&plan).await;
@@ -105,17 +105,18 @@ async fn a_crashed_candidate_does_not_delay_a_resignation() {
     crashed.kill();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let resigned = Instant::now();
-    let by_id = |replicas: &[Replica], id| replicas.iter().position(|replica| replica.id == id).expect("it runs");
+    let by_id =
+        |replicas: &[Replica], id| replicas.iter().position(|replica| replica.id == id).expect("the replica runs");
     let (first, leader) = (by_id(&replicas, first), by_id(&replicas, leader));
     replicas[first].stop();
     let (elected, _) = replicas[leader].wait_for("elected", SOON);
     let without = elected.saturating_duration_since(resigned);
-    println!("a candidate crashed, then the leader stopped: {without:.1?} without a leader");
+    println!("a candidate crashed, then the elected replica stopped: {without:.1?} without a leader");
     assert!(without < COMMITS, "{without:?}");
 }
 
-async fn a_stopped_node_delays_a_remote_candidate_by_less_than_a_ttl() {
-    let _turn = TURN.lock().await;
+async fn stopped_node_delays_a_candidate_by_less_than_a_ttl() {
+    let _serial = SERIAL.lock().await;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);
     let (leader, [hung, other]) = roles(&plan).await;
@@ -130,16 +131,16 @@ async fn a_stopped_node_delays_a_remote_candidate_by_less_than_a_ttl() {
     waiters(&plan, 1).await;
     replicas[hung as usize - 1].signal(Signal::STOP);
     let stopped = Instant::now();
-    first.resign().await.expect("it answers");
-    let second = campaign.await.expect("it does not panic").expect("elected");
+    first.resign().await.expect("an answer");
+    let second = campaign.await.expect("the campaign does not panic").expect("elected");
     let without = stopped.elapsed();
-    println!("a remote candidate's node was stopped, then the leader resigned: {without:.1?} without a leader");
+    println!("the node of a candidate was stopped, then the elected one resigned: {without:.1?} without a leader");
     assert!(second.is_leader() && without < TTL, "{without:?}");
     replicas[hung as usize - 1].signal(Signal::CONT);
 }
 
-async fn a_stopped_leader_delays_a_release_by_less_than_its_time() {
-    let _turn = TURN.lock().await;
+async fn stopped_leader_delays_releases_by_less_than_4_s() {
+    let _serial = SERIAL.lock().await;
     const PERMITS: u32 = 20;
     let plan = Plan::new(&[]);
     let replicas = Replica::start_all(&plan);
@@ -148,7 +149,7 @@ async fn a_stopped_leader_delays_a_release_by_less_than_its_time() {
     let semaphore = Semaphore::new(&manager, "uploads", PERMITS, LeaseOptions::new()).expect("valid");
     let mut permits = Vec::new();
     for _ in 0..PERMITS {
-        permits.push(semaphore.acquire(Wait::No).await.expect("there is one"));
+        permits.push(semaphore.acquire(Wait::No).await.expect("a permit is free"));
     }
     replicas[leader as usize - 1].signal(Signal::STOP);
     let begun = Instant::now();

@@ -9,25 +9,26 @@ use tenure::node::{Node, NodeBuilder, StartError};
 use tenure::types::{HolderId, LeaseName};
 use tokio::net::TcpListener;
 
-/// Long enough that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Where three nodes are, whether or not they run.
+/// The addresses and data directories of three nodes.
 pub struct Plan {
     data: PathBuf,
     http: Vec<String>,
     peer: Vec<String>,
-    /// Removes the data at the end. A plan that was told by another process has none.
+    /// Removes the data on drop. `None` in a plan from another process.
     _folder: Option<TempDir>,
 }
 
-/// Three nodes that run.
+/// Three running nodes.
 pub struct Trio {
     pub nodes: Vec<Node>,
 }
 
 impl Plan {
-    /// Addresses of `http` are told to clients; nobody listens there yet.
+    /// Returns a plan whose nodes report the addresses of the `http` listeners to clients. Without listeners it picks
+    /// free addresses.
     pub fn new(http: &[TcpListener]) -> Plan {
         let http = match http {
             [] => (0..3).map(|_| free_address()).collect(),
@@ -38,13 +39,13 @@ impl Plan {
         Plan { data, http, peer, _folder: Some(folder) }
     }
 
-    /// The plan for another process, which reads it with [`from_words`](Self::from_words).
-    pub fn in_words(&self) -> String {
+    /// Encodes the plan for another process, which decodes it with [`from_text`](Self::from_text).
+    pub fn to_text(&self) -> String {
         format!("{} {} {}", self.http.join(","), self.peer.join(","), self.data.display())
     }
 
-    pub fn from_words(words: &str) -> Plan {
-        let mut parts = words.splitn(3, ' ');
+    pub fn from_text(text: &str) -> Plan {
+        let mut parts = text.splitn(3, ' ');
         let mut addresses = || parts.next().expect("addresses").split(',').map(str::to_owned).collect();
         let (http, peer) = (addresses(), addresses());
         Plan { data: parts.next().expect("a folder").into(), http, peer, _folder: None }
@@ -54,7 +55,7 @@ impl Plan {
         &self.data
     }
 
-    /// The http address of a node, from 1.
+    /// Returns the http address of a node. Ids begin at 1.
     pub fn http(&self, id: u64) -> &str {
         &self.http[id as usize - 1]
     }
@@ -65,16 +66,16 @@ impl Plan {
         members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer))
     }
 
-    /// Starts all three, and waits until all of them are ready.
+    /// Starts the three nodes, and waits until all of them are ready.
     pub async fn start(&self) -> Trio {
-        let started = tokio::join!(self.patiently(1), self.patiently(2), self.patiently(3));
+        let started = tokio::join!(self.start_with_retries(1), self.start_with_retries(2), self.start_with_retries(3));
         let trio = Trio { nodes: vec![started.0, started.1, started.2] };
         trio.ready().await;
         trio
     }
 
-    /// Starts a node. Where one was dropped a moment ago its directory may still be closing.
-    async fn patiently(&self, id: u64) -> Node {
+    /// Starts a node. Retries while an earlier node still closes its directory and listener.
+    async fn start_with_retries(&self, id: u64) -> Node {
         let start = async {
             loop {
                 match self.builder(id).start().await {
@@ -86,7 +87,7 @@ impl Plan {
                 }
             }
         };
-        tokio::time::timeout(SOON, start).await.expect("it starts")
+        tokio::time::timeout(SOON, start).await.expect("the node starts")
     }
 }
 
@@ -97,10 +98,10 @@ impl Trio {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, ready).await.expect("they are ready");
+        tokio::time::timeout(SOON, ready).await.expect("the nodes are ready");
     }
 
-    /// The node that leads, and one that does not.
+    /// Returns the leader and a follower.
     pub async fn leader_and_follower(&self) -> (&Node, &Node) {
         let find = async {
             loop {
@@ -110,8 +111,8 @@ impl Trio {
                 }
             }
         };
-        let leader = tokio::time::timeout(SOON, find).await.expect("somebody leads");
-        (leader, self.nodes.iter().find(|node| node.id() != leader.id()).expect("three"))
+        let leader = tokio::time::timeout(SOON, find).await.expect("the cluster elects a leader");
+        (leader, self.nodes.iter().find(|node| node.id() != leader.id()).expect("the cluster has three nodes"))
     }
 
     pub async fn shutdown(self) {
@@ -132,14 +133,14 @@ pub async fn listener() -> TcpListener {
 }
 
 pub fn address(listener: &TcpListener) -> String {
-    listener.local_addr().expect("it is bound").to_string()
+    listener.local_addr().expect("the listener is bound").to_string()
 }
 
-/// An address for a node that must find it free again when it comes back. Ports from 32768 on are given to outgoing
-/// connections (`net.ipv4.ip_local_port_range`), so it is below.
+/// Returns a free address for a node that restarts on the same port. The port is below 32768, because outgoing
+/// connections use the ports from there (`net.ipv4.ip_local_port_range`).
 fn free_address() -> String {
     let free = std::iter::repeat_with(|| format!("127.0.0.1:{}", rand::random_range(10_240..32_768_u16)))
         .take(1000)
         .find(|address| std::net::TcpListener::bind(address).is_ok());
-    free.expect("one of a thousand ports is free")
+    free.expect("one of 1,000 ports is free")
 }

@@ -31,7 +31,7 @@ async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
         ends.push(asked.elapsed());
         let said = cluster.node(leader).said();
         assert_eq!(status.code(), Some(0), "{said}");
-        assert!(said.contains("leadership handed on"), "{said}");
+        assert!(said.contains("leadership transferred"), "{said}");
         assert_ne!(cluster.leader().await, leader, "the others go on");
         prober.serves(&client).await;
         client.done(0, &Call::renew("jobs", "a", token)).await;

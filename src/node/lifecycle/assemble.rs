@@ -1,4 +1,4 @@
-//! Starting a node.
+//! Assembly and start of a node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::node::contact::LeaderContact;
 use crate::node::leader_term::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
-use crate::node::lifecycle::tasks::Observers;
+use crate::node::lifecycle::tasks::ObserverFanout;
 use crate::node::membership::join::{self, MemberRegistry};
-use crate::node::metrics::Transitions;
+use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::Proposer;
 use crate::node::request::route::Forwarding;
 use crate::node::request::wait::WaitRegistry;
@@ -27,70 +27,91 @@ use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, 
 use crate::time;
 use crate::types::NodeId;
 
-/// Syncs that are timed at a start, to warn about a disk that is too slow for the timings.
+/// Number of fsync calls timed at a start, to warn about a disk that is too slow for the timings.
 const FSYNC_SAMPLES: usize = 20;
-/// Longest wait for a change to be committed before its outcome is unknown.
+/// A change that is not committed within this time has an unknown outcome.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a node needs to know to start, checked.
+/// The checked settings of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {
     pub cluster: String,
     pub id: NodeId,
-    /// Every member that the cluster is formed with, this one included.
+    /// All members that form the cluster, including this node.
     pub members: Vec<MemberConfig>,
     pub data: PathBuf,
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
-    /// What requests to this node may ask for.
+    /// The ttls that this node accepts in requests.
     pub ttl: TtlPolicy,
 }
 
-/// Why a node did not start.
+/// An error that prevents a node from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Everything that is wrong with what the node was to start with. Nothing was bound or opened.
+    /// All invalid settings. The node has bound and opened nothing.
     #[error("a node cannot start with these settings:\n{0}")]
     Invalid(Problems),
+    /// The node cannot bind its peer address.
     #[error("cannot listen for other nodes on {address}: {source}")]
     Listen { address: String, source: std::io::Error },
+    /// The node cannot open its data directory.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// A peer refuses this node.
     #[error(transparent)]
     Refused(#[from] peer::Refusal),
-    #[error("Raft could not be restored: {0}")]
+    /// Raft cannot restore its state from the store.
+    #[error("cannot restore Raft: {0}")]
     Raft(String),
+    /// The node cannot read or write the file `PROMISE`.
     #[error(
-        "the file PROMISE in the data directory could not be read or written: {0}. If it is damaged, remove it once the \
-         node has been down for longer than any leadership lease it was configured with"
+        "cannot read or write the file PROMISE in the data directory: {0}. If it is damaged, remove it after the node \
+         has been down for longer than any leadership lease it was configured with"
     )]
     Promise(std::io::Error),
 }
 
 impl Node {
-    /// Opens the data directory and starts. Returns when the node takes requests; it may not know a leader yet.
+    /// Opens the data directory and starts the node. See [`NodeBuilder::start`](crate::node::NodeBuilder::start).
     ///
-    /// On every start but the first it first keeps still for one leadership lease. A start that fails, or is given up,
-    /// leaves nothing behind; one that fails says so when that is done.
+    /// A failed start returns its error after all resources are released. A dropped start releases them in the
+    /// background.
     pub(in crate::node) async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
         let identity = storage::Identity { cluster: config.cluster.clone(), node: config.id };
         let dir = config.data.clone();
         let opened = tokio::task::spawn_blocking(move || SledStorage::open_or_create(dir, identity)).await;
-        let Opened { storage, is_new, incarnation } = opened.expect("opening does not panic")?;
+        let Opened { storage, is_new, incarnation } = opened.expect("opening the store does not panic")?;
         let promise = config.raft.leadership_lease();
         let identity = Identity { cluster: config.cluster.clone(), node: config.id, incarnation, promise };
         let known = Arc::new(MemberRegistry::default());
         let transport = TcpTransport::new(identity.clone(), known.clone());
-        let life = Lifecycle::begin(storage.clone(), transport.clone());
-        let ended = life.ended.clone();
+        let lifecycle = Lifecycle::begin(storage.clone(), transport.clone());
+        let ended = lifecycle.ended.clone();
         let started = async {
-            warn_of_slow_disk(&config).await;
+            warn_if_disk_is_slow(&config).await;
             let service = Arc::new(RaftService::new(storage.clone()));
-            life.tasks.spawn(peer::serve(listener, identity, known.clone(), service.clone(), life.stop.clone()));
+            lifecycle.tasks.spawn(peer::serve(
+                listener,
+                identity,
+                known.clone(),
+                service.clone(),
+                lifecycle.stop.clone(),
+            ));
             let safeguards = Safeguards::default();
             let files = Arc::new(DirectoryFiles(config.data.clone()));
-            let parts =
-                Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life };
+            let parts = Parts {
+                storage,
+                transport,
+                service,
+                known,
+                is_new,
+                incarnation,
+                files,
+                safeguards,
+                test_observer: None,
+                lifecycle,
+            };
             Node::assemble(config, Arc::new(SystemClock), parts).await
         };
         let started = started.await;
@@ -101,7 +122,7 @@ impl Node {
     }
 }
 
-/// What a node is made from: the system's parts, or a test's.
+/// The components that a node is assembled from: of the system, or of a test.
 pub(crate) struct Parts<S: Storage, T: Transport> {
     storage: S,
     transport: T,
@@ -109,12 +130,12 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     known: Arc<MemberRegistry>,
     is_new: bool,
     incarnation: u64,
-    /// The files beside the store.
+    /// The files in the data directory outside the store.
     files: Arc<dyn Files>,
     safeguards: Safeguards,
-    /// Somebody of a test who is told what this node applies.
-    tap: Option<Arc<dyn Observer>>,
-    life: Lifecycle<S>,
+    /// An observer of applied entries, for tests only.
+    test_observer: Option<Arc<dyn Observer>>,
+    lifecycle: Lifecycle<S>,
 }
 
 #[cfg(feature = "testing")]
@@ -128,13 +149,24 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         is_new: bool,
         incarnation: u64,
     ) -> Parts<S, T> {
-        let life = Lifecycle::begin(storage.clone(), transport.clone());
+        let lifecycle = Lifecycle::begin(storage.clone(), transport.clone());
         let safeguards = Safeguards::default();
-        Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap: None, life }
+        Parts {
+            storage,
+            transport,
+            service,
+            known,
+            is_new,
+            incarnation,
+            files,
+            safeguards,
+            test_observer: None,
+            lifecycle,
+        }
     }
 
-    pub fn tapped(mut self, tap: Option<Arc<dyn Observer>>) -> Parts<S, T> {
-        self.tap = tap;
+    pub fn tapped(mut self, test_observer: Option<Arc<dyn Observer>>) -> Parts<S, T> {
+        self.test_observer = test_observer;
         self
     }
 
@@ -150,11 +182,23 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts { storage, transport, service, known, is_new, incarnation, files, safeguards, tap, life } = parts;
+        let Parts {
+            storage,
+            transport,
+            service,
+            known,
+            is_new,
+            incarnation,
+            files,
+            safeguards,
+            test_observer,
+            lifecycle,
+        } = parts;
         let promise = config.raft.leadership_lease();
         let still = exchange_promise::<S>(files.clone(), promise).await?;
         if !is_new && safeguards.quarantine {
-            // A promise to the leader of the time before may still hold, and it is forgotten.
+            // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
+            // in memory, so it is lost and may still be in force.
             time::sleep(config.raft.by_any_clock(still)).await;
         }
         if storage.is_empty()
@@ -162,10 +206,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
         {
             return Err(refusal.into());
         }
-        let (waiting, left) = WaitRegistry::new();
-        let history = Arc::new(EventLog::new(life.stop.clone()));
-        let (woken, told, transitions) = (waiting.clone(), history.clone(), Transitions::new());
-        let observer = Arc::new(Observers { waiting: woken, history: told, transitions, tap });
+        let (waits, left) = WaitRegistry::new();
+        let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
+        let observer = Arc::new(ObserverFanout {
+            waits: waits.clone(),
+            events: events.clone(),
+            transitions: TransitionCounters::new(),
+            test_observer,
+        });
         let replica = Replica::new(observer);
         let raft = RaftHandle::build(
             config.id,
@@ -178,8 +226,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
             clock.clone(),
         );
         let raft = Arc::new(raft.await.map_err(StartError::Raft)?);
-        let is_first = life.raft.set(raft.clone()).is_ok();
-        assert!(is_first, "a life has one Raft");
+        let is_first = lifecycle.raft.set(raft.clone()).is_ok();
+        assert!(is_first, "a lifecycle has one Raft");
         known.look_into(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         let (proposer, jobs) = Proposer::new();
         let inner = Arc::new(Inner {
@@ -192,14 +240,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
             transport,
             clock: LeaderClock::new(clock.clone()),
             proposer: proposer.clone(),
-            waiting,
+            waits,
             local_waits: Arc::default(),
-            history,
+            events,
             contact: LeaderContact::new(clock),
             draining: AtomicBool::new(false),
-            stop: life.stop,
-            tasks: life.tasks,
-            ended: life.ended,
+            stop: lifecycle.stop,
+            tasks: lifecycle.tasks,
+            ended: lifecycle.ended,
             failure: tokio::sync::watch::Sender::new(None),
         });
         known.observe(config.id, incarnation);
@@ -209,11 +257,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.spawn(inner.clone().form(config.members.clone()));
         inner.spawn(inner.clone().join(known, incarnation, config.members));
         renew_promise::<S>(files, promise).await?;
-        Ok(Node { inner, owner: Some(Arc::new(life.owner)) })
+        Ok(Node { inner, owner: Some(Arc::new(lifecycle.owner)) })
     }
 }
 
-/// Returns the longest promise that this node may have given and forgotten.
+/// Returns the longest promise that this node may have given before its restart.
 async fn exchange_promise<S: Storage>(files: Arc<dyn Files>, promise: Duration) -> Result<Duration, StartError> {
     blocking::<S, _>(move || promise::exchange(&*files, promise)).await.map_err(StartError::Promise)
 }
@@ -227,13 +275,13 @@ fn timeouts(raft: &RaftTimings) -> Timeouts {
     Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, transfer_leadership: lease * 2 }
 }
 
-async fn warn_of_slow_disk(config: &NodeConfig) {
+async fn warn_if_disk_is_slow(config: &NodeConfig) {
     let dir = config.data.clone();
     let measured = tokio::task::spawn_blocking(move || measure_fsync(&dir, FSYNC_SAMPLES)).await;
     let Ok(Ok(mut samples)) = measured else { return };
     samples.sort();
     let slow = samples[samples.len() * 9 / 10];
-    // A heartbeat's acknowledgement waits for the follower's disk, and its time-out is the heartbeat interval.
+    // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
     let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
     if slow > bound {
         tracing::warn!(
@@ -250,14 +298,14 @@ mod tests {
     use crate::testing::Cluster;
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_inside_raft_is_a_failure_of_the_node() {
+    async fn raft_panic_fails_the_node() {
         let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
         cluster.leader().await;
         let node = cluster.node(1);
         assert_eq!(node.health().failed, None);
         let _ = node.raft().raft().external_request(|_| panic!("planted by a test")).await;
         let noticed = tokio::time::timeout(Duration::from_secs(1), node.wait_failed()).await;
-        assert!(matches!(noticed.expect("it is noticed"), NodeFailure::Raft(why) if why.contains("panicked")));
-        assert!(node.health().failed.is_some(), "a restart would help");
+        assert!(matches!(noticed.expect("the node fails"), NodeFailure::Raft(why) if why.contains("panicked")));
+        assert!(node.health().failed.is_some(), "the failure is permanent");
     }
 }

@@ -1,8 +1,8 @@
-//! How long the promises were that this node gave in its last life.
+//! The length of the promises that this node gave before its restart, stored in the file `PROMISE`.
 //!
-//! A follower that hears from a leader elects nobody else for one leadership lease, and forgets that when it
-//! restarts. It keeps still for that long: for the length that it had promised, which a changed configuration may
-//! have made shorter since.
+//! A follower that hears from a leader promises to vote for no other node for one leadership lease. The promise is only
+//! in memory, so a restarted node waits until it is over. The length of the wait is stored, because a changed
+//! configuration may have shortened the leadership lease.
 
 use std::io;
 use std::time::Duration;
@@ -12,16 +12,15 @@ use crate::storage::Files;
 const FILE: &str = "PROMISE";
 const TEMPORARY: &str = "PROMISE.new";
 
-/// Durably notes the length of the promises of the life that begins, and tells that of the longest one that may still
-/// be in force: the last life's or the new one's.
+/// Durably records the promise length `now`. Returns the longest promise that may still be in force.
 pub fn exchange(files: &dyn Files, now: Duration) -> io::Result<Duration> {
     let longest = read(files)?.map_or(now, |last| last.max(now));
-    // Until the last life's promises are over, a crash must not lose sight of them.
+    // After a crash at this point the next start must still wait for the longer promise.
     write(files, longest)?;
     Ok(longest)
 }
 
-/// Notes that only promises of this length can be in force: those of the last life are over.
+/// Records that only promises of this length can be in force, because all earlier ones are over.
 pub(in crate::node) fn renew(files: &dyn Files, now: Duration) -> io::Result<()> {
     if read(files)? == Some(now) { Ok(()) } else { write(files, now) }
 }
@@ -45,13 +44,13 @@ mod tests {
     use crate::storage::DirectoryFiles;
 
     #[test]
-    fn the_longest_promise_that_may_be_in_force_counts() {
+    fn exchange_returns_the_longest_promise_in_force() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = DirectoryFiles(dir.path().to_path_buf());
         let (short, long) = (Duration::from_millis(300), Duration::from_secs(4));
-        assert_eq!(exchange(&files, long).expect("written"), long, "the first life");
-        assert_eq!(exchange(&files, short).expect("written"), long, "a shorter one after it");
-        assert_eq!(exchange(&files, short).expect("written"), long, "and a crash before it was over");
+        assert_eq!(exchange(&files, long).expect("written"), long, "first start");
+        assert_eq!(exchange(&files, short).expect("written"), long, "restart with a shorter lease");
+        assert_eq!(exchange(&files, short).expect("written"), long, "crash before the long promise was over");
         renew(&files, short).expect("written");
         assert_eq!(exchange(&files, short).expect("written"), short);
         files.write(FILE, "soon").expect("written");

@@ -1,7 +1,6 @@
-//! The end of a node: in order when it is asked for, and by itself when nobody has the node any more.
+//! Shutdown of a node: on request, after the last handle is dropped, or after a cancelled start.
 //!
-//! One task carries it out. It is there before anything else of the node is, ends after all of it, and is the same
-//! whether the node was shut down, its last handle was dropped, or its start was given up half way.
+//! One task stops the node in all three cases. It starts before every other task of the node and ends after them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -18,50 +17,50 @@ use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
 use crate::time;
 
-/// Longest time that a node that is shut down stays a voter for what others release.
-const STAY: Duration = Duration::from_millis(500);
-/// It stays for so long after nothing is held or waited for any more: programs of other nodes still ask whether what they
-/// gave up is gone.
-const QUIET: Duration = Duration::from_millis(50);
-/// Pause before waiting requests that have not ended are asked once more to leave their queues.
+/// Longest time that a node stays a voter during its shutdown, so that clients of other nodes can release leases.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The node stays a voter for this long after the last lease and waiter are gone. Clients of other nodes may still read
+/// to confirm their releases.
+const IDLE_TIME: Duration = Duration::from_millis(50);
+/// Pause before the node proposes again that its waiting requests leave their queues.
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// What a node needs to be ended.
+/// The parts of a node that its shutdown needs.
 pub(in crate::node) struct Lifecycle<S: Storage> {
-    /// Ends the node when it is dropped.
+    /// Stops the node when it is dropped.
     pub owner: DropGuard,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
-    /// Filled in once Raft is there: it ends by a call of its own.
+    /// Set once Raft exists. Raft is stopped by a call, not by `stop`.
     pub raft: Arc<OnceLock<Arc<RaftHandle<S>>>>,
-    /// Cancelled when nothing of the node is left.
+    /// Cancelled after every task, thread and file of the node is gone.
     pub ended: CancellationToken,
 }
 
 impl<S: Storage> Lifecycle<S> {
-    /// From now on `storage` and `transport` are closed when the life's owner is dropped.
+    /// Starts the shutdown task. It closes `storage` and `transport` after the owner is dropped.
     pub fn begin<T: Transport>(storage: S, transport: T) -> Lifecycle<S> {
         let (stop, tasks, ended) = (CancellationToken::new(), TaskTracker::new(), CancellationToken::new());
         let raft = Arc::new(OnceLock::new());
-        let life = Lifecycle {
+        let lifecycle = Lifecycle {
             owner: stop.clone().drop_guard(),
             stop: stop.clone(),
             tasks: tasks.clone(),
             raft: raft.clone(),
             ended: ended.clone(),
         };
-        // Said even if the runtime goes before the end is carried out.
-        let said = ended.drop_guard();
+        // The guard cancels `ended` even if the runtime is dropped before the shutdown is complete.
+        let on_drop = ended.drop_guard();
         tokio::spawn(async move {
             stop.cancelled().await;
-            end(raft, tasks, transport, storage).await;
-            drop(said);
+            stop_all(raft, tasks, transport, storage).await;
+            drop(on_drop);
         });
-        life
+        lifecycle
     }
 }
 
-async fn end<S: Storage, T: Transport>(
+async fn stop_all<S: Storage, T: Transport>(
     raft: Arc<OnceLock<Arc<RaftHandle<S>>>>,
     tasks: TaskTracker,
     transport: T,
@@ -76,13 +75,15 @@ async fn end<S: Storage, T: Transport>(
     if !S::BLOCKS {
         storage.close();
     } else if let Err(error) = tokio::task::spawn_blocking(move || storage.close()).await {
-        tracing::error!(%error, "the data directory was not closed in order");
+        tracing::error!(%error, "the data directory was not closed cleanly");
     }
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Has every waiting request of this process leave its queue, and waits until all of them have ended. One that was
-    /// granted first ends with its grant; one that could not leave in time ends as unknown, with the node.
+    /// Removes every waiting request of this process from its queue, and waits until all of them have ended.
+    ///
+    /// A request that was granted first ends with its grant. A request that cannot leave in time ends with an unknown
+    /// outcome when the node stops.
     async fn end_local_waits(self: &Arc<Self>) {
         let ended = async {
             loop {
@@ -96,59 +97,67 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         };
         if tokio::time::timeout(self.timeouts.transfer_leadership, ended).await.is_err() {
-            tracing::warn!("not every waiting request left its queue: its place is dropped when its patience ends");
+            tracing::warn!("a waiting request did not leave its queue: the leader drops it after `patience_ms`");
         }
     }
 
-    /// Stays a voter while leases are held or waited for, and for [`QUIET`] after that: other nodes may be shutting down too.
-    /// What their programs release is committed only by a majority, and so is the answer that it is released.
+    /// Stays a voter while leases are held or waited for, and for [`IDLE_TIME`] after that. Other nodes may be shutting
+    /// down too, and the releases of their clients need a majority to commit.
     async fn stay_for_releases(&self) {
         let replica = self.raft.replica();
         let mut progress = replica.progress();
         let released = async {
             let is_in_use = |state: &State| state.machine.counts().held + state.machine.counts().waiting > 0;
-            let mut quiet = std::pin::pin!(time::sleep(QUIET));
+            let mut idle = std::pin::pin!(time::sleep(IDLE_TIME));
             while self.raft.leadership().leader.is_some() {
                 let in_use = replica.read(is_in_use);
                 if in_use {
-                    quiet.set(time::sleep(QUIET));
+                    idle.set(time::sleep(IDLE_TIME));
                 }
                 tokio::select! {
                     changed = progress.changed() => if changed.is_err() { return },
-                    () = quiet.as_mut(), if !in_use => return,
+                    () = idle.as_mut(), if !in_use => return,
                 }
             }
         };
-        // Leases that live on are the rule when one node of several is restarted.
-        let _ = tokio::time::timeout(STAY, released).await;
+        // A timeout is normal: if only one node is restarted, clients of the other nodes keep their leases.
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, released).await;
     }
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
-    /// Has waiting requests of this process leave their queues, hands leadership on, ends everything, and closes the data
-    /// directory. Takes at most 0.5 s and a few leadership leases, and as long as the disk hangs.
+    /// Shuts the node down.
     ///
-    /// While leases are held or waited for, and for 50 ms after that, the node stays a voter, for up to 0.5 s in all: when all
-    /// nodes are shut down at about the same time, what their programs release then is still committed and confirmed.
+    /// The node removes waiting requests of this process from their queues, transfers its leadership, stops all tasks
+    /// and closes the data directory. This takes at most 0.5 s and a few leadership leases, plus the time of a disk
+    /// stall.
     ///
-    /// All handles of this node are of a node that has ended then: their requests are refused as
-    /// [`ShuttingDown`](crate::node::RequestError::ShuttingDown), and their watches end. Given up half way, it leaves a node
-    /// that refuses requests and ends when its last handle is dropped.
+    /// The node stays a voter while leases are held or waited for, and for 50 ms after that, but at most 0.5 s in all.
+    /// If all nodes are shut down at about the same time, the cluster can still commit and confirm releases.
+    ///
+    /// Afterwards, requests through any handle of this node are refused as
+    /// [`ShuttingDown`](crate::node::RequestError::ShuttingDown), and watches end.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the node refuses requests and stops when its last handle is dropped.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
         inner.draining.store(true, Ordering::Relaxed);
         inner.end_local_waits().await;
         inner.stay_for_releases().await;
-        if inner.clock.lead().is_some() {
+        if inner.clock.leader_term().is_some() {
             match inner.raft.transfer_leadership(inner.timeouts.transfer_leadership).await {
-                Ok(to) => tracing::info!(to, "leadership handed on"),
-                Err(error) => tracing::warn!(%error, "leadership not handed on: the others elect when its lease ends"),
+                Ok(to) => tracing::info!(to, "leadership transferred"),
+                Err(error) => {
+                    tracing::warn!(%error, "leadership transfer failed: the others elect a leader when its lease ends");
+                }
             }
         }
         self.kill().await;
     }
 
-    /// Ends everything, without a word to the other nodes.
+    /// Stops the node without a leadership transfer, as a crash does for the other nodes.
     pub(crate) async fn kill(&self) {
         self.inner.draining.store(true, Ordering::Relaxed);
         self.inner.stop.cancel();

@@ -1,4 +1,4 @@
-//! What runs for as long as the node does.
+//! The background tasks of a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::lease::{Command, Effects, Machine, WaiterId};
 use crate::node::Inner;
 use crate::node::lifecycle::assemble::NodeConfig;
 use crate::node::membership::join::MemberRegistry;
-use crate::node::metrics::Transitions;
+use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{self, waiter_weight};
 use crate::node::request::wait::WaitRegistry;
 use crate::node::timekeeper::Timekeeper;
@@ -24,16 +24,16 @@ use crate::time::{self, inherit_time};
 #[cfg(feature = "testing")]
 use crate::token::FencingToken;
 
-/// Bytes of waiters in one command that keeps them waiting.
+/// Bytes of waiters in one `KeepWaiting` command.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
-/// Waiters that leave queues side by side.
+/// Most `LeaveQueue` commands that are proposed concurrently.
 const LEAVE_AT_ONCE: usize = 1_024;
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     pub(in crate::node) fn begin(
         self: &Arc<Self>,
         config: &NodeConfig,
-        jobs: propose::Jobs,
+        jobs: propose::JobReceiver,
         left: mpsc::UnboundedReceiver<WaiterId>,
         known: Arc<MemberRegistry>,
     ) {
@@ -54,10 +54,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.spawn(self.clone().leave_queues(left));
         self.spawn(self.clone().notice_failure());
         self.spawn(self.clone().notice_stall());
-        self.spawn(self.clone().set_gauges());
+        self.spawn(self.clone().update_gauges());
     }
 
-    /// Runs until the node stops.
+    /// Spawns a task that runs until the node stops.
     pub(in crate::node) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(inherit_time(async move {
@@ -69,62 +69,63 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }));
     }
 
-    /// Tells the log, while this node leads, that the requests it holds still wait.
+    /// While this node leads, proposes at each interval that its waiting requests still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
             time::sleep(interval).await;
-            if self.clock.lead().is_none() {
+            if self.clock.leader_term().is_none() {
                 continue;
             }
-            for waiters in split(self.waiting.ids()) {
-                // What fails is repeated long before the patience ends.
+            for waiters in split(self.waits.ids()) {
+                // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
                 let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
             }
         }
     }
 
-    /// Gives up the places of requests that went away.
+    /// Removes the waiters of cancelled requests from their queues.
     async fn leave_queues(self: Arc<Self>, mut left: mpsc::UnboundedReceiver<WaiterId>) {
         let mut gone = Vec::new();
-        // Together, because thousands may go at once.
+        // Thousands of requests may be cancelled at once, so the commands share log entries.
         while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
             let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
-            // A request that came back since keeps its place. What fails is forgotten when the patience ends.
-            let left = gone.drain(..).filter(|waiter| !self.waiting.has(waiter));
+            // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
+            // `patience_ms` is over.
+            let left = gone.drain(..).filter(|waiter| !self.waits.has(waiter));
             join_all(left.map(leave)).await;
         }
     }
 }
 
-/// Those who are told of every applied entry.
-pub(in crate::node) struct Observers {
-    pub waiting: Arc<WaitRegistry>,
-    pub history: Arc<EventLog>,
-    pub transitions: Transitions,
-    pub tap: Option<Arc<dyn Observer>>,
+/// Passes every applied entry to the parts of the node that observe it.
+pub(in crate::node) struct ObserverFanout {
+    pub waits: Arc<WaitRegistry>,
+    pub events: Arc<EventLog>,
+    pub transitions: TransitionCounters,
+    pub test_observer: Option<Arc<dyn Observer>>,
 }
 
-impl Observer for Observers {
+impl Observer for ObserverFanout {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
         self.transitions.count(&effects.transitions);
-        self.waiting.applied(&effects, machine);
-        self.history.applied(index, &effects.transitions);
-        if let Some(tap) = &self.tap {
-            tap.applied(index, effects, machine);
+        self.waits.applied(&effects, machine);
+        self.events.applied(index, &effects.transitions);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.applied(index, effects, machine);
         }
     }
 
     fn replaced(&self, index: u64, machine: &Machine) {
-        self.history.replaced(index);
-        if let Some(tap) = &self.tap {
-            tap.replaced(index, machine);
+        self.events.replaced(index);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.replaced(index, machine);
         }
     }
 
     #[cfg(feature = "testing")]
     fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-        if let Some(tap) = &self.tap {
-            tap.applying(machine, token, batch);
+        if let Some(test_observer) = &self.test_observer {
+            test_observer.applying(machine, token, batch);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Forming the cluster: once in its life, by the member with the lowest id.
+//! Cluster formation: the member with the lowest id forms the cluster once.
 //!
-//! *Initialised* and *formed* are two facts, recorded one after the other. The marker in the data directory says that the
-//! directory belongs to this node. That the cluster is formed follows from the store alone: it then holds a vote, a log
-//! entry or a snapshot. A node that ends in between does at its next start what it had not done.
+//! *Initialised* and *formed* are two facts, recorded one after the other. The marker in the data directory records
+//! that the directory belongs to this node. A formed cluster follows from the store alone: the store then holds a vote,
+//! a log entry or a snapshot. A node that crashes between the two steps forms the cluster at its next start.
 //!
-//! A lowest node whose disk was lost must not form a second cluster. So it first hears from enough members to be a
-//! majority with itself, and each of them has an empty store, too.
+//! A lowest member that lost its disk must not form a second cluster. So it first collects answers from enough members
+//! for a majority including itself, and each of them must have an empty store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,53 +20,55 @@ use crate::raft::{Call, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
 use crate::types::NodeId;
 
-/// Pause before the other members are asked again. They start at about the same time.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest wait for one member's answer.
-const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Largest answer that is read, in bytes.
+/// Pause before this node asks the other members again.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait for the answer of one member.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Largest accepted answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// What the other members say of their stores.
+/// The answers of the other members about their stores.
 #[derive(Debug, Default)]
 struct Answers {
-    /// How many have an empty one.
+    /// Number of members with an empty store.
     empty: usize,
-    /// A member that has not.
+    /// A member whose store is not empty.
     formed: Option<NodeId>,
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Forms the cluster if that is this node's part. Returns when it is formed, or when another node has data: then this
-    /// node's disk was lost, and what the other one has stays the cluster.
+    /// Forms the cluster if this node has the lowest id.
+    ///
+    /// Returns when the cluster is formed, or when another node has data. In the latter case this node lost its disk,
+    /// and the existing cluster continues without it.
     pub(in crate::node) async fn form(self: Arc<Self>, members: Vec<MemberConfig>) {
         if members.iter().map(|member| member.id).min() != Some(self.id) {
             return;
         }
         while self.storage.is_empty() {
-            let answers = self.ask_for_stores(&members).await;
+            let answers = self.store_states(&members).await;
             let is_majority = 1 + answers.empty > members.len() / 2;
             match answers.formed {
                 None if is_majority => match self.raft.form(infos(&members)).await {
                     Ok(()) => return,
-                    Err(why) => return self.fail(NodeFailure::Raft(format!("the cluster was not formed: {why}"))),
+                    Err(why) => return self.fail(NodeFailure::Raft(format!("cannot form the cluster: {why}"))),
                 },
                 None => {}
                 Some(node) => {
                     return tracing::warn!(
                         node,
-                        "this node's store is empty and the store of node {node} is not: this node forms no cluster. If \
-                         its disk was lost, remove it from the cluster and let it join again under a new id"
+                        "this node's store is empty and the store of node {node} is not: this node forms no cluster. \
+                         If it lost its disk, remove it from the cluster and add it again with a new id"
                     );
                 }
             }
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    async fn ask_for_stores(&self, members: &[MemberConfig]) -> Answers {
+    async fn store_states(&self, members: &[MemberConfig]) -> Answers {
         let others = members.iter().filter(|member| member.id != self.id);
-        let asked = others.map(|member| async move { (member.id, self.ask_for_store(member).await) });
+        let asked = others.map(|member| async move { (member.id, self.store_state(member).await) });
         let mut answers = Answers::default();
         for (node, is_empty) in join_all(asked).await {
             match is_empty {
@@ -78,10 +80,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         answers
     }
 
-    /// Whether the member's store is empty, if it says so.
-    async fn ask_for_store(&self, member: &MemberConfig) -> Option<bool> {
+    /// Returns whether the member's store is empty, or `None` without an answer.
+    async fn store_state(&self, member: &MemberConfig) -> Option<bool> {
         let call = codec::encode(&Call::StoreState).into();
-        let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, ASK_TIMEOUT).await.ok()?;
+        let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, CALL_TIMEOUT).await.ok()?;
         match codec::decode(&answer, MAX_ANSWER_BYTES) {
             Ok(Reply::StoreState { is_empty }) => Some(is_empty),
             _ => None,

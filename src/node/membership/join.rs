@@ -1,11 +1,11 @@
-//! Who joined with which disk.
+//! The incarnation of the data directory that each member joined with.
 //!
-//! Each data directory has an incarnation: a random number from its first start. The leader writes a member's
-//! incarnation into the log when it first meets it, and from then on every node refuses that member with another
-//! one: a voter that lost its disk may have forgotten votes and entries that the cluster counts on.
+//! An incarnation is a random number that a node draws at the first start of its data directory. The leader writes a
+//! member's incarnation into the log at their first contact. From then on every node refuses that member with a
+//! different incarnation. A voter that lost its disk may have lost votes and entries that the cluster relies on.
 //!
-//! An incarnation only ever changes by the loss of a disk, so every trace of an earlier one counts: in the state, in
-//! the part of the log that is not known to be committed, and in the memory of this process.
+//! Only the loss of a disk changes an incarnation. So an earlier one counts wherever this node finds it: in the state,
+//! in the uncommitted part of the log, or in memory.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -23,27 +23,27 @@ use crate::raft::{Joined, Proposal, RaftHandle, Replica};
 use crate::storage::Storage;
 use crate::types::NodeId;
 
-/// How often members that have not joined yet are looked for, beside when one is met.
-const LOOK_INTERVAL: Duration = Duration::from_millis(300);
-/// Longest wait for a peer that is asked whether it knows this node.
-const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Interval of the checks for members that have not joined. A new contact causes a check at once.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// Longest wait for the answer of a peer.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Most nodes whose first disk is remembered in memory: far more than a cluster has. Whoever can speak the protocol can make
-/// up a new one with every connection.
+/// Most nodes whose first incarnation is kept in memory. A cluster has at most 15 members, but a faulty peer can
+/// present a new node id with each connection.
 const MAX_OBSERVED: usize = 1024;
 
-/// What this node knows of its peers' disks.
+/// The incarnations of all nodes that this node knows.
 #[derive(Default)]
 pub(crate) struct MemberRegistry {
     replica: OnceLock<Replica>,
-    /// The first that each node came with, as far as this node has seen since it started or has in its log.
+    /// The first incarnation of each node, from the log or from contacts since the start of this node.
     observed: Mutex<BTreeMap<NodeId, u64>>,
-    /// Somebody was met.
-    news: Notify,
+    /// Notified when `observed` has a new node.
+    added: Notify,
 }
 
 impl MemberRegistry {
-    /// From now on callers are let in: `logged` and the replica say with which disks.
+    /// Sets the sources of known incarnations: the `logged` ones and the replica. Peers are accepted from now on.
     pub fn look_into(&self, replica: Replica, logged: Vec<Joined>) {
         for Joined { node, incarnation } in logged {
             self.observed.lock().entry(node).or_insert(incarnation);
@@ -52,16 +52,16 @@ impl MemberRegistry {
         assert!(first.is_ok(), "a node has one replica");
     }
 
-    /// Writes down, as the leader of `term`, whom this node met.
+    /// Proposes, as the leader of `term`, every observed incarnation that the state does not have.
     pub(in crate::node) async fn record<S: Storage>(&self, raft: &RaftHandle<S>, term: u64) {
-        for new in self.unwritten(raft.replica()) {
-            // Lost with the lead, it is written by the next leader.
+        for new in self.unrecorded(raft.replica()) {
+            // If this node loses its leadership, the next leader proposes it.
             let _ = raft.propose(term, Proposal::joined(new)).await;
         }
     }
 
-    /// Who was met and is not in the log.
-    fn unwritten(&self, replica: &Replica) -> Vec<Joined> {
+    /// Returns the observed nodes that have not joined in the state.
+    fn unrecorded(&self, replica: &Replica) -> Vec<Joined> {
         let observed = self.observed.lock();
         replica.read(|state| {
             let new = observed.iter().filter(|(node, _)| !state.joined.contains_key(node));
@@ -87,14 +87,16 @@ impl Incarnations for MemberRegistry {
             && has_room
         {
             first.insert(incarnation);
-            self.news.notify_one();
+            self.added.notify_one();
         }
     }
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Runs until every member has joined: a leader writes down whom it met; a node that has not joined asks its peers
-    /// whether they will have it, and fails if one says that its disk is not the one it joined with.
+    /// Runs until every member has joined.
+    ///
+    /// A leader proposes the incarnations that it observed. A node that has not joined presents itself to its peers. It
+    /// fails if a peer knows another incarnation of it.
     pub(in crate::node) async fn join(
         self: Arc<Self>,
         known: Arc<MemberRegistry>,
@@ -111,29 +113,29 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
                 return;
             }
-            let lead = *leads.borrow_and_update();
-            if let Some(lead) = lead {
-                known.record(&self.raft, lead.term).await;
+            let leader_term = *leads.borrow_and_update();
+            if let Some(leader_term) = leader_term {
+                known.record(&self.raft, leader_term.term).await;
             }
-            if lead.is_none()
+            if leader_term.is_none()
                 && !joined.contains_key(&self.id)
                 && let Some(refusal) = ask(&self.transport, self.id, &peers).await
             {
                 return self.fail(NodeFailure::Refused(refusal));
             }
-            // A member that is met counts towards majorities at once, so it is written down at once: until then it
-            // could lose its disk unnoticed.
+            // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
+            // would notice the loss of its disk.
             tokio::select! {
-                () = known.news.notified() => {}
+                () = known.added.notified() => {}
                 _ = leads.changed() => {}
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
 
-    /// The node cannot go on, and says why. The first reason stays.
+    /// Marks the node as failed. The first reason is kept.
     pub(in crate::node) fn fail(&self, why: NodeFailure) {
-        tracing::error!(%why, "this node cannot go on");
+        tracing::error!(%why, "this node has failed and needs a restart");
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
             failure.get_or_insert(why);
@@ -142,10 +144,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 }
 
-/// Presents this node to each of its peers. Tells if one of them refuses it for its disk.
+/// Presents this node to each of its peers. Returns the refusal of a peer that knows another incarnation of it.
 pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
     for peer in peers.iter().filter(|peer| peer.id != own) {
-        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), ASK_TIMEOUT).await;
+        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), CALL_TIMEOUT).await;
         if let Err(PeerError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
             && node == own
         {
@@ -160,12 +162,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_of_1024_nodes_are_remembered() {
+    fn registry_keeps_1024_incarnations() {
         let known = MemberRegistry::default();
         for node in 1..=1_025 {
             known.observe(node, node * 10);
         }
-        // The first disk of a node stays, also where there is no room for another node.
+        // A full registry keeps the first incarnation of a known node.
         known.observe(1, 11);
         let observed = known.observed.lock();
         assert_eq!((observed.len(), observed.last_key_value()), (1_024, Some((&1_024, &10_240))));

@@ -1,4 +1,4 @@
-//! The members of a cluster: how they form it, and with which disk each joined.
+//! Cluster formation, and the incarnation of the disk that each member joined with.
 
 mod form;
 pub(in crate::node) mod join;

@@ -1,17 +1,17 @@
-//! Renewing many leases at once, in as many commands as that takes.
+//! Batch renewal: one request becomes as many commands as needed.
 
 use futures_util::future::join_all;
 
 use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
 use crate::node::Inner;
 use crate::node::request::Answer;
-use crate::node::request::propose::{Answered, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
+use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::{HolderId, Metadata};
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Proposes the renewals in parts, so that no log entry grows beyond what the store takes at once.
+    /// Proposes the renewals in parts, so that each part fits into a log entry.
     pub(in crate::node) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, ProposeError> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
@@ -21,7 +21,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 }
 
-/// Cuts renewals into commands of a size that a log entry takes.
+/// Splits renewals into commands of at most half of [`MAX_COMMAND_BYTES`].
 fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;
@@ -31,23 +31,23 @@ fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
             parts.push(Vec::new());
             bytes = renewal_weight(&lease);
         }
-        parts.last_mut().expect("never empty").push(lease);
+        parts.last_mut().expect("parts has at least one element").push(lease);
     }
     parts
 }
 
-/// One outcome for the whole batch. It is "certainly not done" only if that is true of every part.
-fn merge(parts: Vec<Result<Answered, ProposeError>>) -> Result<Answer, ProposeError> {
+/// Merges the parts into one outcome. The batch is certainly not done only if every part is certainly not done.
+fn merge(parts: Vec<Result<AppliedOutcome, ProposeError>>) -> Result<Answer, ProposeError> {
     let mut renewed = Vec::new();
     let mut applied = 0;
     let mut failure = None;
     for part in parts {
         match part {
-            Ok(Answered { outcome: Outcome::Renewed(part), .. }) => {
+            Ok(AppliedOutcome { outcome: Outcome::Renewed(part), .. }) => {
                 applied += 1;
                 renewed.extend(part);
             }
-            Ok(Answered { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
+            Ok(AppliedOutcome { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
             Err(unknown @ ProposeError::Unknown(_)) => failure = Some(unknown),
             Err(certain) => failure = failure.or(Some(certain)),
         }
@@ -55,14 +55,14 @@ fn merge(parts: Vec<Result<Answered, ProposeError>>) -> Result<Answer, ProposeEr
     match failure {
         None => Ok(Answer::Outcome(Outcome::Renewed(without_metadata(renewed)))),
         Some(certain) if applied > 0 && !matches!(certain, ProposeError::Unknown(_)) => {
-            let why = "a part of the batch was renewed, and another part was not".to_owned();
+            let why = "only a part of the batch was renewed; send the batch again".to_owned();
             Err(ProposeError::Unknown(why))
         }
         Some(failure) => Err(failure),
     }
 }
 
-/// With the metadata of 10,000 leases the answer would have 45 MB, and their holder has it already.
+/// Removes the metadata from the answer to a batch. The metadata of 10,000 leases takes 45 MB, and the holder knows it.
 fn without_metadata(mut renewed: Vec<Result<Lease, Lost>>) -> Vec<Result<Lease, Lost>> {
     if renewed.len() > 1 {
         renewed.iter_mut().flatten().for_each(|lease| lease.metadata = Metadata::default());
@@ -76,12 +76,12 @@ mod tests {
     use crate::node::RequestError;
     use crate::storage::Position;
 
-    fn applied() -> Result<Answered, ProposeError> {
-        Ok(Answered { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
+    fn applied() -> Result<AppliedOutcome, ProposeError> {
+        Ok(AppliedOutcome { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })
     }
 
     #[test]
-    fn a_batch_is_not_done_only_if_no_part_may_be_done() {
+    fn batch_is_not_done_only_if_no_part_may_be_done() {
         let busy = || Err(ProposeError::Refused(RequestError::Busy));
         let unknown = || Err(ProposeError::Unknown("why".to_owned()));
         assert!(merge(vec![applied(), applied()]).is_ok());
@@ -112,7 +112,7 @@ mod cluster_tests {
     use crate::testing::{Cluster, TestNode};
     use crate::types::{LeaseName, Metadata, Ttl};
 
-    /// As many as the queue and the entries on their way take, less one.
+    /// One less than the capacity of the queue.
     const ALMOST_ALL: usize = 32_768 - 1;
 
     fn holder() -> HolderId {
@@ -135,7 +135,7 @@ mod cluster_tests {
         }
     }
 
-    /// Leaves room for one urgent command in the leader's queue: entries do not commit, and commands pile up.
+    /// Leaves room for one urgent command in the leader's queue. The leader is isolated, so its entries do not commit.
     async fn fill_queue(node: &TestNode) {
         let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
         let class = crate::node::request::queue::Class::Urgent;
@@ -149,7 +149,7 @@ mod cluster_tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_with_an_applied_part_is_never_refused() {
+    async fn batch_with_an_applied_part_is_never_refused() {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = cluster.leader().await;
         let node = cluster.node(leader).clone();
@@ -162,19 +162,19 @@ mod cluster_tests {
             let name = leases[0].name.clone();
             node.inner.raft.replica().read(|state| state.machine.get(&name).expect("held").held[0].renewals)
         };
-        assert!(split(leases.clone()).len() > 1, "the batch takes several commands");
+        assert!(split(leases.clone()).len() > 1, "the batch needs several commands");
         cluster.board.isolate(leader, cluster.ids());
         fill_queue(&node).await;
         let batch = Request::Change(Command::Renew { holder: holder(), leases: leases.clone() });
         let (inner, sent) = (node.inner.clone(), batch);
-        let answer = tokio::spawn(async move { inner.lead(sent).await });
+        let answer = tokio::spawn(async move { inner.execute_as_leader(sent).await });
         tokio::time::sleep(Duration::from_millis(20)).await;
         cluster.board.heal();
-        let answer = answer.await.expect("it ends");
+        let answer = answer.await.expect("the request does not panic");
         while renewals(&node) == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(matches!(answer, Err(ProposeError::Unknown(_))), "a part of it was applied: {answer:?}");
+        assert!(matches!(answer, Err(ProposeError::Unknown(_))), "a part was applied: {answer:?}");
         cluster.shutdown().await;
     }
 }

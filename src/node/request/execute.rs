@@ -1,4 +1,4 @@
-//! Carrying out requests on the node that leads.
+//! Execution of requests on the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::Inner;
 use crate::node::leader_term::LeaderTerm;
-use crate::node::request::propose::{Answered, ProposeError};
+use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::read::look_up;
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Consistency, Query, Request, Response, Served};
@@ -14,56 +14,58 @@ use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
 
-/// How long a wait may outlast its own end before the request gives up on being told.
+/// Time after the end of a wait for the leader to commit that end. After it the request has an unknown outcome.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Carries a request out if this node leads. `NotLeader` means: certainly not done.
-    pub(in crate::node) async fn lead(self: &Arc<Self>, request: Request) -> Result<Response, ProposeError> {
-        let lead = self.clock.lead().ok_or(ProposeError::NotLeader)?;
+    /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
+    pub(in crate::node) async fn execute_as_leader(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> Result<Response, ProposeError> {
+        let leader_term = self.clock.leader_term().ok_or(ProposeError::NotLeader)?;
         let answer = match request {
-            Request::Acquire(acquire) => self.acquire(&lead, acquire).await?,
+            Request::Acquire(acquire) => self.acquire(&leader_term, acquire).await?,
             Request::Change(Command::Renew { holder, leases }) => self.renew(holder, leases).await?,
             Request::Change(command) => Answer::Outcome(self.propose(command).await?.outcome),
-            Request::Read { query, consistency } => return self.read_as_leader(&lead, query, consistency).await,
+            Request::Read { query, consistency } => return self.read_as_leader(&leader_term, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
         };
         Ok(Response { answer, served: self.served() })
     }
 
-    pub(in crate::node) async fn propose(&self, command: Command) -> Result<Answered, ProposeError> {
+    pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
         let proposed = tokio::time::timeout(self.timeouts.request, self.proposer.propose(command)).await;
         proposed
             .unwrap_or_else(|_| Err(ProposeError::Unknown(format!("not committed within {:?}", self.timeouts.request))))
     }
 
-    async fn acquire(self: &Arc<Self>, lead: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
-        if let Some(refused) = self.refuse_from_memory(lead, &acquire) {
+    async fn acquire(self: &Arc<Self>, leader_term: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
+        if let Some(refused) = self.refuse_from_memory(leader_term, &acquire) {
             return Ok(Answer::Outcome(refused));
         }
         let Some(wait_ms) = acquire.wait_ms else {
             return Ok(Answer::Outcome(self.propose(Command::Acquire(acquire)).await?.outcome));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
-        let mut handle = self.waiting.register(id);
+        let mut handle = self.waits.register(id);
         match self.propose(Command::Acquire(acquire)).await {
-            Ok(Answered { outcome: Outcome::Queued { .. }, .. }) => {
-                self.wait(lead, handle, Duration::from_millis(wait_ms)).await
+            Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, .. }) => {
+                self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
             }
             answered => {
-                // It is not in the queue now, or an earlier attempt of it keeps its place at the next leader.
-                handle.keep_place();
+                // Either the waiter is not in the queue, or an earlier attempt queued it and the next leader keeps it.
+                handle.keep_position();
                 Ok(Answer::Outcome(answered?.outcome))
             }
         }
     }
 
-    /// Most tries for a held lease are refused: that changes nothing, so it needs no entry when this node's memory is
-    /// certain to be current.
-    fn refuse_from_memory(&self, lead: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
-        let now = self.clock.now(lead);
+    /// Refuses a claim of a held lease without a log entry, if this node's state is certain to be current.
+    fn refuse_from_memory(&self, leader_term: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
+        let now = self.clock.now(leader_term);
         let refuse = |state: &State| state.machine.held_by_other(acquire, now);
-        // Looked at first: most names are free, and then nothing else has to be asked.
+        // This check comes first because it is cheap and most names are free.
         self.raft.replica().read(refuse)?;
         if !self.raft.may_read_locally() {
             return None;
@@ -73,7 +75,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     async fn wait(
         self: &Arc<Self>,
-        lead: &LeaderTerm,
+        leader_term: &LeaderTerm,
         mut handle: WaitHandle,
         wait: Duration,
     ) -> Result<Answer, ProposeError> {
@@ -86,20 +88,20 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
                 None => Err(ProposeError::StillWaits),
             },
-            // The place in the queue is replicated: the request goes on at the next leader, and keeps it.
-            () = self.clock.ended(lead.term) => {
-                handle.keep_place();
+            // The queue is replicated, so the request keeps its position and continues at the next leader.
+            () = self.clock.ended(leader_term.term) => {
+                handle.keep_position();
                 Err(ProposeError::StillWaits)
             }
             () = tokio::time::sleep(wait + WAIT_SLACK) => {
-                Err(ProposeError::Unknown("the wait is over, and its end is not committed".into()))
+                Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))
             }
         }
     }
 
     async fn read_as_leader(
         &self,
-        lead: &LeaderTerm,
+        leader_term: &LeaderTerm,
         query: Query,
         consistency: Consistency,
     ) -> Result<Response, ProposeError> {
@@ -107,7 +109,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         if !from_memory {
             let readable = tokio::select! {
                 readable = self.raft.await_readable(self.timeouts.request) => readable,
-                () = self.clock.ended(lead.term) => return Err(ProposeError::NotLeader),
+                () = self.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
             };
             readable.map_err(|error| match error {
                 crate::raft::WriteError::NotLeader => ProposeError::NotLeader,
@@ -129,7 +131,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     fn served_by(&self, state: &State) -> Served {
-        let now = self.clock.lead().map_or(state.machine.now(), |lead| self.clock.now(&lead));
+        let now = self.clock.leader_term().map_or(state.machine.now(), |leader_term| self.clock.now(&leader_term));
         Served {
             node: self.id,
             term: state.applied.map_or(0, |applied| applied.leader_id.term),

@@ -1,4 +1,4 @@
-//! Waits of callers in this process: they end with their node, so a shutdown has them leave their queues.
+//! Waits of callers in this process. They end with the node, so a shutdown removes them from their queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 
 use crate::lease::WaiterId;
 
-/// How many requests of this process wait with each place.
+/// Counts the waiting requests of this process by waiter.
 #[derive(Default)]
 pub(crate) struct LocalWaits(Mutex<BTreeMap<WaiterId, usize>>);
 
-/// One of them. It ends when it is dropped.
-pub(crate) struct LocalWait {
+/// Registers one waiting request until it is dropped.
+pub(crate) struct LocalWaitGuard {
     waits: Arc<LocalWaits>,
     id: WaiterId,
 }
 
 impl LocalWaits {
-    pub fn begin(self: &Arc<Self>, id: WaiterId) -> LocalWait {
+    pub fn register(self: &Arc<Self>, id: WaiterId) -> LocalWaitGuard {
         *self.0.lock().entry(id.clone()).or_default() += 1;
-        LocalWait { waits: self.clone(), id }
+        LocalWaitGuard { waits: self.clone(), id }
     }
 
     pub fn ids(&self) -> Vec<WaiterId> {
@@ -28,7 +28,7 @@ impl LocalWaits {
     }
 }
 
-impl Drop for LocalWait {
+impl Drop for LocalWaitGuard {
     fn drop(&mut self) {
         let mut waits = self.waits.0.lock();
         let Some(count) = waits.get_mut(&self.id) else { return };

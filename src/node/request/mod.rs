@@ -1,6 +1,7 @@
-//! What any node can be asked, and what it answers: the same types in process, from the HTTP listener and over the
-//! peer connection to the leader. They travel between nodes of different builds: fields of a variant are frozen, and
-//! a new variant goes at the end.
+//! Requests to a node, and its answers.
+//!
+//! Callers in the same process, the HTTP listener and peer connections use the same types. Nodes of different versions
+//! exchange them, so the fields of a variant never change, and new variants are added at the end.
 
 mod batch;
 mod execute;
@@ -17,20 +18,20 @@ use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter,
 use crate::node::status::Member;
 use crate::types::{ClusterMs, HolderId, LeaseName, NodeId};
 
+/// A request to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Claim a lease. With `wait_ms` the answer comes when it is granted or the wait ends.
+    /// Claims a lease. With `wait_ms` the node answers when the lease is granted or the wait ends.
     Acquire(Acquire),
     /// Any other change.
     Change(Command),
-    Read {
-        query: Query,
-        consistency: Consistency,
-    },
-    /// What the leader knows of the members: how far each is behind, and when it was heard from.
+    /// Reads the replicated state.
+    Read { query: Query, consistency: Consistency },
+    /// Reads the leader's view of the members: their replication lag and last contact.
     Members,
 }
 
+/// A read of the replicated state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     Lease(LeaseName),
@@ -40,33 +41,36 @@ pub enum Query {
     List { filter: ListFilter, after: Option<ListCursor>, limit: u32 },
 }
 
-/// How current a read must be.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Consistency {
-    /// From the leader's memory while its leadership lease is fresh, otherwise like `Linearizable`.
+    /// The leader answers from memory while its leadership lease is valid, and otherwise as for `Linearizable`.
     #[default]
     Leader,
-    /// Confirmed by a round trip to a majority.
+    /// The leader confirms its leadership by a round trip to a majority.
     Linearizable,
-    /// From the memory of the node asked, however old; the answer says how old.
+    /// The receiving node answers from memory. The state may be old; [`Served::stale_ms`] has its age.
     Stale,
 }
 
+/// An answer, with the node and state that it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
     pub answer: Answer,
     pub served: Served,
 }
 
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
+    /// The outcome of a change.
     Outcome(Outcome),
     /// The wait of an acquire ended without a grant.
     WaitTimeout,
-    /// The waiter was dropped from the queue by a revoke of its place or because nobody asked for it.
+    /// The waiter lost its position in the queue, because it left the queue or no node confirmed that it still waits.
     WaitAbandoned,
-    /// A plain lease's one entry, a counted lease's holders, ended ones while remembered; empty: not found. More holders
-    /// than one answer has are the first page of a `List`.
+    /// The current holders of a lease, or otherwise the last ended grant that is kept. Empty if neither exists. A lease
+    /// with more holders than fit into one answer is answered with the first page of a `List`.
     Lease(Vec<Lease>),
     History(Vec<Transition>),
     Queue(Vec<Waiter>),
@@ -76,57 +80,57 @@ pub enum Answer {
         next: Option<ListCursor>,
     },
     Members(Vec<Member>),
-    /// The first in a queue of `total`, where that is more than one answer has.
+    /// The first waiters of a queue that is too long for one answer. The whole queue has `total` waiters.
     QueuePart {
         waiters: Vec<Waiter>,
         total: u32,
     },
-    /// An explanation with the first of so many holders.
+    /// An explanation with the first holders of a lease with too many for one answer. The lease has `holders` in all.
     ExplainPart {
         explanation: Explanation,
         holders: u32,
     },
 }
 
-/// Who answered, and from what state.
+/// The node that answered, and the state that the answer reflects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     pub node: NodeId,
     pub term: u64,
     /// Log index that the answer reflects.
     pub applied: u64,
-    /// Cluster time at the answer, by the answering node's clock. `deadline - now` is what `expires_in_ms` says.
+    /// Cluster time at the answer, by the answering node's clock. `expires_in_ms` is `deadline - now`.
     pub now: ClusterMs,
-    /// For a stale read: milliseconds since this node last heard from the leader or, on the leader, since it sent what a
-    /// majority last acknowledged; `None` if it never did.
+    /// For a stale read on a follower: milliseconds since its last message from the leader. On the leader: milliseconds
+    /// since it sent the last message that a majority acknowledged. `None` if there was no such message.
     pub stale_ms: Option<u64>,
 }
 
-/// Why a request has no answer. Every one of them says whether it may have happened.
+/// An error instead of an answer. Each variant documents whether the request may have been applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum RequestError {
-    /// Certainly not done.
+    /// Certainly not applied.
     #[error("no leader is known; try again")]
     NoLeader,
-    /// Certainly not done; only when the caller asked not to forward.
-    #[error("this node is not the leader; node {leader} is")]
+    /// Certainly not applied. Only for a request with [`Forward::Never`](crate::node::Forward::Never).
+    #[error("this node is not the leader; send the request to the leader, node {leader}")]
     NotLeader { leader: NodeId, http: String },
-    /// Certainly not done: the node has as many requests as it takes.
-    #[error("the node has as many requests in hand as it takes; try again")]
+    /// Certainly not applied: the command queue of the leader is full or too slow.
+    #[error("the node is overloaded: too many commands wait; try again later")]
     Busy,
-    /// Certainly not done, and final: more than one log entry takes.
+    /// Certainly not applied. A retry fails as well: the request does not fit into a log entry.
     #[error("the request is larger than a log entry may be")]
     TooLarge,
-    /// Certainly not done, and final: the leader's build does not know this request.
+    /// Certainly not applied. A retry fails as well: the version of the leader does not know this request.
     #[error("{0}")]
     Unreadable(String),
-    /// Certainly not done: the node is going down.
+    /// Certainly not applied.
     #[error("the node is shutting down")]
     ShuttingDown,
-    /// It may have been done or may be done yet. Sending it again is safe.
+    /// The request may have been applied or may still be applied. A retry is safe.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
-    /// Certainly nothing was done, and final: the answer to a read is larger than nodes send to each other.
+    /// The request was a read, and a retry fails as well: its answer is larger than a message between nodes may be.
     #[error("the answer is too large: {0}")]
     AnswerTooLarge(String),
 }

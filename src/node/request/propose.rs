@@ -1,5 +1,4 @@
-//! Gathers commands into log entries: what arrives while an entry is on its way goes into the next one, so that one
-//! sync of a majority of disks serves everybody who waited for it.
+//! Group commit: commands that arrive while entries are in flight share the next log entry and its disk sync.
 
 use std::sync::Arc;
 
@@ -13,86 +12,89 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
 use crate::node::leader_term::LeaderClock;
 use crate::node::request::RequestError;
-use crate::node::request::queue::{Class, Full, Queue, QueuedCommand};
+use crate::node::request::queue::{Class, CommandQueue, Full, QueuedCommand};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
 use crate::types::Metadata;
 
-/// Entries on their way at once. Two keep the disk and the network busy; more would only make entries smaller.
+/// Most entries in flight. Two keep the disk and the network busy; more only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
 /// Largest command, in bytes as estimated by [`weight`].
 pub(in crate::node) const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES / 2;
 
-/// Why a command has no outcome.
+/// An error instead of the outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) enum ProposeError {
-    /// Certainly not done: this node does not lead (any more, or yet).
+    /// Certainly not applied: this node does not lead.
     NotLeader,
-    /// It has a place in the queue, which stays, and this node does not lead any more: it may be granted yet.
+    /// This node no longer serves the request, but its waiter may still be in the replicated queue and may be granted.
     StillWaits,
-    /// Certainly not done, and final.
+    /// Certainly not applied. The caller gets this error.
     Refused(RequestError),
-    /// It may be done yet.
+    /// The command may have been applied or may still be applied.
     Unknown(String),
 }
 
 struct Job {
     command: Command,
-    answer: oneshot::Sender<Result<Answered, ProposeError>>,
+    answer: oneshot::Sender<Result<AppliedOutcome, ProposeError>>,
 }
 
-/// An outcome and the entry it came with.
+/// The outcome of a command, and the position of its log entry.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::node) struct Answered {
+pub(in crate::node) struct AppliedOutcome {
     pub outcome: Outcome,
     pub position: Position,
 }
 
-/// Where commands are handed in.
+/// The sending half of the command queue.
 #[derive(Clone)]
-pub(in crate::node) struct Proposer(Arc<Shared>);
+pub(in crate::node) struct Proposer(Arc<SharedQueue>);
 
-/// The task's end of it. Once it is dropped nothing is taken any more.
-pub(in crate::node) struct Jobs(Arc<Shared>);
+/// The receiving half of the command queue. After it is dropped, [`Proposer::propose`] refuses commands.
+pub(in crate::node) struct JobReceiver(Arc<SharedQueue>);
 
-struct Shared {
-    /// `None` once the task has ended.
-    queue: Mutex<Option<Queue<Job>>>,
-    /// Something waits where nothing did.
-    filled: Notify,
-    refused: Refused,
+struct SharedQueue {
+    /// `None` after the receiving half is dropped.
+    queue: Mutex<Option<CommandQueue<Job>>>,
+    /// Notified when the queue becomes non-empty.
+    became_nonempty: Notify,
+    refused: RefusalCounters,
 }
 
-/// Counts refusals by what caused them.
-struct Refused {
+/// Counters of refused commands by cause.
+struct RefusalCounters {
     too_slow: Counter,
     too_many: Counter,
     late: Counter,
 }
 
 impl Proposer {
-    pub fn new() -> (Proposer, Jobs) {
+    pub fn new() -> (Proposer, JobReceiver) {
         let counter = |reason: &'static str| counter!("tenure_refused_total", "reason" => reason);
-        let refused =
-            Refused { too_slow: counter("queue_slow"), too_many: counter("queue_full"), late: counter("queue_late") };
-        let queue = Mutex::new(Some(Queue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
-        let shared = Arc::new(Shared { queue, filled: Notify::new(), refused });
-        (Proposer(shared.clone()), Jobs(shared))
+        let refused = RefusalCounters {
+            too_slow: counter("queue_slow"),
+            too_many: counter("queue_full"),
+            late: counter("queue_late"),
+        };
+        let queue = Mutex::new(Some(CommandQueue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
+        let shared = Arc::new(SharedQueue { queue, became_nonempty: Notify::new(), refused });
+        (Proposer(shared.clone()), JobReceiver(shared))
     }
 
-    /// Proposes and waits until the command is applied here.
-    pub async fn propose(&self, command: Command) -> Result<Answered, ProposeError> {
+    /// Proposes a command and waits until this node has applied it.
+    pub async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
         let weight = weight(&command);
         if weight > MAX_COMMAND_BYTES {
             return Err(ProposeError::Refused(RequestError::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
-        self.hand_in(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
+        self.enqueue(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
         answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
     }
 
-    fn hand_in(&self, weight: usize, job: Job) -> Result<(), RequestError> {
-        let Shared { queue, filled, refused } = &*self.0;
+    fn enqueue(&self, weight: usize, job: Job) -> Result<(), RequestError> {
+        let SharedQueue { queue, became_nonempty, refused } = &*self.0;
         let mut queue = queue.lock();
         let queue = queue.as_mut().ok_or(RequestError::ShuttingDown)?;
         let was_empty = queue.is_empty();
@@ -104,47 +106,46 @@ impl Proposer {
             RequestError::Busy
         })?;
         if was_empty {
-            filled.notify_one();
+            became_nonempty.notify_one();
         }
         Ok(())
     }
 
-    /// How many commands of a class wait for an entry.
+    /// Number of commands of a class that wait for a log entry.
     pub fn waiting(&self, class: Class) -> usize {
         self.0.queue.lock().as_ref().map_or(0, |queue| queue.len(class))
     }
 }
 
-impl Jobs {
-    /// What `look` sees of the queue or makes of it.
-    fn queue<R>(&self, look: impl FnOnce(&mut Queue<Job>) -> R) -> R {
-        look(self.0.queue.lock().as_mut().expect("only the end of this takes it away"))
+impl JobReceiver {
+    fn queue<R>(&self, with: impl FnOnce(&mut CommandQueue<Job>) -> R) -> R {
+        with(self.0.queue.lock().as_mut().expect("the queue exists until the receiving half is dropped"))
     }
 
-    /// Refuses what has waited for too long.
+    /// Refuses the ordinary commands that have waited for too long.
     fn refuse_late(&self) {
         let late = self.queue(|queue| queue.take_late(Instant::now()));
         self.0.refused.late.increment(late.len() as u64);
         answer_all(late, &ProposeError::Refused(RequestError::Busy));
     }
 
-    /// The jobs of the next entry; `None` if nothing waits.
+    /// Takes the jobs of the next entry; `None` if the queue is empty.
     fn next_entry(&self) -> Option<Vec<QueuedCommand<Job>>> {
-        // A claim whose caller has gone is not made: nobody would know of it.
+        // A claim without a caller is dropped: a grant would block the lease until its ttl is over.
         let entry = self.queue(|queue| queue.take_entry(|job| !job.answer.is_closed()));
         (!entry.is_empty()).then_some(entry)
     }
 
-    /// The entry that was sent then has ended, and these jobs have to go into another one.
+    /// Records the end of the entry that was sent at `sent`, and queues its postponed jobs again.
     fn entry_done(&self, sent: Instant, postponed: Vec<QueuedCommand<Job>>) {
         self.queue(|queue| {
             queue.entry_done(sent, Instant::now());
-            queue.push_again(postponed);
+            queue.requeue(postponed);
         });
     }
 }
 
-impl Drop for Jobs {
+impl Drop for JobReceiver {
     fn drop(&mut self) {
         let left = self.0.queue.lock().take();
         answer_all(
@@ -154,10 +155,12 @@ impl Drop for Jobs {
     }
 }
 
-/// Runs until `stop`; whatever is still waiting then is answered as certainly not done. While the state has limits
-/// other than `limits`, every entry begins with a command that sets these: claims of this term meet no others.
+/// Proposes the queued commands until `stop`. The remaining ones are then refused as certainly not applied.
+///
+/// While the limits in the state differ from `limits`, every entry begins with a command that sets them. So every claim
+/// of this term is applied under the limits of this leader.
 pub(in crate::node) async fn run<S: Storage>(
-    jobs: Jobs,
+    jobs: JobReceiver,
     raft: Arc<RaftHandle<S>>,
     clock: LeaderClock,
     limits: Limits,
@@ -168,8 +171,8 @@ pub(in crate::node) async fn run<S: Storage>(
     loop {
         let leads_here = leads.borrow_and_update().is_some();
         if !leads_here {
-            // What is on its way may stay there for as long as there is no majority: nothing waits behind it.
-            answer_all(jobs.queue(Queue::take_all), &ProposeError::NotLeader);
+            // Without a majority the entries in flight may never finish, so queued commands must not wait for them.
+            answer_all(jobs.queue(CommandQueue::take_all), &ProposeError::NotLeader);
         }
         let room = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
@@ -177,37 +180,37 @@ pub(in crate::node) async fn run<S: Storage>(
             biased;
             () = stop.cancelled() => break,
             Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
-            () = jobs.0.filled.notified(), if room => {}
+            () = jobs.0.became_nonempty.notified(), if room => {}
             _ = leads.changed() => {}
-            // Only what cannot go on its way gets late: with room it is taken in this round.
+            // A command can exceed its wait only without room: otherwise this round takes it.
             () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}
         }
         jobs.refuse_late();
         while in_flight.len() < MAX_IN_FLIGHT
             && let Some(mut batch) = jobs.next_entry()
         {
-            let Some(lead) = clock.lead() else {
+            let Some(leader_term) = clock.leader_term() else {
                 answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
                 continue;
             };
             if raft.replica().read(|state| state.machine.limits()) != limits {
                 batch.insert(0, set_limits(limits));
             }
-            let (raft, stamp, sent) = (raft.clone(), clock.stamp(&lead), Instant::now());
+            let (raft, stamp, sent) = (raft.clone(), clock.stamp(&leader_term), Instant::now());
             jobs.queue(|queue| queue.entry_sent(sent));
-            in_flight.push(async move { (sent, propose(raft, lead.term, stamp, batch).await) });
+            in_flight.push(async move { (sent, propose(raft, leader_term.term, stamp, batch).await) });
         }
     }
 }
 
-/// A job without a caller.
+/// Returns a job without a caller.
 fn set_limits(limits: Limits) -> QueuedCommand<Job> {
     let command = Command::SetLimits(limits);
     let (class, weight) = (Class::of(&command), weight(&command));
     QueuedCommand { class, since: Instant::now(), weight, job: Job { command, answer: oneshot::channel().0 } }
 }
 
-/// Proposes one entry and answers its jobs. Returns those that have to go into another entry.
+/// Proposes one entry and answers its jobs. Returns the jobs that must go into another entry.
 async fn propose<S: Storage>(
     raft: Arc<RaftHandle<S>>,
     term: u64,
@@ -220,7 +223,7 @@ async fn propose<S: Storage>(
     let (commands, rest): (Vec<Command>, Vec<_>) = jobs.into_iter().map(part).unzip();
     let batch = Batch { stamp, commands };
     let proposal = Proposal::leases(&batch);
-    // No replica could apply it: weights are too low if this is ever needed.
+    // No replica could apply a larger entry. This check fails only if `weight` underestimates a command.
     let fits = proposal.0.len() <= MAX_ENTRY_BYTES;
     let proposed = if fits { Some(raft.propose(term, proposal).await) } else { None };
     let join = |(command, (class, since, weight, answer))| QueuedCommand {
@@ -241,14 +244,14 @@ async fn propose<S: Storage>(
 }
 
 fn answer_each(jobs: Vec<QueuedCommand<Job>>, position: Position, outcomes: Vec<Outcome>) -> Vec<QueuedCommand<Job>> {
-    assert_eq!(jobs.len(), outcomes.len(), "one outcome a command");
+    assert_eq!(jobs.len(), outcomes.len(), "an entry has one outcome per command");
     let mut again = Vec::new();
     for (waiting, outcome) in jobs.into_iter().zip(outcomes) {
         if outcome == Outcome::Refused(Refusal::GrantedInThisEntry) {
             again.push(waiting);
         } else {
-            // The caller may have gone; the command is done all the same.
-            let _ = waiting.job.answer.send(Ok(Answered { outcome, position }));
+            // The caller may be gone, but the command is applied.
+            let _ = waiting.job.answer.send(Ok(AppliedOutcome { outcome, position }));
         }
     }
     again
@@ -260,7 +263,7 @@ fn answer_all(jobs: impl IntoIterator<Item = Job>, how: &ProposeError) {
     }
 }
 
-/// About how many bytes a command takes in an entry; never less than it does.
+/// Upper bound of the encoded size of a command in an entry, in bytes.
 fn weight(command: &Command) -> usize {
     const NUMBERS: usize = 96;
     NUMBERS
@@ -344,18 +347,18 @@ mod tests {
     }
 
     #[test]
-    fn weight_is_at_least_what_a_command_takes() {
+    fn weight_is_at_least_the_encoded_size() {
         let stamp = Stamp { now: u64::MAX, wall_ms: u64::MAX };
         let bytes = |commands: Vec<Command>| Proposal::leases(&Batch { stamp, commands }).0.len();
         let empty = bytes(Vec::new());
         for command in largest() {
             let (taken, weighed) = (bytes(vec![command.clone()]) - empty, weight(&command));
-            assert!(taken <= weighed, "{taken} bytes weigh {weighed}: {command:?}");
+            assert!(taken <= weighed, "{taken} bytes have weight {weighed}: {command:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_command_weighs_64_kib_at_most() {
+    async fn command_weighs_at_most_64_kib() {
         let revoke = |bytes: usize| {
             let empty = Command::Revoke { name: LeaseName::new("n").expect("valid"), reason: String::new() };
             let reason = "r".repeat(bytes - weight(&empty));
@@ -364,7 +367,7 @@ mod tests {
         assert_eq!(weight(&revoke(65_536)), 65_536);
         let (proposer, jobs) = Proposer::new();
         assert_eq!(proposer.propose(revoke(65_536)).now_or_never(), None);
-        assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "it waits for an entry");
+        assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "the command waits for an entry");
         let refused = proposer.propose(revoke(65_537)).now_or_never();
         assert_eq!(refused, Some(Err(ProposeError::Refused(RequestError::TooLarge))));
         assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);

@@ -1,4 +1,4 @@
-//! What a read finds in the lease machine, cut to what one answer may have.
+//! Reads of the lease machine, truncated to the size of one answer.
 
 use crate::lease::{Machine, SHOWN};
 use crate::node::request::{Answer, Query};

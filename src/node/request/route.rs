@@ -1,4 +1,4 @@
-//! Any node takes any request: the leader carries it out, another node passes it to the leader, once.
+//! Request routing: the leader executes a request, and any other node forwards it once to the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,29 +18,31 @@ use crate::raft::{Call, Forwarded, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
 use crate::types::NodeId;
 
-/// Pause before a leader that could not be reached, or was none, is looked for again. It doubles, so that many
-/// requests that wait for an election leave it the processor.
+/// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
+/// do not slow down an election.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// Largest request that is passed on, in bytes.
+/// Largest forwarded request, in bytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 4 << 20;
-/// Largest answer, in bytes.
+/// Largest answer to a forwarded request, in bytes.
 pub(crate) const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// Whether a node that does not lead passes a request on.
+/// Whether a follower forwards a request to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
+    /// Forward it. The receiver executes it only as the leader and never forwards it again.
     Once,
+    /// Refuse it as [`RequestError::NotLeader`].
     Never,
 }
 
-/// What the leader says to a request that was passed on.
+/// The leader's reply to a forwarded request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ForwardReply {
     Done(Box<Result<Response, RequestError>>),
-    /// Certainly not done: look for the leader again.
+    /// Certainly not applied: find the leader again.
     NotLeader,
-    /// It had a place in the queue, and may keep it: look for the leader again.
+    /// The waiter was in the queue and may still be there: find the leader again.
     StillWaits,
 }
 
@@ -58,58 +60,58 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
         let arrived = Instant::now();
         let mut leaderless_since = arrived;
-        // Once a try may have been carried out, nothing that a later one is refused for says that it was not.
-        let mut doubt = None;
+        // If an earlier attempt may have been applied, a later refusal does not prove the opposite.
+        let mut ambiguous = None;
         let mut pause = FIRST_PAUSE;
         loop {
-            // An attempt can wait for long at a leader that ends then: the time without a leader begins only there.
+            // An attempt can wait for long at a leader. If that leader stops, the leaderless time begins only then.
             let had_leader = self.raft.leadership().leader.is_some();
-            let refusal = match self.attempt(request.clone_for(arrived), forward).await {
-                Ok(response) => return without_doubt(response, doubt),
+            let refusal = match self.attempt(request.clone_with_remaining_wait(arrived), forward).await {
+                Ok(response) => return unless_ambiguous(response, ambiguous),
                 Err(ProposeError::NotLeader) => None,
                 Err(ProposeError::StillWaits) => {
-                    // Nobody tells what becomes of the place before the next leader is asked.
-                    doubt.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
+                    // The waiter may be granted or dropped before the next attempt reaches a leader.
+                    ambiguous.get_or_insert_with(|| "it waited in the queue when the leader changed".to_owned());
                     None
                 }
                 Err(ProposeError::Refused(error)) => Some(error),
                 Err(ProposeError::Unknown(reason)) => {
-                    let again = request.may_repeat() && arrived.elapsed() < self.timeouts.request + request.wait();
+                    let again = request.is_idempotent() && arrived.elapsed() < self.timeouts.request + request.wait();
                     let error = (!again).then(|| RequestError::Unknown(reason.clone()));
-                    doubt = Some(reason).filter(|_| request.is_change());
+                    ambiguous = Some(reason).filter(|_| request.is_change());
                     error
                 }
             };
-            // A node that is cut off believes in its last leader for ever, so that belief counts for the wait only.
+            // An isolated node never learns that its leader is gone, so a known leader extends only the wait.
             let has_leader = had_leader || self.raft.leadership().leader.is_some();
             if arrived.elapsed() < request.wait() && has_leader {
                 leaderless_since = Instant::now();
             }
             let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
             if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
-                return Err(doubt.map_or(error, RequestError::Unknown));
+                return Err(ambiguous.map_or(error, RequestError::Unknown));
             }
             tokio::select! {
                 () = self.stop.cancelled() => {
-                    return Err(doubt.map_or(RequestError::ShuttingDown, RequestError::Unknown));
+                    return Err(ambiguous.map_or(RequestError::ShuttingDown, RequestError::Unknown));
                 }
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }
     }
 
-    /// One try, wherever the leader is now.
+    /// Makes one attempt at the current leader.
     pub(in crate::node) async fn attempt(
         self: &Arc<Self>,
         request: Request,
         forward: Forward,
     ) -> Result<Response, ProposeError> {
         match self.raft.leadership().leader {
-            Some(leader) if leader == self.id => self.lead(request).await,
+            Some(leader) if leader == self.id => self.execute_as_leader(request).await,
             Some(leader) => {
                 let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
                 match forward {
-                    Forward::Once => self.pass_on(leader, &info, &request).await,
+                    Forward::Once => self.forward(leader, &info, &request).await,
                     Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
                 }
             }
@@ -117,26 +119,26 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn pass_on(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
+    async fn forward(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
         let call = codec::encode(&Call::Forward(codec::encode(request).into())).into();
         let timeout = self.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
         let called = tokio::select! {
             called = self.transport.call(leader, &info.peer, request.lane(), call, timeout) => called,
-            // It may be frozen, or cut off: then it never answers.
+            // A frozen or isolated leader never answers, so the attempt ends when another node leads.
             () = async {
                 while leadership.now().leader.is_none_or(|now| now == leader) {
                     leadership.changed().await;
                 }
             } => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
-            // This node may be cut off: what waits at the leader is asked for again when it is back.
+            // This node may be isolated: it requests the lease again after it reconnects.
             () = self.leader_is_silent(), if !request.wait().is_zero() => {
-                return Err(ProposeError::Unknown(format!("node {leader} is not heard from")));
+                return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
             }
         };
         let reply = called.map_err(|error| propose_error(error, request))?;
         let unreadable =
-            |what: String| ProposeError::Unknown(format!("node {leader} answered what cannot be read: {what}"));
+            |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
         match codec::decode(&reply, MAX_RESPONSE_BYTES) {
             Ok(Reply::Forward(passed)) => match codec::decode(&passed, MAX_RESPONSE_BYTES) {
                 Ok(ForwardReply::Done(done)) => done.map_err(ProposeError::from),
@@ -150,7 +152,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    /// Waits until this node has not heard from a leader for the time after which requests are refused.
+    /// Waits until this node has not heard from a leader for the leaderless time.
     async fn leader_is_silent(&self) {
         loop {
             let heard = self.contact.elapsed_ms().map(Duration::from_millis).unwrap_or_default();
@@ -159,45 +161,45 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    /// Waits until a node that passed a request on has not acknowledged this leader for that time. It may be stopped or
-    /// cut off, and its connection stays open then.
+    /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
+    /// is stopped or isolated.
     async fn node_is_silent(&self, node: NodeId) {
         while self.raft.heard_from(node).is_none_or(|heard| heard <= self.timeouts.leaderless) {
             tokio::time::sleep(self.timeouts.leaderless / 4).await;
         }
     }
 
-    /// Carries out what another node passed on. A wait ends with that node: without it, no request waits any more.
-    pub(in crate::node) async fn lead_for(
+    /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
+    /// there.
+    pub(in crate::node) async fn execute_for_peer(
         self: &Arc<Self>,
         from: NodeId,
         request: Request,
     ) -> Result<Response, ProposeError> {
         let waits = !request.wait().is_zero();
         tokio::select! {
-            done = self.lead(request) => done,
+            done = self.execute_as_leader(request) => done,
             () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         }
     }
 
-    /// How old this node's memory can be, in milliseconds: since it heard from a leader or, on a leader, since it sent
-    /// what a majority last acknowledged.
+    /// Upper bound of the age of this node's state. See [`Served::stale_ms`](crate::node::Served::stale_ms).
     pub(in crate::node) fn stale_ms(&self) -> Option<u64> {
         self.raft.quorum_age().map_or_else(|| self.contact.elapsed_ms(), |age| Some(age.as_millis() as u64))
     }
 }
 
-/// What other nodes pass on to this one.
+/// The handler of requests that other nodes forward to this one.
 pub(crate) struct Forwarding<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
 
 impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
     async fn forwarded(&self, from: NodeId, request: Bytes) -> Bytes {
         let passed = match codec::decode::<Request>(&request, MAX_REQUEST_BYTES) {
             Err(error) => {
-                let reason = format!("the leader cannot read it: {error}");
+                let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
                 ForwardReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
             }
-            Ok(request) => match self.0.lead_for(from, request).await {
+            Ok(request) => match self.0.execute_for_peer(from, request).await {
                 Ok(response) => ForwardReply::Done(Box::new(Ok(response))),
                 Err(ProposeError::NotLeader) => ForwardReply::NotLeader,
                 Err(ProposeError::StillWaits) => ForwardReply::StillWaits,
@@ -213,11 +215,11 @@ impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
     }
 }
 
-/// What a call without an answer means for its request.
+/// Maps a failed call to the error of its request.
 fn propose_error(error: PeerError, request: &Request) -> ProposeError {
     match error {
         PeerError::TooLarge { .. } => ProposeError::Refused(RequestError::TooLarge),
-        // A read changes nothing, and its answer would be as large at the next try.
+        // A read changes nothing, and the next answer would be as large.
         PeerError::NoAnswer { .. } if !request.is_change() => {
             ProposeError::Refused(RequestError::AnswerTooLarge(error.to_string()))
         }
@@ -226,13 +228,13 @@ fn propose_error(error: PeerError, request: &Request) -> ProposeError {
     }
 }
 
-/// An answer, where an earlier try of the same request may have been carried out too: a claim that is refused now may
-/// have been granted then. What changed nothing, or the same, is certain.
-fn without_doubt(response: Response, doubt: Option<String>) -> Result<Response, RequestError> {
+/// Returns the answer unless an earlier attempt makes it ambiguous: a claim that is refused now may have been granted
+/// to an earlier attempt. Any other answer is certain.
+fn unless_ambiguous(response: Response, ambiguous: Option<String>) -> Result<Response, RequestError> {
     let is_refused =
         matches!(response.answer, Answer::Outcome(Outcome::Refused(_)) | Answer::WaitTimeout | Answer::WaitAbandoned);
-    match doubt.filter(|_| is_refused) {
-        Some(reason) => Err(RequestError::Unknown(format!("{reason}; tried again, it was refused"))),
+    match ambiguous.filter(|_| is_refused) {
+        Some(reason) => Err(RequestError::Unknown(format!("{reason}; the next attempt was refused"))),
         None => Ok(response),
     }
 }
@@ -241,7 +243,7 @@ impl From<RequestError> for ProposeError {
     fn from(error: RequestError) -> ProposeError {
         match error {
             RequestError::Unknown(reason) => ProposeError::Unknown(reason),
-            // The leader is going: the next one takes it.
+            // The leader is shutting down: the next attempt finds another one.
             RequestError::ShuttingDown | RequestError::NoLeader => ProposeError::NotLeader,
             error => ProposeError::Refused(error),
         }
@@ -249,9 +251,9 @@ impl From<RequestError> for ProposeError {
 }
 
 impl Request {
-    /// Whether doing it twice is the same as once, answer included: then an unknown outcome is simply tried again. A
-    /// release or hand-over that had been done would be answered as if it had not.
-    fn may_repeat(&self) -> bool {
+    /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
+    /// handover is answered as if the first one had not been applied.
+    fn is_idempotent(&self) -> bool {
         match self {
             Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
             Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
@@ -276,8 +278,8 @@ impl Request {
         }
     }
 
-    /// The request as it is to be tried now: a wait that began earlier has less left.
-    fn clone_for(&self, arrived: Instant) -> Request {
+    /// Clones the request for an attempt that starts now, with the remaining wait.
+    fn clone_with_remaining_wait(&self, arrived: Instant) -> Request {
         let mut request = self.clone();
         if let Request::Acquire(acquire) = &mut request
             && let Some(wait_ms) = &mut acquire.wait_ms
@@ -308,16 +310,19 @@ mod tests {
             Answer::WaitAbandoned,
         ];
         for answer in refusals {
-            assert!(without_doubt(response(answer.clone()), None).is_ok(), "{answer:?} without doubt is certain");
-            let doubted = without_doubt(response(answer.clone()), Some("lost".to_owned()));
-            assert!(matches!(doubted, Err(RequestError::Unknown(_))), "{answer:?}: {doubted:?}");
+            assert!(
+                unless_ambiguous(response(answer.clone()), None).is_ok(),
+                "{answer:?} after no other attempt is certain"
+            );
+            let answered = unless_ambiguous(response(answer.clone()), Some("lost".to_owned()));
+            assert!(matches!(answered, Err(RequestError::Unknown(_))), "{answer:?}: {answered:?}");
         }
         let released = response(Answer::Outcome(Outcome::Released(true)));
-        assert!(without_doubt(released, Some("lost".to_owned())).is_ok());
+        assert!(unless_ambiguous(released, Some("lost".to_owned())).is_ok());
     }
 
     #[test]
-    fn only_what_is_the_same_twice_is_repeated() {
+    fn only_idempotent_changes_are_repeated() {
         let name = || LeaseName::new("n").expect("valid");
         let holder = || HolderId::new("h").expect("valid");
         let token = FencingToken { term: 1, index: 5 };
@@ -328,13 +333,13 @@ mod tests {
             (Command::Revoke { name: name(), reason: String::new() }, false),
         ];
         for (command, repeats) in changes {
-            assert_eq!(Request::Change(command.clone()).may_repeat(), repeats, "{command:?}");
+            assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
         }
     }
 
     #[test]
-    fn a_forwarded_request_above_4_mib_is_not_read() {
-        // The length of so long a text takes five bytes.
+    fn forwarded_request_above_4_mib_is_not_decoded() {
+        // At 100,000 bytes and more the length prefix takes five bytes.
         let revoke = |bytes: usize| {
             let (name, reason) = (LeaseName::new("n").expect("valid"), "r".repeat(bytes));
             codec::encode(&Request::Change(Command::Revoke { name, reason }))
@@ -342,12 +347,12 @@ mod tests {
         let around = revoke(100_000).len() - 100_000;
         let request = |bytes: usize| codec::decode::<Request>(&revoke(bytes - around), MAX_REQUEST_BYTES);
         assert!(request(4_190_000).is_ok());
-        let refused = request((4 << 20) + 1).expect_err("it is above the bound");
+        let refused = request((4 << 20) + 1).expect_err("the request is above the bound");
         assert!(matches!(refused, DecodeError::TooLong { bytes: 4_194_305, limit: 4_194_304 }), "{refused}");
     }
 
     #[test]
-    fn the_largest_batch_of_renewals_can_be_forwarded() {
+    fn largest_renewal_batch_can_be_forwarded() {
         let renewal = |number: usize| Renewal {
             name: LeaseName::new(format!("{number:0>200}")).expect("valid"),
             token: FencingToken { term: u64::MAX, index: u64::MAX },

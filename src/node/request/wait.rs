@@ -1,4 +1,4 @@
-//! Requests of this node that wait in a queue of the replicated state: who is to be woken, and who has gone.
+//! Requests at this leader that wait in a queue of the replicated state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,68 +8,70 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine, WaiterId};
 
-/// What becomes of a wait.
+/// The end of a wait.
 #[derive(Clone, Debug)]
 pub(in crate::node) enum Wake {
     Granted(Box<Lease>),
-    /// Granted, and revoked by the very same entry.
+    /// Granted, and ended again by the same log entry.
     Ended(Lost),
     Dropped(DropCause),
 }
 
-/// Everybody who waits here.
+/// The waiting requests of this node.
 pub(in crate::node) struct WaitRegistry {
-    waiting: Mutex<Waiters>,
-    /// Waiters whose requests have all gone away before they were answered.
-    gone: mpsc::UnboundedSender<WaiterId>,
+    waiters: Mutex<Waiters>,
+    /// Receives each waiter whose last request was dropped before an answer.
+    abandoned: mpsc::UnboundedSender<WaiterId>,
 }
 
 #[derive(Default)]
 struct Waiters {
     by_id: BTreeMap<WaiterId, Vec<(u64, oneshot::Sender<Wake>)>>,
-    next_seat: u64,
+    next_handle: u64,
 }
 
-/// One request's wait. Dropped before it was woken, it gives the place up, unless another request holds it too.
+/// The wait of one request. If it is dropped before it is woken, its waiter leaves the queue, unless another request
+/// has the same waiter.
 pub(in crate::node) struct WaitHandle {
-    waiting: Arc<WaitRegistry>,
+    registry: Arc<WaitRegistry>,
     id: WaiterId,
     handle: u64,
     wake: oneshot::Receiver<Wake>,
-    /// The acquire is proposed, or in the queue: without this seat no request waits for it.
+    /// The waiter may be in the replicated queue, so a drop of the last handle must remove it.
     may_be_in_queue: bool,
 }
 
 impl WaitRegistry {
-    /// The receiver tells which waiters are to leave the queue.
+    /// Returns a registry, and a receiver of the waiters that must leave their queues.
     pub fn new() -> (Arc<WaitRegistry>, mpsc::UnboundedReceiver<WaiterId>) {
-        let (gone, left) = mpsc::unbounded_channel();
-        (Arc::new(WaitRegistry { waiting: Mutex::default(), gone }), left)
+        let (abandoned, left) = mpsc::unbounded_channel();
+        (Arc::new(WaitRegistry { waiters: Mutex::default(), abandoned }), left)
     }
 
-    /// Takes a seat. Before the acquire is proposed: a grant that comes at once must find it.
+    /// Registers a wait. Call it before the acquire is proposed, because its grant may be applied at once.
     pub fn register(self: &Arc<Self>, id: WaiterId) -> WaitHandle {
         let (sender, wake) = oneshot::channel();
-        let mut waiting = self.waiting.lock();
-        let handle = waiting.next_seat;
-        waiting.next_seat += 1;
-        waiting.by_id.entry(id.clone()).or_default().push((handle, sender));
-        WaitHandle { waiting: self.clone(), id, handle, wake, may_be_in_queue: true }
+        let mut waiters = self.waiters.lock();
+        let handle = waiters.next_handle;
+        waiters.next_handle += 1;
+        waiters.by_id.entry(id.clone()).or_default().push((handle, sender));
+        WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
-    /// Whether a request waits here with this place.
+    /// Whether a request of this node waits for this waiter.
     pub fn has(&self, id: &WaiterId) -> bool {
-        self.waiting.lock().by_id.contains_key(id)
+        self.waiters.lock().by_id.contains_key(id)
     }
 
-    /// Everybody that somebody waits for here.
+    /// Returns all waiters of the requests of this node.
     pub fn ids(&self) -> Vec<WaiterId> {
-        self.waiting.lock().by_id.keys().cloned().collect()
+        self.waiters.lock().by_id.keys().cloned().collect()
     }
 
+    /// Wakes the requests whose waiters were granted or dropped by an entry.
     pub fn applied(&self, effects: &Effects, machine: &Machine) {
-        let mut waiting = self.waiting.lock();
-        if waiting.by_id.is_empty() {
+        let mut waiters = self.waiters.lock();
+        if waiters.by_id.is_empty() {
             return;
         }
         for transition in &effects.transitions {
@@ -77,35 +79,35 @@ impl WaitRegistry {
                 continue;
             }
             let id = WaiterId { name: transition.name.clone(), holder: transition.holder.clone() };
-            let Some(seats) = waiting.by_id.remove(&id) else { continue };
-            let how = match machine.held_with(&id.name, transition.token) {
+            let Some(handles) = waiters.by_id.remove(&id) else { continue };
+            let wake = match machine.held_with(&id.name, transition.token) {
                 Some(lease) => Wake::Granted(Box::new(lease)),
                 None => Wake::Ended(machine.lost(&id.name, &id.holder, transition.token)),
             };
-            wake(seats, &how);
+            wake_all(handles, &wake);
         }
         for dropped in &effects.dropped {
-            if let Some(seats) = waiting.by_id.remove(&dropped.waiter) {
-                wake(seats, &Wake::Dropped(dropped.cause));
+            if let Some(handles) = waiters.by_id.remove(&dropped.waiter) {
+                wake_all(handles, &Wake::Dropped(dropped.cause));
             }
         }
     }
 }
 
-fn wake(seats: Vec<(u64, oneshot::Sender<Wake>)>, how: &Wake) {
-    for (_, handle) in seats {
-        // Its request may have just gone.
-        let _ = handle.send(how.clone());
+fn wake_all(handles: Vec<(u64, oneshot::Sender<Wake>)>, wake: &Wake) {
+    for (_, sender) in handles {
+        // The request may have been dropped just now.
+        let _ = sender.send(wake.clone());
     }
 }
 
 impl WaitHandle {
-    /// The place stays, whatever becomes of this seat: the request goes on elsewhere.
-    pub fn keep_place(&mut self) {
+    /// Leaves the waiter in the queue when this handle is dropped: the request continues at another leader.
+    pub fn keep_position(&mut self) {
         self.may_be_in_queue = false;
     }
 
-    /// Waits to be woken; `None` if that can no longer happen here.
+    /// Waits for the end of the wait; `None` if this node can no longer learn it.
     pub async fn woken(&mut self) -> Option<Wake> {
         let wake = (&mut self.wake).await.ok();
         self.may_be_in_queue = false;
@@ -115,16 +117,16 @@ impl WaitHandle {
 
 impl Drop for WaitHandle {
     fn drop(&mut self) {
-        let mut waiting = self.waiting.waiting.lock();
-        let Some(seats) = waiting.by_id.get_mut(&self.id) else { return };
-        seats.retain(|(handle, _)| *handle != self.handle);
-        if !seats.is_empty() {
+        let mut waiters = self.registry.waiters.lock();
+        let Some(handles) = waiters.by_id.get_mut(&self.id) else { return };
+        handles.retain(|(handle, _)| *handle != self.handle);
+        if !handles.is_empty() {
             return;
         }
-        waiting.by_id.remove(&self.id);
+        waiters.by_id.remove(&self.id);
         if self.may_be_in_queue {
-            // The receiver is gone when the node is; then the queue's patience does the same.
-            let _ = self.waiting.gone.send(self.id.clone());
+            // The receiver is gone if the node has stopped. The leader then drops the waiter after `patience_ms`.
+            let _ = self.registry.abandoned.send(self.id.clone());
         }
     }
 }
@@ -138,7 +140,7 @@ mod tests {
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
-    /// Hand-offs that are measured.
+    /// Number of measured hand-offs.
     const HAND_OFFS: usize = 50;
 
     fn name() -> LeaseName {
@@ -157,18 +159,18 @@ mod tests {
 
     struct Leader {
         machine: Machine,
-        waiting: Arc<WaitRegistry>,
+        registry: Arc<WaitRegistry>,
         token: FencingToken,
     }
 
     impl Leader {
-        /// Applies one entry as a replica does, and tells who waits.
+        /// Applies one entry as a replica does, and wakes the waiting requests.
         fn apply(&mut self, command: Command) -> (Outcome, Duration) {
             let index = self.machine.applied().map_or(1, |last| last.index + 1);
             let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
             let begun = Instant::now();
             let (mut outcomes, effects) = self.machine.apply(FencingToken { term: 1, index }, &batch);
-            self.waiting.applied(&effects, &self.machine);
+            self.registry.applied(&effects, &self.machine);
             let took = begun.elapsed();
             if effects.transitions.iter().any(|transition| matches!(transition.change, Change::Granted(_))) {
                 self.token = FencingToken { term: 1, index };
@@ -184,10 +186,10 @@ mod tests {
         }
     }
 
-    /// The median time of a release that grants the lease to a waiter, behind so many ended grants.
+    /// Returns the median time of a release that grants the lease to a waiter, after `ended` earlier grants.
     fn hand_off(ended: u64) -> Duration {
-        let (waiting, _left) = WaitRegistry::new();
-        let mut leader = Leader { machine: Machine::new(), waiting, token: FencingToken { term: 1, index: 1 } };
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
         for number in 0..ended {
             leader.apply(claim(number, None));
             leader.release(number);
@@ -195,21 +197,21 @@ mod tests {
         leader.apply(claim(ended, None));
         let mut times = Vec::new();
         for number in ended..ended + HAND_OFFS as u64 {
-            let mut handle = leader.waiting.register(WaiterId { name: name(), holder: holder(number + 1) });
+            let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(number + 1) });
             leader.apply(claim(number + 1, Some(60_000)));
             times.push(leader.release(number));
-            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not told") };
+            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not woken") };
             assert_eq!((lease.holder, lease.token), (holder(number + 1), leader.token));
         }
-        assert!(leader.machine.counts().ended >= ended.min(10_000), "they are still remembered");
+        assert!(leader.machine.counts().ended >= ended.min(10_000), "the ended grants are still kept");
         times.sort();
         times[HAND_OFFS / 2]
     }
 
     #[test]
-    fn hand_off_costs_the_same_behind_10_000_ended_grants() {
+    fn hand_off_costs_the_same_after_10_000_ended_grants() {
         let (few, many) = (hand_off(10), hand_off(10_000));
-        println!("a hand-off takes {few:?} behind 10 ended grants and {many:?} behind 10,000");
-        assert!(many < few * 10, "{few:?} behind 10 ended grants, {many:?} behind 10,000");
+        println!("a hand-off takes {few:?} after 10 ended grants and {many:?} after 10,000");
+        assert!(many < few * 10, "{few:?} after 10 ended grants, {many:?} after 10,000");
     }
 }

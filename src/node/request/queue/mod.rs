@@ -1,11 +1,11 @@
-//! Commands that wait for an entry of the log, in two lines.
+//! The commands that wait for a log entry, in two FIFO queues.
 //!
-//! What keeps or frees a lease is *urgent* and goes first: a holder that cannot renew loses what it has, while a
-//! claim that is refused can be made again. What asks for more is *ordinary*. It is bounded by time: it is refused at
-//! the door when it would have to wait for too long, and later if it then did wait for too long all the same. Both
-//! lines are bounded in number and bytes as well.
+//! Commands that keep or free a lease are *urgent* and go first. A holder that cannot renew loses its lease, but a
+//! refused claim can be repeated. All other commands are *ordinary*, and their wait is bounded. The queue refuses an
+//! ordinary command on arrival if its expected wait is too long, and later if its real wait is too long. Both queues
+//! are also bounded in number and bytes.
 //!
-//! No clock is read here: the caller says when it is.
+//! The queue reads no clock: the caller passes the current time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use tokio::time::Instant;
 
 use crate::lease::Command;
 
-/// Commands in one entry.
+/// Most commands in one entry.
 const MAX_COMMANDS: usize = 1024;
-/// Commands that wait in one line.
+/// Most commands in each queue.
 const MAX_WAITING: usize = 32_768;
-/// Bytes of commands that wait in one line.
+/// Most bytes of commands in each queue.
 const MAX_WAITING_BYTES: usize = 32 << 20;
-/// An ordinary command that would have to wait for longer is refused at once.
+/// An ordinary command with a longer expected wait is refused on arrival.
 const MAX_EXPECTED_WAIT: Duration = Duration::from_millis(400);
-/// An ordinary command that has waited for this long is refused: what came before it took longer than expected.
+/// An ordinary command that has waited for this long is refused: earlier entries took longer than expected.
 const MAX_WAIT: Duration = Duration::from_millis(800);
 
-/// Which line a command waits in.
+/// The priority of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Class {
     Urgent,
@@ -47,26 +47,26 @@ impl Class {
     }
 }
 
-/// Why a command is not taken. Certainly not done.
+/// The reason why the queue refuses a command. The command is certainly not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Full {
-    /// It would have to wait for too long.
+    /// The expected wait is too long.
     TooSlow,
-    /// As many wait as may, or as many bytes.
+    /// The queue has reached its bound in number or bytes.
     TooMany,
 }
 
-pub(in crate::node) struct Queue<J> {
-    urgent: Line<J>,
-    ordinary: Line<J>,
-    pace: Pace,
-    /// Largest sum of the weights of an entry's commands.
+pub(in crate::node) struct CommandQueue<J> {
+    urgent: Fifo<J>,
+    ordinary: Fifo<J>,
+    latency: CommitLatency,
+    /// Largest sum of the weights of the commands in one entry.
     entry_bytes: usize,
-    /// Entries that may be on their way at once.
-    in_flight: u32,
+    /// Most entries in flight.
+    max_in_flight: u32,
 }
 
-/// A command that waits, or has waited.
+/// A command in the queue, or taken from it.
 pub(in crate::node) struct QueuedCommand<J> {
     pub class: Class,
     pub since: Instant,
@@ -74,17 +74,23 @@ pub(in crate::node) struct QueuedCommand<J> {
     pub job: J,
 }
 
-impl<J> Queue<J> {
-    pub fn new(entry_bytes: usize, in_flight: usize) -> Queue<J> {
-        let pace = Pace::default();
-        Queue { urgent: Line::default(), ordinary: Line::default(), pace, entry_bytes, in_flight: in_flight as u32 }
+impl<J> CommandQueue<J> {
+    pub fn new(entry_bytes: usize, max_in_flight: usize) -> CommandQueue<J> {
+        let latency = CommitLatency::default();
+        CommandQueue {
+            urgent: Fifo::default(),
+            ordinary: Fifo::default(),
+            latency,
+            entry_bytes,
+            max_in_flight: max_in_flight as u32,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
         self.urgent.waiting.is_empty() && self.ordinary.waiting.is_empty()
     }
 
-    /// How many wait in a line.
+    /// Number of queued commands of a class.
     pub fn len(&self, class: Class) -> usize {
         match class {
             Class::Urgent => self.urgent.waiting.len(),
@@ -92,41 +98,40 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Takes a command in, at the end of its line.
+    /// Appends a command to the queue of its class.
     pub fn push(&mut self, class: Class, weight: usize, job: J, now: Instant) -> Result<(), Full> {
         if class == Class::Ordinary && self.expected_wait(now) > MAX_EXPECTED_WAIT {
             return Err(Full::TooSlow);
         }
-        let line = self.line(class);
-        if line.waiting.len() >= MAX_WAITING || line.bytes + weight > MAX_WAITING_BYTES {
+        let fifo = self.fifo(class);
+        if fifo.waiting.len() >= MAX_WAITING || fifo.bytes + weight > MAX_WAITING_BYTES {
             return Err(Full::TooMany);
         }
-        line.bytes += weight;
-        line.waiting.push_back(QueuedCommand { class, since: now, weight, job });
+        fifo.bytes += weight;
+        fifo.waiting.push_back(QueuedCommand { class, since: now, weight, job });
         Ok(())
     }
 
-    /// Takes commands back, in front of those that came later, whatever the bounds.
-    pub fn push_again(&mut self, again: Vec<QueuedCommand<J>>) {
+    /// Puts commands back to the front, in their order and regardless of the bounds.
+    pub fn requeue(&mut self, again: Vec<QueuedCommand<J>>) {
         for waiting in again.into_iter().rev() {
-            let line = self.line(waiting.class);
-            line.bytes += waiting.weight;
-            line.waiting.push_front(waiting);
+            let fifo = self.fifo(waiting.class);
+            fifo.bytes += waiting.weight;
+            fifo.waiting.push_front(waiting);
         }
     }
 
-    /// The commands of the next entry: the urgent ones first. Leaves out those of the ordinary line that `is_wanted`
-    /// says nobody waits for any more. Empty if there are none.
+    /// Takes the commands of the next entry, the urgent ones first. Drops ordinary commands that are not `is_wanted`.
     pub fn take_entry(&mut self, is_wanted: impl Fn(&J) -> bool) -> Vec<QueuedCommand<J>> {
         let mut entry = Vec::new();
         let mut bytes = 0;
-        while let Some(next) = self.urgent.take_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
+        while let Some(next) = self.urgent.pop_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
             entry.push(next);
         }
         if !self.urgent.waiting.is_empty() {
             return entry;
         }
-        while let Some(next) = self.ordinary.take_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
+        while let Some(next) = self.ordinary.pop_if_fits(entry.len(), &mut bytes, self.entry_bytes) {
             if is_wanted(&next.job) {
                 entry.push(next);
             } else {
@@ -136,7 +141,7 @@ impl<J> Queue<J> {
         entry
     }
 
-    /// Ordinary commands that have waited for too long, taken out.
+    /// Takes the ordinary commands that have waited for [`MAX_WAIT`].
     pub fn take_late(&mut self, now: Instant) -> Vec<J> {
         let mut late = Vec::new();
         while self.ordinary.oldest().is_some_and(|since| now - since >= MAX_WAIT) {
@@ -145,49 +150,49 @@ impl<J> Queue<J> {
         late
     }
 
-    /// When the next ordinary command will have waited for too long.
+    /// The time at which the oldest ordinary command will have waited for [`MAX_WAIT`].
     pub fn next_late(&self) -> Option<Instant> {
         self.ordinary.oldest().map(|since| since + MAX_WAIT)
     }
 
-    /// An entry went on its way.
+    /// Records that an entry was proposed.
     pub fn entry_sent(&mut self, now: Instant) {
-        self.pace.on_their_way.push_back(now);
+        self.latency.in_flight.push_back(now);
     }
 
-    /// The entry that went on its way then came through, or was given up.
+    /// Records that the entry proposed at `sent` was applied or has failed.
     pub fn entry_done(&mut self, sent: Instant, now: Instant) {
-        if let Some(place) = self.pace.on_their_way.iter().position(|at| *at == sent) {
-            self.pace.on_their_way.remove(place);
+        if let Some(position) = self.latency.in_flight.iter().position(|at| *at == sent) {
+            self.latency.in_flight.remove(position);
         }
-        self.pace.last = now - sent;
+        self.latency.last = now - sent;
     }
 
-    /// Everything that waits, taken out.
+    /// Takes all commands.
     pub fn take_all(&mut self) -> Vec<J> {
-        let lines = [&mut self.urgent, &mut self.ordinary];
-        let waiting = lines.into_iter().flat_map(|line| std::mem::take(line).waiting);
+        let fifos = [&mut self.urgent, &mut self.ordinary];
+        let waiting = fifos.into_iter().flat_map(|fifo| std::mem::take(fifo).waiting);
         waiting.map(|waiting| waiting.job).collect()
     }
 
-    /// How long an ordinary command that comes now will wait to go on its way, as far as the entries before it tell.
+    /// Estimates the wait of an ordinary command that arrives now, from the duration of earlier entries.
     fn expected_wait(&self, now: Instant) -> Duration {
-        let Pace { last, on_their_way } = &self.pace;
-        let Some(oldest) = on_their_way.front().filter(|_| on_their_way.len() >= self.in_flight as usize) else {
-            // It goes at once, however long the last one took.
+        let CommitLatency { last, in_flight } = &self.latency;
+        let Some(oldest) = in_flight.front().filter(|_| in_flight.len() >= self.max_in_flight as usize) else {
+            // An entry can be proposed at once, however long the last one took.
             return Duration::ZERO;
         };
         let age = now - *oldest;
         if age > MAX_EXPECTED_WAIT.max(2 * *last) {
-            // It hangs, and nobody knows for how long.
+            // The oldest entry is stalled: the best estimate of its remaining time is its age.
             return age;
         }
         let commands = self.urgent.waiting.len() + self.ordinary.waiting.len();
         let entries = (commands / MAX_COMMANDS).max((self.urgent.bytes + self.ordinary.bytes) / self.entry_bytes);
-        age.max(*last) * (entries as u32 / self.in_flight)
+        age.max(*last) * (entries as u32 / self.max_in_flight)
     }
 
-    fn line(&mut self, class: Class) -> &mut Line<J> {
+    fn fifo(&mut self, class: Class) -> &mut Fifo<J> {
         match class {
             Class::Urgent => &mut self.urgent,
             Class::Ordinary => &mut self.ordinary,
@@ -195,19 +200,19 @@ impl<J> Queue<J> {
     }
 }
 
-/// First come, first served.
-struct Line<J> {
+/// A FIFO queue of commands, with the sum of their weights.
+struct Fifo<J> {
     waiting: VecDeque<QueuedCommand<J>>,
     bytes: usize,
 }
 
-impl<J> Default for Line<J> {
-    fn default() -> Line<J> {
-        Line { waiting: VecDeque::new(), bytes: 0 }
+impl<J> Default for Fifo<J> {
+    fn default() -> Fifo<J> {
+        Fifo { waiting: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<J> Line<J> {
+impl<J> Fifo<J> {
     fn pop(&mut self) -> Option<QueuedCommand<J>> {
         let first = self.waiting.pop_front()?;
         self.bytes -= first.weight;
@@ -218,20 +223,22 @@ impl<J> Line<J> {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// The next one, if an entry that has `count` commands of so many `bytes` takes it. An empty one takes any.
-    fn take_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<QueuedCommand<J>> {
+    /// Takes the next command if it fits into an entry that has `count` commands of `bytes`. An empty entry takes any
+    /// command.
+    fn pop_if_fits(&mut self, count: usize, bytes: &mut usize, entry_bytes: usize) -> Option<QueuedCommand<J>> {
         let first = self.waiting.front()?;
         let fits = count < MAX_COMMANDS && (count == 0 || *bytes + first.weight <= entry_bytes);
         fits.then(|| self.pop()).flatten().inspect(|taken| *bytes += taken.weight)
     }
 }
 
-/// How long entries take.
+/// The duration of entries from proposal to apply.
 #[derive(Default)]
-struct Pace {
+struct CommitLatency {
+    /// Duration of the last finished entry.
     last: Duration,
-    /// When those that have not come through yet were sent.
-    on_their_way: VecDeque<Instant>,
+    /// Proposal times of the entries in flight, oldest first.
+    in_flight: VecDeque<Instant>,
 }
 
 #[cfg(test)]

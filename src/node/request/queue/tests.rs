@@ -1,4 +1,4 @@
-//! What becomes of commands that wait.
+//! Tests of the command queue: order, bounds and overload.
 
 use super::*;
 use crate::lease::WaiterId;
@@ -7,20 +7,20 @@ use crate::types::{HolderId, LeaseName};
 
 const WEIGHT: usize = 100;
 const ENTRY_BYTES: usize = 64 << 10;
-/// Commands of that weight in an entry.
+/// Number of commands of [`WEIGHT`] in one entry.
 const ENTRY: usize = ENTRY_BYTES / WEIGHT;
 const IN_FLIGHT: usize = 2;
 
-fn queue<J>() -> Queue<J> {
-    Queue::new(ENTRY_BYTES, IN_FLIGHT)
+fn queue<J>() -> CommandQueue<J> {
+    CommandQueue::new(ENTRY_BYTES, IN_FLIGHT)
 }
 
-fn entry<J>(queue: &mut Queue<J>) -> Vec<J> {
+fn entry<J>(queue: &mut CommandQueue<J>) -> Vec<J> {
     queue.take_entry(|_| true).into_iter().map(|waiting| waiting.job).collect()
 }
 
 #[test]
-fn urgent_commands_go_first_and_each_line_keeps_its_order() {
+fn urgent_commands_go_first_in_fifo_order() {
     let (mut queue, now) = (queue(), Instant::now());
     for (class, job) in [(Class::Ordinary, "a"), (Class::Urgent, "r"), (Class::Ordinary, "b"), (Class::Urgent, "s")] {
         queue.push(class, WEIGHT, job, now).expect("there is room");
@@ -30,21 +30,21 @@ fn urgent_commands_go_first_and_each_line_keeps_its_order() {
 }
 
 #[test]
-fn an_entry_takes_what_fits_and_the_rest_keeps_its_place() {
+fn commands_beyond_an_entry_keep_their_order() {
     let (mut queue, now) = (queue(), Instant::now());
     for job in 0..ENTRY + 3 {
         queue.push(Class::Ordinary, WEIGHT, job, now).expect("there is room");
     }
     assert_eq!(entry(&mut queue).len(), ENTRY);
     let again = |job| QueuedCommand { class: Class::Ordinary, since: now, weight: WEIGHT, job };
-    queue.push_again([7, 8].map(again).into());
+    queue.requeue([7, 8].map(again).into());
     assert_eq!(entry(&mut queue), [7, 8, ENTRY, ENTRY + 1, ENTRY + 2]);
     queue.push(Class::Urgent, ENTRY_BYTES * 2, 1, now).expect("there is room");
-    assert_eq!(entry(&mut queue), [1], "one that is larger than an entry goes alone");
+    assert_eq!(entry(&mut queue), [1], "a command larger than an entry goes alone");
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_left_out() {
+fn unwanted_commands_are_dropped() {
     let (mut queue, now) = (queue(), Instant::now());
     for job in 0..4 {
         queue.push(Class::Ordinary, WEIGHT, job, now).expect("there is room");
@@ -54,21 +54,21 @@ fn what_nobody_waits_for_any_more_is_left_out() {
 }
 
 #[test]
-fn claims_are_refused_while_a_disk_hangs_and_renewals_are_taken() {
+fn disk_stall_refuses_claims_and_takes_renewals() {
     let (mut queue, start) = (queue(), Instant::now());
     for _ in 0..IN_FLIGHT {
         queue.entry_sent(start);
     }
-    queue.push(Class::Ordinary, WEIGHT, 0, start).expect("it hangs for no time yet");
+    queue.push(Class::Ordinary, WEIGHT, 0, start).expect("the stall begins now");
     let later = start + MAX_EXPECTED_WAIT + Duration::from_millis(1);
     assert_eq!(queue.push(Class::Ordinary, WEIGHT, 1, later), Err(Full::TooSlow));
     queue.push(Class::Urgent, WEIGHT, 2, later).expect("renewals are taken");
     assert_eq!(queue.next_late(), Some(start + MAX_WAIT));
-    assert_eq!(queue.take_late(start + MAX_WAIT), [0], "what was taken in is refused in time");
+    assert_eq!(queue.take_late(start + MAX_WAIT), [0], "a queued claim is refused after MAX_WAIT");
 }
 
 #[test]
-fn an_entry_that_took_long_is_held_against_nobody_once_it_is_through() {
+fn finished_slow_entry_refuses_no_claim() {
     let (mut queue, start) = (queue(), Instant::now());
     for _ in 0..IN_FLIGHT {
         queue.entry_sent(start);
@@ -77,11 +77,11 @@ fn an_entry_that_took_long_is_held_against_nobody_once_it_is_through() {
     for _ in 0..IN_FLIGHT {
         queue.entry_done(start, later);
     }
-    queue.push(Class::Ordinary, WEIGHT, 1, later).expect("it goes at once");
+    queue.push(Class::Ordinary, WEIGHT, 1, later).expect("no entry is in flight");
 }
 
 #[test]
-fn where_every_entry_takes_long_claims_are_taken_all_the_same() {
+fn claims_are_taken_if_every_entry_is_slow() {
     let (mut queue, start) = (queue(), Instant::now());
     let far = 2 * MAX_EXPECTED_WAIT;
     queue.entry_sent(start);
@@ -90,11 +90,11 @@ fn where_every_entry_takes_long_claims_are_taken_all_the_same() {
         queue.entry_sent(start + far);
     }
     let later = start + far + far;
-    queue.push(Class::Ordinary, WEIGHT, 1, later).expect("this one takes no longer than the one before");
+    queue.push(Class::Ordinary, WEIGHT, 1, later).expect("this entry is no slower than the last one");
 }
 
 #[test]
-fn both_lines_are_bounded_in_number_and_bytes() {
+fn both_queues_are_bounded_in_number_and_bytes() {
     let now = Instant::now();
     for class in [Class::Urgent, Class::Ordinary] {
         let mut many = queue();
@@ -107,7 +107,7 @@ fn both_lines_are_bounded_in_number_and_bytes() {
 }
 
 #[test]
-fn one_command_may_take_all_bytes_of_its_line() {
+fn one_command_may_take_all_bytes_of_its_queue() {
     let now = Instant::now();
     for class in [Class::Urgent, Class::Ordinary] {
         assert_eq!(queue().push(class, MAX_WAITING_BYTES, (), now), Ok(()));
@@ -116,7 +116,7 @@ fn one_command_may_take_all_bytes_of_its_line() {
 }
 
 #[test]
-fn a_claim_waits_for_800_ms_and_no_longer() {
+fn claim_waits_at_most_800_ms() {
     let (mut queue, start) = (queue(), Instant::now());
     queue.push(Class::Ordinary, WEIGHT, "claim", start).expect("there is room");
     queue.push(Class::Urgent, WEIGHT, "renewal", start).expect("there is room");
@@ -127,13 +127,13 @@ fn a_claim_waits_for_800_ms_and_no_longer() {
 }
 
 #[test]
-fn a_claim_that_would_wait_for_400_ms_is_taken() {
+fn claim_with_an_expected_wait_of_400_ms_is_taken() {
     let push_with = |entry_takes: Duration| {
         let (mut queue, start) = (queue(), Instant::now());
         queue.entry_sent(start);
         let now = start + entry_takes;
         queue.entry_done(start, now);
-        // Two rounds of entries: those on their way, and as many behind them.
+        // Two rounds of entries: the ones in flight, and as many in the queue.
         for _ in 0..IN_FLIGHT {
             queue.entry_sent(now);
         }
@@ -146,69 +146,72 @@ fn a_claim_that_would_wait_for_400_ms_is_taken() {
     assert_eq!(push_with(Duration::from_millis(200) + Duration::from_nanos(1)), Err(Full::TooSlow));
 }
 
-/// What became of commands that came ten times as fast as entries could take them.
-struct Played {
-    /// Longest time from coming to having been served.
+/// The result of a simulated overload.
+struct LoadResult {
+    /// Longest time of a renewal from arrival to apply. `Duration::MAX` if one was refused.
     renewal: Duration,
     claim: Duration,
     served: usize,
     refused: usize,
-    longest_line: usize,
+    longest_queue: usize,
 }
 
-/// Ten seconds of virtual time: 20 ms an entry, one renewal each ms, and claims at ten times of what is left.
-fn play(renewals: Class) -> Played {
+/// Simulates 10 s of overload: 20 ms per entry, one renewal per ms, and claims at ten times the capacity.
+fn simulate_load(renewals: Class) -> LoadResult {
     const STEP: Duration = Duration::from_millis(1);
     const ENTRY_TAKES: u32 = 20;
     let start = Instant::now();
-    let mut queue: Queue<(bool, Instant)> = queue();
-    let mut played = Played { renewal: STEP, claim: STEP, served: 0, refused: 0, longest_line: 0 };
-    let mut on_their_way: VecDeque<(Instant, Vec<(bool, Instant)>)> = VecDeque::new();
+    let mut queue: CommandQueue<(bool, Instant)> = queue();
+    let mut result = LoadResult { renewal: STEP, claim: STEP, served: 0, refused: 0, longest_queue: 0 };
+    let mut in_flight: VecDeque<(Instant, Vec<(bool, Instant)>)> = VecDeque::new();
     for ms in 0..10_000 {
         let now = start + STEP * ms;
-        let _ = queue.push(renewals, WEIGHT, (true, now), now).inspect_err(|_| played.renewal = Duration::MAX);
+        let _ = queue.push(renewals, WEIGHT, (true, now), now).inspect_err(|_| result.renewal = Duration::MAX);
         for _ in 0..10 * IN_FLIGHT * ENTRY / ENTRY_TAKES as usize {
-            played.refused += usize::from(queue.push(Class::Ordinary, WEIGHT, (false, now), now).is_err());
+            result.refused += usize::from(queue.push(Class::Ordinary, WEIGHT, (false, now), now).is_err());
         }
         for (is_renewal, _) in queue.take_late(now) {
-            played.refused += 1;
-            played.renewal = if is_renewal { Duration::MAX } else { played.renewal };
+            result.refused += 1;
+            result.renewal = if is_renewal { Duration::MAX } else { result.renewal };
         }
-        while let Some((done, _)) = on_their_way.front().filter(|(done, _)| *done <= now) {
+        while let Some((done, _)) = in_flight.front().filter(|(done, _)| *done <= now) {
             queue.entry_done(*done - STEP * ENTRY_TAKES, now);
-            for (is_renewal, came) in on_their_way.pop_front().expect("there is one").1 {
-                let longest = if is_renewal { &mut played.renewal } else { &mut played.claim };
-                *longest = (*longest).max(now - came);
-                played.served += 1;
+            for (is_renewal, arrived) in in_flight.pop_front().expect("an entry is in flight").1 {
+                let longest = if is_renewal { &mut result.renewal } else { &mut result.claim };
+                *longest = (*longest).max(now - arrived);
+                result.served += 1;
             }
         }
-        while on_their_way.len() < IN_FLIGHT && !queue.is_empty() {
+        while in_flight.len() < IN_FLIGHT && !queue.is_empty() {
             queue.entry_sent(now);
-            on_their_way.push_back((now + STEP * ENTRY_TAKES, entry(&mut queue)));
+            in_flight.push_back((now + STEP * ENTRY_TAKES, entry(&mut queue)));
         }
-        played.longest_line = played.longest_line.max(queue.len(Class::Ordinary));
+        result.longest_queue = result.longest_queue.max(queue.len(Class::Ordinary));
     }
-    played
+    result
 }
 
 #[test]
-fn at_ten_times_what_can_be_served_renewals_are_quick_and_claims_are_served_in_time_or_refused() {
-    let played = play(Class::Urgent);
-    assert!(played.renewal <= Duration::from_millis(2 * 20), "{:?}", played.renewal);
-    assert!(played.claim <= MAX_WAIT + Duration::from_millis(20), "{:?}", played.claim);
+fn tenfold_load_keeps_renewals_fast_and_bounds_claims() {
+    let result = simulate_load(Class::Urgent);
+    assert!(result.renewal <= Duration::from_millis(2 * 20), "{:?}", result.renewal);
+    assert!(result.claim <= MAX_WAIT + Duration::from_millis(20), "{:?}", result.claim);
     let possible = 10_000 / 20 * IN_FLIGHT * ENTRY;
-    assert!(played.served > possible * 9 / 10, "{} of {possible}: no entry goes half empty", played.served);
-    assert!(played.refused > possible * 8, "{} refused", played.refused);
-    assert!(played.longest_line < MAX_WAITING, "bounded by time before it is bounded in number");
+    assert!(result.served > possible * 9 / 10, "{} of {possible} served: entries are not full", result.served);
+    assert!(result.refused > possible * 8, "{} refused", result.refused);
+    assert!(result.longest_queue < MAX_WAITING, "the bound of the wait applies before the bound in number");
 }
 
 #[test]
-fn in_one_line_with_the_claims_renewals_would_wait_as_long_or_be_refused() {
-    assert!(play(Class::Ordinary).renewal > Duration::from_millis(300), "the check above can fail");
+fn ordinary_renewals_would_wait_as_long_as_claims() {
+    assert!(
+        simulate_load(Class::Ordinary).renewal > Duration::from_millis(300),
+        "the check of the tenfold load can fail"
+    );
 }
 
 #[test]
-fn what_keeps_or_frees_a_lease_is_urgent() {
+fn commands_that_keep_or_free_leases_are_urgent() {
     let name = || LeaseName::new("n").expect("valid");
     let holder = || HolderId::new("h").expect("valid");
     let token = FencingToken { term: 1, index: 5 };

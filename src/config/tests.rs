@@ -168,22 +168,22 @@ fn bounds() -> Vec<Bound> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let raft = [
         bound("raft", "heartbeat_interval_ms", 10, 10_000, |config| config.raft.heartbeat_interval_ms)
-            .beside_max("election_timeout_min_ms = 30000\nelection_timeout_max_ms = 60000"),
+            .with_max("election_timeout_min_ms = 30000\nelection_timeout_max_ms = 60000"),
         bound("raft", "election_timeout_min_ms", 50, 59_999, |config| config.raft.election_timeout_min_ms)
-            .beside_min("heartbeat_interval_ms = 10")
-            .beside_max("election_timeout_max_ms = 60000"),
+            .with_min("heartbeat_interval_ms = 10")
+            .with_max("election_timeout_max_ms = 60000"),
         bound("raft", "election_timeout_max_ms", 51, 60_000, |config| config.raft.election_timeout_max_ms)
-            .beside_min("heartbeat_interval_ms = 10\nelection_timeout_min_ms = 50"),
+            .with_min("heartbeat_interval_ms = 10\nelection_timeout_min_ms = 50"),
         bound("raft", "drift_permille", 1, 200, |config| config.raft.drift_permille),
         bound("raft", "snapshot_every", 100, 100_000_000, |config| config.raft.snapshot_every)
-            .beside_min("snapshot_keep = 0"),
+            .with_min("snapshot_keep = 0"),
         bound("raft", "snapshot_keep", 0, 99_999_999, |config| config.raft.snapshot_keep)
-            .beside_max("snapshot_every = 100000000"),
+            .with_max("snapshot_every = 100000000"),
     ];
     let lease = [
         bound("lease", "default_ttl_ms", 100, DAY_MS, |config| config.ttl.default_ms),
-        bound("lease", "min_ttl_ms", 100, DAY_MS, |config| config.ttl.min_ms).beside_max("default_ttl_ms = 86400000"),
-        bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).beside_min("default_ttl_ms = 100"),
+        bound("lease", "min_ttl_ms", 100, DAY_MS, |config| config.ttl.min_ms).with_max("default_ttl_ms = 86400000"),
+        bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).with_min("default_ttl_ms = 100"),
         bound("lease", "max_leases", 1, 10_000_000, |config| config.lease.limits.max_leases),
         bound("lease", "max_waiters", 0, 100_000, |config| config.lease.limits.max_waiters.into()),
         bound("lease", "patience_ms", 1_000, 600_000, |config| config.lease.limits.patience_ms),

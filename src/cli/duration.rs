@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_can_be_infinite() {
+    fn parse_ttl_accepts_infinite() {
         assert_eq!(parse_ttl("infinite"), Ok(TtlMs::Infinite));
         assert_eq!(parse_ttl("2s"), Ok(TtlMs::Millis(2_000)));
         assert!(parse_ttl("forever").expect_err("no such word").contains("infinite"));

@@ -32,9 +32,9 @@ fn commented_settings_of_the_example_show_defaults() {
 #[test]
 fn relative_paths_start_at_the_folder_of_the_file() {
     let text = one_node("cluster = \"a\"").replace("data/1", "/var/lib/tenure");
-    let config = Config::parse(&text, Path::new("/etc/tenure")).expect("it is fine");
+    let config = Config::parse(&text, Path::new("/etc/tenure")).expect("the file is valid");
     assert_eq!(config.nodes[0].data, Path::new("/var/lib/tenure"));
-    let config = Config::parse(&one_node("cluster = \"a\""), Path::new("/etc/tenure")).expect("it is fine");
+    let config = Config::parse(&one_node("cluster = \"a\""), Path::new("/etc/tenure")).expect("the file is valid");
     assert_eq!(config.nodes[0].data, Path::new("/etc/tenure/data/1"));
 }
 
@@ -120,7 +120,7 @@ fn single_timings_override_the_profile() {
         &format!("{}\n[raft]\nprofile = \"wan\"\nheartbeat_interval_ms = 400", one_node("cluster = \"a\"")),
         Path::new(""),
     )
-    .expect("it is fine");
+    .expect("the file is valid");
     assert_eq!(config.raft, RaftTimings { heartbeat_interval_ms: 400, ..RaftTimings::wan() });
 }
 
@@ -299,10 +299,10 @@ fn file_is_read_up_to_1_mib() {
     let path = folder.path().join("cluster.toml");
     let mut text = one_node("cluster = \"a\"");
     text.push_str(&"#".repeat((1 << 20) - text.len()));
-    std::fs::write(&path, &text).expect("it is written");
+    std::fs::write(&path, &text).expect("write the file");
     assert_eq!(Config::load(&path).expect("the file is at the limit").cluster, "a");
     text.push('#');
-    std::fs::write(&path, &text).expect("it is written");
+    std::fs::write(&path, &text).expect("write the file");
     let refused = Config::load(&path).expect_err("the file is above the limit");
     assert!(matches!(refused, ConfigError::TooLarge { bytes: 1_048_577, .. }), "{refused}");
 }

@@ -284,8 +284,8 @@ mod tests {
         let mut journal = Journal::open(&path).expect("create a journal");
         journal.max_growth = 200;
         for value in 1..=100 {
-            journal.remember("often", mark(value)).expect("there is space");
-            journal.remember(&format!("resource {}", value % 3), mark(value)).expect("there is space");
+            journal.remember("often", mark(value)).expect("store the mark");
+            journal.remember(&format!("resource {}", value % 3), mark(value)).expect("store the mark");
             let bytes = fs::metadata(&path).expect("the file exists").len();
             assert!(bytes < MIN_GROWTH_BYTES);
             journal.max_growth = journal.max_growth.min(200);

@@ -277,7 +277,7 @@ mod tests {
         received.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("the first bytes are not counted");
         assert_eq!(share.available_permits(), 3 << 20);
         for _ in 0..1024 {
-            received.add(&[b' '; 1024], MAX_BODY_BYTES, share).expect("there is room");
+            received.add(&[b' '; 1024], MAX_BODY_BYTES, share).expect("the budget is sufficient");
             let taken = (3 << 20) - share.available_permits();
             assert_eq!(taken, received.bytes.capacity() - UNCOUNTED_BYTES);
         }
@@ -298,7 +298,7 @@ mod tests {
             received.add(&vec![b' '; bytes], max, share).map(|()| received)
         };
         let share = budget.share::<api::RenewBatch>();
-        let large = taken(share, MAX_BODY_BYTES, MAX_BODY_BYTES).expect("there is room");
+        let large = taken(share, MAX_BODY_BYTES, MAX_BODY_BYTES).expect("the budget is sufficient");
         let left = (3 << 20) - (MAX_BODY_BYTES - UNCOUNTED_BYTES);
         assert_eq!(share.available_permits(), left);
         let above = taken(share, UNCOUNTED_BYTES + left + 1, MAX_BODY_BYTES);

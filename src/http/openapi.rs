@@ -108,13 +108,13 @@ fn token_pattern() -> String {
 /// The OpenAPI document, as JSON.
 pub fn document() -> String {
     let mut document = serde_json::to_value(Document::openapi()).expect("the document has string keys");
-    for (path, methods) in document["paths"].as_object_mut().expect("it has paths") {
+    for (path, methods) in document["paths"].as_object_mut().expect("the document has paths") {
         for operation in methods.as_object_mut().expect("a path has methods").values_mut() {
             complete(path, operation);
         }
     }
     let token = json!(token_pattern());
-    for schema in document["components"]["schemas"].as_object_mut().expect("it has schemas").values_mut() {
+    for schema in document["components"]["schemas"].as_object_mut().expect("the document has schemas").values_mut() {
         // Only tokens in request schemas have a pattern.
         if let Some(pattern) = schema.pointer_mut("/properties/token/pattern") {
             *pattern = token.clone();
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn openapi_document_has_no_null() {
         let mut found = Vec::new();
-        nulls("", &serde_json::from_str(&document()).expect("it is JSON"), &mut found);
+        nulls("", &serde_json::from_str(&document()).expect("the document is JSON"), &mut found);
         assert_eq!(found, [""; 0]);
     }
 
@@ -187,9 +187,10 @@ mod tests {
 
     #[test]
     fn cursor_pattern_accepts_only_cursors() {
-        let document: Value = serde_json::from_str(&document()).expect("it is JSON");
-        let parameters = document["paths"]["/v1/leases"]["get"]["parameters"].as_array().expect("it has parameters");
-        let cursor = parameters.iter().find(|parameter| parameter["name"] == "cursor").expect("it has a cursor");
+        let document: Value = serde_json::from_str(&document()).expect("the document is JSON");
+        let parameters =
+            document["paths"]["/v1/leases"]["get"]["parameters"].as_array().expect("the list has parameters");
+        let cursor = parameters.iter().find(|parameter| parameter["name"] == "cursor").expect("the list has a cursor");
         let validator = jsonschema::validator_for(&cursor["schema"]).expect("a schema");
         for good in ["a~1", "jobs:nightly.7~9223372036854775807"] {
             assert!(validator.is_valid(&json!(good)), "{good}");

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn cursor_round_trips() {
         let cursor = ListCursor { name: LeaseName::new("jobs:nightly.7").expect("valid"), token: u64::MAX };
-        assert_eq!(read_cursor(&service::write_cursor(&cursor)).expect("it reads back"), cursor);
+        assert_eq!(read_cursor(&service::write_cursor(&cursor)).expect("the cursor is valid"), cursor);
         for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
             assert!(read_cursor(bad).is_err(), "{bad}");
         }

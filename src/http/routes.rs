@@ -85,8 +85,9 @@ mod tests {
     fn openapi_document_lists_exactly_the_routes() {
         let routes: BTreeSet<(String, String)> =
             table().iter().map(|route| (route.path.to_owned(), route.method.as_str().to_lowercase())).collect();
-        let document: serde_json::Value = serde_json::from_str(&super::super::document()).expect("it is JSON");
-        let paths = document["paths"].as_object().expect("it has paths");
+        let document: serde_json::Value =
+            serde_json::from_str(&super::super::document()).expect("the document is JSON");
+        let paths = document["paths"].as_object().expect("the document has paths");
         let documented: BTreeSet<(String, String)> = paths
             .iter()
             .flat_map(|(path, item)| {

@@ -128,7 +128,7 @@ async fn waiters_are_bounded_and_release_their_permits() {
 
 #[test]
 fn volatile_store_recalls_nothing() {
-    assert_eq!(Volatile.recall().expect("it cannot fail"), []);
+    assert_eq!(Volatile.recall().expect("the store never fails"), []);
 }
 
 #[test]

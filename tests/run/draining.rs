@@ -18,6 +18,6 @@ async fn child_processes_keep_the_lease() {
         assert_eq!(code(&mut run).await, own);
         assert!(granted >= world.first_mark(file, "end"), "released while {file} ran");
         assert!(granted <= world.first_mark(file, "end") + Duration::from_millis(150), "released when it had ended");
-        assert!(run.said().contains("keeps the lease"), "{}", run.said());
+        assert!(run.said().contains("keep the lease"), "{}", run.said());
     }
 }

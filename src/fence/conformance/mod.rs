@@ -196,7 +196,7 @@ pub enum NotConformant {
     /// The resource violates a rule.
     #[error("the resource violates {rule}: {what}")]
     Broken { rule: Rule, what: String },
-    /// The resource has returned an error instead of an [`Answer`]. Such an error is a failure of its own.
+    /// The resource has returned an error instead of an [`Answer`]. Such an error is a failure, too.
     #[error("cannot check {rule}, because the resource failed: {error}")]
     Unchecked { rule: Rule, error: String },
 }

@@ -1,4 +1,4 @@
-//! The command. Its code is in [`tenure::cli`].
+//! The `tenure` binary. Its code is in [`tenure::cli`].
 
 fn main() -> std::process::ExitCode {
     tenure::cli::main()

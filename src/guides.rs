@@ -1,4 +1,4 @@
-//! The guides, so that the doc tests compile every Rust example in them. Nothing else knows this module.
+//! The guides as rustdoc, so that doc tests compile their Rust examples. Only doc tests use this module.
 
 macro_rules! guide {
     ($name:ident, $path:literal) => {

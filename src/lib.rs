@@ -1,11 +1,13 @@
 //! Leases with fencing tokens over Raft.
 //!
-//! A *lease* is a named, cluster-wide, time-bounded exclusive claim: at any log position at most one holder has it, and
-//! it ends by itself when its holder does not renew it. Three or more nodes, as processes of their own or inside a Rust
-//! program, replicate the leases through Raft and need no other service. Every grant carries a *fencing token* that is
-//! higher than all before it, so that the resource behind the lease can refuse a holder that was overtaken.
+//! A *lease* is a named, exclusive claim with a time limit. At each position of the replicated log, at most one holder
+//! has it. It expires when its holder does not renew it. Each grant has a *fencing token* that is higher than all
+//! earlier ones, so a resource can refuse the late write of an earlier holder.
 //!
-//! # Holding a lease
+//! A cluster has three or more nodes, which replicate the leases with Raft. A node is a separate process or a part of
+//! your Rust program. A cluster needs no other service.
+//!
+//! # Hold a lease
 //!
 //! ```no_run
 //! use tenure::LeaseManager;
@@ -13,13 +15,13 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let manager = LeaseManager::connect("http://10.0.0.1:7101,http://10.0.0.2:7101,http://10.0.0.3:7101")?;
-//! // Acquires, renews, drops the work at a loss, and releases at the end.
+//! // Acquires and renews the lease, drops the future if the lease is lost, and releases the lease at the end.
 //! let pages = manager.with("nightly-report", |lease| async move { build_report(lease.token()).await }).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The same against [`testing::FakeCluster`], where a test says what happens (feature `testing`):
+//! In a test, [`testing::FakeCluster`] replaces the cluster (feature `testing`):
 //!
 //! ```
 //! # #[cfg(not(feature = "testing"))] fn main() {}
@@ -38,9 +40,10 @@
 //! # }
 //! ```
 //!
-//! [`LeaseManager::lease`] gives a handle to acquire, wait, watch and hand over with; the guide is `docs/library.md`.
+//! [`LeaseManager::lease`] returns a handle to acquire, wait for, watch and hand over a lease. See the guide
+//! `docs/library.md`.
 //!
-//! # A node in your program
+//! # Run a node in your program
 //!
 //! ```no_run
 //! # use tenure::node::Node;
@@ -54,53 +57,55 @@
 //! # }
 //! ```
 //!
-//! More in [`node`] and `docs/embedding.md`.
+//! See [`node`] and `docs/embedding.md`.
 //!
-//! # Fencing
+//! # Check fencing tokens
 //!
 //! ```
 //! # use tenure::fence::{Gate, Refused};
 //! # async fn example(token: tenure::FencingToken) -> Result<(), Refused> {
 //! let printer = Gate::in_memory();
-//! // Runs the write only if no higher token was seen; a higher one waits until it is done.
+//! // Runs the write only if the gate has seen no higher token. A higher token waits for the end of the write.
 //! printer.admit("printer", token, || async { /* write */ }).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! For PostgreSQL it is one statement, for an HTTP service a layer: [`fence`] and `docs/fencing.md`.
+//! [`fence`] also has a check for PostgreSQL and a layer for HTTP services. See `docs/fencing.md`.
 //!
 //! # Modules and features
 //!
-//! | module | feature | |
+//! | module | feature | contents |
 //! |---|---|---|
-//! | [`client`] | `client` (default) | holding leases: the manager, leases, guards, and the ways to a cluster |
-//! | [`election`], [`group`], [`semaphore`] | `client` | one leader, members and placement, at most so many: built on leases |
-//! | [`node`], [`http`], [`config`] | `server` (default) | a node, its API over HTTP, and its settings |
-//! | [`lease`], [`raft`], [`storage`], [`peer`] | `server` | what a node is made of: public for tests and tools, and not meant to be built on |
-//! | [`cli`], [`telemetry`] | `cli` (default) | the commands of the binary |
-//! | [`fence`] | `fence`, in `client` | the rule at the resource; alone it builds without any network |
-//! | [`fence::http`] | `fence-http` | that rule as a tower layer |
-//! | [`testing`] | `testing` | a cluster that a test plays, a way to it that can be cut, a cluster in one process |
-//! | [`api`], [`types`], [`token`], [`clock`] | always | what travels over HTTP, names and quantities, the token, the clock |
+//! | [`client`] | `client` (default) | the lease manager, leases, guards, and connections to a cluster |
+//! | [`election`], [`group`], [`semaphore`] | `client` | leader election, group membership with placement, and semaphores, built on leases |
+//! | [`node`], [`http`], [`config`] | `server` (default) | a node, its HTTP API, and its settings |
+//! | [`lease`], [`raft`], [`storage`], [`peer`] | `server` | the parts of a node: public for tests and tools, not a stable API |
+//! | [`cli`], [`telemetry`] | `cli` (default) | the commands of the binary, its logs and metrics |
+//! | [`fence`] | `fence`, in `client` | the fencing check at the resource; on its own it has no network dependencies |
+//! | [`fence::http`] | `fence-http` | the fencing check as a tower layer |
+//! | [`testing`] | `testing` | a fake cluster, a connection with injected faults, and a cluster in one process |
+//! | [`api`], [`types`], [`token`], [`clock`] | always | the JSON types, names and other value types, the fencing token, the clock |
 //!
-//! A holder over the network needs `default-features = false, features = ["client"]`: no storage, no Raft, no listener.
-//! Rust 1.95 or later. Tested on Linux.
+//! A client of a remote cluster needs only `default-features = false, features = ["client"]`. It then builds no
+//! storage, no Raft and no listener. Tenure needs Rust 1.95 or later, and is tested on Linux.
 //!
-//! The library installs no signal handler, no `tracing` subscriber and no metrics recorder. Its tasks run on the runtime of
-//! the caller, and each has an owner that ends it.
+//! The library installs no signal handler, no `tracing` subscriber and no metrics recorder. Its tasks run on the
+//! caller's tokio runtime, and each task has an owner that ends it.
 //!
-//! # What is not promised
+//! # Limits
 //!
-//! That a paused process does not act late. A holder can be stopped between its last look at the clock and its next
-//! write, for longer than its lease lasts; no lease service can prevent that. What makes the late write harmless is a
-//! resource that checks the token. `docs/guarantees.md` names each promise, the tests that carry its name, and where it
-//! ends; `docs/what-a-lease-cannot-do.md` has the rest.
+//! A lease cannot stop a paused process. A holder can be paused between its last check of the lease and its next write,
+//! for longer than the lease lasts. No lease service can prevent this late write. A resource that checks fencing tokens
+//! refuses it.
+//!
+//! `docs/guarantees.md` lists all promises with their tests and limits. `docs/what-a-lease-cannot-do.md` explains the
+//! limits of leases.
 
-/// What `tenure serve` logs: a filter for `tracing-subscriber`'s `EnvFilter`, to be used by programs that embed a node.
+/// The default log filter of `tenure serve`, for the `EnvFilter` of programs that embed a node.
 ///
-/// openraft logs several lines a second for each node that cannot be reached. Tenure itself logs one line when a node
-/// becomes unreachable, and one when it is reached again.
+/// It hides most messages of openraft, which logs several lines per second for each unreachable node. Tenure itself
+/// logs one line when a node becomes unreachable, and one line when it is reachable again.
 pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
 
 pub mod api;

@@ -1,4 +1,4 @@
-//! Logs and metrics of the binary. The library itself installs neither: a program that embeds a node has its own.
+//! Logs and metrics of the binary. The library installs neither: a program that embeds a node installs its own.
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -12,34 +12,34 @@ use tracing_subscriber::EnvFilter;
 use crate::http::RenderMetrics;
 use crate::types::NodeId;
 
-/// Environment variable that says what to log.
+/// Environment variable with the log filter.
 pub const LOG_VARIABLE: &str = "TENURE_LOG";
-/// What `tenure serve` logs if nothing is said.
+/// The default log filter of `tenure serve`.
 pub const SERVE_LOG: &str = crate::LOG_FILTER;
-/// What `tenure dev` logs if nothing is said.
+/// The default log filter of `tenure dev`.
 pub const DEV_LOG: &str = "warn,openraft=error,sled=warn";
 
-/// How long histograms collect before they are folded.
+/// Interval at which histograms move their samples to buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bounds of duration histograms, in seconds: from a read in memory to a request that waits for a lease.
+/// Bucket bounds of duration histograms, in seconds: from a read in memory to a request that waits for a lease.
 const SECONDS: [f64; 16] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Plain text
     Text,
-    /// One JSON object on each line
+    /// One JSON object per line
     Json,
 }
 
-/// Sends the process's logs to stderr.
+/// Installs a subscriber that writes the process's logs to stderr.
 ///
 /// # Errors
 ///
-/// The filter cannot be read, or the process has a subscriber already.
+/// The filter is invalid, or the process already has a subscriber.
 pub fn log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter).map_err(|error| LogError(error.to_string()))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours());
@@ -50,25 +50,25 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     installed.map_err(|error| LogError(error.to_string()))
 }
 
-/// Colours are for terminals, and for people who have not said that they want none.
+/// Colours only on a terminal, and only if `NO_COLOR` is unset or empty (<https://no-color.org>).
 fn colours() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Why nothing is logged.
+/// An error of [`log`].
 #[derive(Debug, thiserror::Error)]
-#[error("cannot log: {0}")]
+#[error("cannot install the log subscriber: {0}")]
 pub struct LogError(String);
 
 /// The process's metrics.
 pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Collects the process's metrics from now on, with a `node` label if the process is one node.
+    /// Installs a recorder for the process's metrics. With `node`, all metrics get the label `node`.
     ///
     /// # Errors
     ///
-    /// The process has a recorder already.
+    /// The process already has a recorder.
     pub fn install(node: Option<NodeId>) -> anyhow::Result<Metrics> {
         let mut builder = PrometheusBuilder::new();
         if let Some(node) = node {
@@ -86,8 +86,8 @@ impl Metrics {
         Arc::new(move || handle.render())
     }
 
-    /// Folds what histograms have collected into their buckets, for ever. Without it they would grow for as long as
-    /// nobody asks for the metrics.
+    /// Moves the samples of histograms to their buckets at a fixed interval. Without it, the memory for samples would
+    /// grow until the next scrape. Never returns.
     pub async fn keep_up(&self) -> Infallible {
         let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
         loop {

@@ -9,7 +9,7 @@ use crate::api::{Cluster, Member, Role};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show the nodes, who leads and how far each is
+    /// Show the nodes, the leader and the replication lag
     Status {
         #[command(flatten)]
         client: ClientArguments,
@@ -28,7 +28,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 fn show(cluster: &Cluster) -> Result<(), Failure> {
     let leader = cluster.leader.map_or("no leader".to_owned(), |leader| format!("node {leader} leads"));
     eprintln!(
-        "cluster {}: {leader}, term {}, applied {} (says node {})",
+        "cluster {}: {leader}, term {}, applied {} (as seen by node {})",
         cluster.cluster_id, cluster.term, cluster.applied, cluster.node
     );
     let row = |member: &Member| {

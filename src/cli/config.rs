@@ -10,8 +10,9 @@ use crate::config::{Config, ConfigError};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Read a file and report everything that is wrong with it
+    /// Check a configuration file, and report all its problems
     Check {
+        /// Configuration file
         #[arg(default_value = "cluster.toml")]
         file: PathBuf,
     },

@@ -1,4 +1,4 @@
-//! `tenure dev`: three real nodes in one process.
+//! `tenure dev`: a three-node cluster in one process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::node::{Node, WatchEnd};
 use crate::service;
 use crate::telemetry::{self, LogFormat};
 
-/// How often it is looked who leads.
+/// Interval at which the command checks for a new leader.
 const LEADER_POLL: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Folder for the nodes' data, which outlives them; delete it to start afresh
+    /// Folder for the nodes' data; it remains after the exit, and you can delete it to start with no leases
     #[arg(long, default_value = "tenure-dev")]
     data: PathBuf,
-    /// What to log, in the syntax of tracing's EnvFilter
+    /// Log filter, in the syntax of tracing's EnvFilter, for instance `info`
     #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::DEV_LOG, value_name = "FILTER")]
     log: String,
 }
@@ -33,7 +33,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let metrics = telemetry::Metrics::install(None)?;
     announce(&config);
-    // Together, because the first start of a cluster needs all of them.
+    // Concurrently, because the first start of a cluster needs all nodes.
     let start = |entry| Host::start(&config, entry, config.nodes.len(), Some(metrics.render()));
     let hosts = tokio::select! {
         hosts = futures_util::future::try_join_all(config.nodes.iter().map(start)) => hosts?,
@@ -43,7 +43,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         ended = show(&hosts) => ended,
         never = metrics.keep_up() => match never {},
         signal = signals.next() => {
-            eprintln!("\n{signal}: stopping (once more: at once)");
+            eprintln!("\n{signal}: shutting down (send it again to exit at once)");
             Ok(())
         }
     };
@@ -64,13 +64,13 @@ fn announce(config: &Config) {
     );
 }
 
-/// Prints who leads and what becomes of leases, until a node fails.
+/// Prints leader changes and transitions of leases until a node fails.
 async fn show(hosts: &[Host]) -> Result<(), Failure> {
     let failed = hosts.iter().map(|host| Box::pin(host.node.wait_failed()));
     let node = &hosts[0].node;
     tokio::select! {
-        (why, place, _) = futures_util::future::select_all(failed) => {
-            let id = hosts[place].node.id();
+        (why, index, _) = futures_util::future::select_all(failed) => {
+            let id = hosts[index].node.id();
             Err(Failure::Other(anyhow::anyhow!("node {id} cannot go on: {why}")))
         }
         ended = show_leaders(node) => ended,
@@ -98,7 +98,7 @@ async fn show_leaders(node: &Node) -> Result<(), Failure> {
 async fn show_transitions(node: &Node) -> Result<(), Failure> {
     loop {
         let Ok(mut watch) = node.watch(None) else {
-            // The state is being replaced by a snapshot at this moment.
+            // The node is installing a snapshot.
             tokio::task::yield_now().await;
             continue;
         };
@@ -111,6 +111,6 @@ async fn show_transitions(node: &Node) -> Result<(), Failure> {
         if end == WatchEnd::Stopped {
             return Ok(());
         }
-        eprintln!("(more happened than could be shown)");
+        eprintln!("(some transitions are not shown: the node has already dropped them)");
     }
 }

@@ -1,23 +1,23 @@
-//! Durations as people write them: `500ms`, `30s`, `1m30s`, `24h`.
+//! The parser of duration arguments: `500ms`, `30s`, `1m30s`, `24h`.
 
 use std::time::Duration;
 
 use crate::api::TtlMs;
 
-/// Longest duration: 30 days, far above every limit of a request.
+/// Maximum duration: 30 days. All limits of requests are below it.
 const MAX_MS: u64 = 30 * 24 * 60 * 60 * 1000;
-/// Longest text of one.
+/// Maximum length of the text.
 const MAX_BYTES: usize = 32;
 
-/// Reads one or more numbers, each with its unit: `ms`, `s`, `m`, `h` or `d`.
+/// Parses one or more numbers, each with a unit: `ms`, `s`, `m`, `h` or `d`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The text is no duration, or the duration is above 30 days. The error is a message for the user.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    const FORM: &str = "a duration is a number and a unit (ms, s, m, h, d), for instance 500ms, 30s or 1m30s";
+    const EXPECTED: &str = "expected a number and a unit (ms, s, m, h or d), for instance 500ms, 30s or 1m30s";
     if text.is_empty() || text.len() > MAX_BYTES {
-        return Err(FORM.to_owned());
+        return Err(EXPECTED.to_owned());
     }
     let mut total: u64 = 0;
     let mut rest = text;
@@ -32,33 +32,33 @@ pub fn parse(text: &str) -> Result<Duration, String> {
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
-            _ => return Err(FORM.to_owned()),
+            _ => return Err(EXPECTED.to_owned()),
         };
-        let number: u64 = number.parse().map_err(|_| FORM.to_owned())?;
+        let number: u64 = number.parse().map_err(|_| EXPECTED.to_owned())?;
         total = number.checked_mul(unit_ms).and_then(|ms| total.checked_add(ms)).unwrap_or(u64::MAX);
         if total > MAX_MS {
-            return Err(format!("{text} is longer than 30 days"));
+            return Err(format!("{text} is longer than the maximum of 30 days"));
         }
         rest = after;
     }
     Ok(Duration::from_millis(total))
 }
 
-/// Reads a duration or `infinite`.
+/// Parses a duration or `infinite`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The text is neither. The error is a message for the user.
 pub fn parse_ttl(text: &str) -> Result<TtlMs, String> {
     match text {
         "infinite" => Ok(TtlMs::Infinite),
         text => parse(text)
             .map(|ttl| TtlMs::Millis(ttl.as_millis() as u64))
-            .map_err(|error| format!("{error}; or `infinite`")),
+            .map_err(|error| format!("{error}, or `infinite`")),
     }
 }
 
-/// A duration for people: its two largest units.
+/// Formats a duration in its two largest units.
 pub fn show(ms: u64) -> String {
     let (seconds, minutes, hours, days) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
     match ms {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_need_units() {
+    fn parse_requires_units() {
         for (text, ms) in
             [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0), ("30d", MAX_MS)]
         {
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_can_be_infinite() {
+    fn parse_ttl_accepts_infinite() {
         assert_eq!(parse_ttl("infinite"), Ok(TtlMs::Infinite));
         assert_eq!(parse_ttl("2s"), Ok(TtlMs::Millis(2_000)));
         assert!(parse_ttl("forever").expect_err("no such word").contains("infinite"));
     }
 
     #[test]
-    fn people_see_the_two_largest_units() {
+    fn show_prints_the_two_largest_units() {
         for (ms, text) in [(7, "7ms"), (1_950, "1.9s"), (90_000, "1m30s"), (3_725_000, "1h2m"), (90_000_000, "1d1h")] {
             assert_eq!(show(ms), text);
         }

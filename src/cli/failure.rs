@@ -1,30 +1,30 @@
-//! What goes wrong in a command, and the exit code that says so.
+//! Errors of commands, and their exit codes.
 
 use std::process::ExitCode;
 
 use crate::api::Problem;
 use crate::client::CallError;
 
-/// Why a command did not do what it was asked.
+/// An error of a command.
 #[derive(Debug)]
 pub enum Failure {
-    /// The cluster said no.
+    /// The cluster refused the request.
     Refused(Box<Problem>),
-    /// What was asked for may have been done.
+    /// The request may be applied.
     Unknown(String),
-    /// Certainly not done: nobody could.
+    /// No node could be reached or could serve: the request is certainly not applied.
     Unavailable(String),
-    /// The command line or a configuration file is not valid.
+    /// The command line or a configuration file is invalid.
     Usage(String),
-    /// Whoever reads our output has gone: no failure of ours.
+    /// The reader of stdout has closed it, for instance `head`. This counts as success.
     OutputClosed,
     Other(anyhow::Error),
 }
 
 impl Failure {
-    /// Says it on stderr.
+    /// Prints the error on stderr, and returns the exit code.
     pub fn report(self) -> ExitCode {
-        let (code, words) = match self {
+        let (code, message) = match self {
             Failure::Refused(problem) => (1, format!("refused ({}): {}", problem.code.as_str(), problem.detail)),
             Failure::Unknown(why) => (3, why),
             Failure::Unavailable(why) => (4, why),
@@ -32,18 +32,18 @@ impl Failure {
             Failure::OutputClosed => return ExitCode::SUCCESS,
             Failure::Other(error) => (1, format!("{error:#}")),
         };
-        eprintln!("tenure: {words}");
+        eprintln!("tenure: {message}");
         ExitCode::from(code)
     }
 }
 
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Failure {
-        let words = error.to_string();
+        let message = error.to_string();
         match error {
             CallError::Refused(problem) => Failure::Refused(problem),
-            CallError::Unknown { .. } => Failure::Unknown(words),
-            CallError::Unavailable(_) | CallError::ShutDown => Failure::Unavailable(words),
+            CallError::Unknown { .. } => Failure::Unknown(message),
+            CallError::Unavailable(_) | CallError::ShutDown => Failure::Unavailable(message),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One node with its two listeners, from start to end.
+//! One node with its two listeners, from start to shutdown.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeRef, RenderMetrics, Settings};
 use crate::node::Node;
 
-/// A node that was asked to stop has stopped after this long, one way or the other.
-pub const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time of a shutdown. After it, the process exits in any case.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running node.
 pub struct Host {
@@ -25,20 +25,21 @@ pub struct Host {
     http: Http,
 }
 
-/// The public listener, which serves health before the node has started.
+/// The public listener. It serves health requests before the node has started.
 ///
-/// It has threads of its own. However many requests there are, what the nodes say to each other does not wait behind
-/// them: the kernel shares the processors among threads, and a runtime serves its tasks in turn.
+/// It has a separate runtime. A runtime runs its tasks in turn, so many client requests would delay the messages
+/// between nodes. With separate threads, the kernel shares the CPU between both.
 struct Http {
-    /// Taken out at its end.
+    /// `None` only during drop.
     runtime: Option<Runtime>,
     task: JoinHandle<()>,
     stop: CancellationToken,
 }
 
 impl Host {
-    /// Listens, then starts the node, one of so many `nodes` in this process. While it starts, `/livez` and `/readyz`
-    /// answer already.
+    /// Opens the public listener, then starts the node. `nodes` is the number of nodes in this process.
+    ///
+    /// `/livez` and `/readyz` respond while the node starts.
     pub async fn start(
         config: &Config,
         entry: &NodeEntry,
@@ -46,20 +47,20 @@ impl Host {
         metrics: Option<RenderMetrics>,
     ) -> Result<Host, Failure> {
         let http_listener = listen(&entry.http, entry.id).await?;
-        let slot = NodeRef::empty();
+        let node_ref = NodeRef::empty();
         let max_connections = open_files::connections(config.http.max_connections, nodes);
         let limits = HttpLimits { max_connections, ..config.http };
         let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
-        let http = Http::start(http_listener, slot.clone(), settings).map_err(Failure::Other)?;
+        let http = Http::start(http_listener, node_ref.clone(), settings).map_err(Failure::Other)?;
         let node = Node::builder_from(config, entry.id)
             .start()
             .await
             .map_err(|error| Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))))?;
-        slot.fill(&node);
+        node_ref.fill(&node);
         Ok(Host { node, http })
     }
 
-    /// Hands leadership on, drains and leaves; then ends the public listener.
+    /// Shuts the node down (it transfers leadership and drains requests), then the public listener.
     pub async fn stop(self) {
         self.node.shutdown().await;
         self.http.stop().await;
@@ -67,22 +68,23 @@ impl Host {
 }
 
 impl Http {
-    fn start(listener: TcpListener, slot: NodeRef, settings: Settings) -> anyhow::Result<Http> {
+    fn start(listener: TcpListener, node_ref: NodeRef, settings: Settings) -> anyhow::Result<Http> {
         let runtime = runtime::Builder::new_multi_thread().thread_name("http").enable_all().build()?;
         let stop = CancellationToken::new();
         let listener = {
-            let _of_its_own = runtime.enter();
+            // `from_std` registers the socket with the current runtime.
+            let _entered = runtime.enter();
             TcpListener::from_std(listener.into_std()?)?
         };
-        let task = runtime.spawn(http::serve(listener, slot, settings, stop.clone()));
+        let task = runtime.spawn(http::serve(listener, node_ref, settings, stop.clone()));
         Ok(Http { runtime: Some(runtime), task, stop })
     }
 
-    /// Returns when the last request is answered.
+    /// Returns after the response to the last request.
     async fn stop(mut self) {
         self.stop.cancel();
         if let Err(error) = (&mut self.task).await {
-            warn!(%error, "the public listener did not end well");
+            warn!(%error, "the task of the public listener failed");
         }
     }
 }
@@ -96,17 +98,17 @@ impl Drop for Http {
     }
 }
 
-/// Stops hosts within [`STOP_WITHIN`]; a second signal ends the process at once.
+/// Stops hosts within [`SHUTDOWN_TIMEOUT`]; a second signal ends the process at once.
 pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals) {
     let stopping = futures_util::future::join_all(hosts.into_iter().map(Host::stop));
     tokio::select! {
-        stopped = tokio::time::timeout(STOP_WITHIN, stopping) => {
+        stopped = tokio::time::timeout(SHUTDOWN_TIMEOUT, stopping) => {
             if stopped.is_err() {
-                warn!("not everything had ended after {STOP_WITHIN:?}; leaving it");
+                warn!("the shutdown is not complete after {SHUTDOWN_TIMEOUT:?}; exiting");
             }
         }
         signal = signals.next() => {
-            eprintln!("tenure: {signal} again: leaving at once");
+            eprintln!("tenure: second {signal}: exiting at once");
             std::process::exit(1);
         }
     }

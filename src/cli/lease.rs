@@ -12,31 +12,31 @@ use crate::client::{CallError, ListQuery};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata};
 
-/// Leases asked for in one page while a list is printed.
+/// Page size of a list.
 const PAGE: u32 = 500;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Claim a lease, and print its fencing token
+    /// Acquire a lease, and print its fencing token
     Acquire(Acquire),
-    /// Keep a lease for another ttl
+    /// Renew a lease for another ttl
     Renew {
         #[command(flatten)]
-        held: Held,
-        /// A new ttl, like 30s, or `infinite`; without it that of the grant stays
+        held: HeldLease,
+        /// New ttl, for instance 30s, or `infinite` [default: the ttl of the grant]
         #[arg(long, value_parser = duration::parse_ttl, value_name = "DURATION")]
         ttl: Option<TtlMs>,
     },
-    /// Give a lease back
+    /// Release a lease
     Release {
         #[command(flatten)]
-        held: Held,
+        held: HeldLease,
     },
-    /// Give a lease to a waiter, and print the waiter's token
+    /// Hand a lease over to a waiter, and print the waiter's fencing token
     Handover {
         #[command(flatten)]
-        held: Held,
-        /// The waiter; without it the first in the queue
+        held: HeldLease,
+        /// Holder name of the waiter [default: the first in the queue]
         #[arg(long, value_name = "HOLDER")]
         to: Option<HolderId>,
     },
@@ -50,40 +50,40 @@ pub enum Command {
     List(List),
     /// Print transitions of leases as they happen
     Watch {
-        /// Only names that start with this
+        /// Show only names with this prefix
         #[arg(default_value = "")]
         prefix: String,
-        /// Go on after this place in the stream, the `id` of an event
+        /// Resume after this position, the `id` of an event [default: now]
         #[arg(long, value_name = "ID")]
         after: Option<EventId>,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show who waits for a lease
+    /// Show the waiters of a lease
     Queue {
         name: LeaseName,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show who had a lease, and how that ended
+    /// Show the last transitions of a lease
     History {
         name: LeaseName,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Say why a lease is held or not, and who gets it next
+    /// Explain why a lease is held or not, and which waiter gets it next
     Explain {
         name: LeaseName,
-        /// Say also how this holder stands with it, and how it lost it
+        /// Also explain this holder's relation to the lease, and how it lost it
         #[arg(long)]
         holder: Option<HolderId>,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Take a lease from whoever holds it (an operator's release)
+    /// Take a lease from all its holders (for operators)
     Revoke {
         name: LeaseName,
-        /// Kept in the history
+        /// Reason for the history, at most 500 bytes
         #[arg(long, default_value = "")]
         reason: String,
         #[command(flatten)]
@@ -95,41 +95,41 @@ pub enum Command {
 pub struct Acquire {
     name: LeaseName,
     #[command(flatten)]
-    who: Who,
-    /// How long it lasts without a renewal, like 30s, or `infinite`; without it the cluster's default
+    claimant: Claimant,
+    /// Time until the lease expires without a renewal, for instance 30s, or `infinite` [default: set by the cluster]
     #[arg(long, value_parser = duration::parse_ttl, value_name = "DURATION")]
     ttl: Option<TtlMs>,
-    /// Wait for at most this long when it is held
+    /// Maximum time to wait in the queue, at most 24h [default: fail at once if the lease is held]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     wait: Option<Duration>,
-    /// After an expiry or a revoke nobody gets it for this long
+    /// Time after an expiry or a revoke in which no client gets the lease, at most 24h [default: 0s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     lock_delay: Option<Duration>,
-    /// How many may hold it at once
+    /// Maximum number of concurrent holders, 1 to 10000 [default: 1]
     #[arg(long)]
     limit: Option<u32>,
-    /// A note for whoever looks at the lease; can be given several times
+    /// Metadata that readers of the lease see; repeat it for several entries
     #[arg(long = "meta", value_parser = metadata::read, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     client: ClientArguments,
 }
 
-/// Who claims a lease. There is no default: with one, two scripts of one user would hold each other's leases.
+/// The holder of a lease. It has no default: with one, two scripts of a user would share each other's leases.
 #[derive(Args)]
-pub struct Who {
-    /// Who claims it: any text that no other claimant uses, for instance "$(hostname):$$" in a script
+pub struct Claimant {
+    /// Holder name, unique among all clients, for instance "$(hostname):$$" in a script
     #[arg(long, env = "TENURE_HOLDER")]
     holder: HolderId,
 }
 
-/// A lease that is held.
+/// A held lease.
 #[derive(Args)]
-pub struct Held {
+pub struct HeldLease {
     name: LeaseName,
     #[command(flatten)]
-    who: Who,
-    /// The token that acquiring it printed
+    claimant: Claimant,
+    /// Fencing token that `acquire` printed
     #[arg(long, env = "TENURE_TOKEN")]
     token: FencingToken,
     #[command(flatten)]
@@ -138,19 +138,19 @@ pub struct Held {
 
 #[derive(Args)]
 pub struct List {
-    /// Only names that start with this
+    /// Show only names with this prefix
     #[arg(default_value = "")]
     prefix: String,
-    /// Only leases of this holder
+    /// Show only leases of this holder
     #[arg(long)]
     holder: Option<HolderId>,
-    /// Only these states, with commas between them: active, renewed, expired, released, revoked, handed_over
+    /// Show only these states, separated by commas: active, renewed, expired, released, revoked, handed_over
     #[arg(long, default_value = "active", value_name = "STATES")]
     state: String,
-    /// Ended leases too, as long as they are remembered
+    /// Show leases in all states; the cluster keeps ended leases for a limited time
     #[arg(long, conflicts_with = "state")]
     all: bool,
-    /// Most leases to print
+    /// Maximum number of leases to print
     #[arg(long, default_value_t = 1000)]
     limit: usize,
     #[command(flatten)]
@@ -176,7 +176,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 async fn acquire(arguments: Acquire) -> Result<(), Failure> {
     let metadata = Metadata::new(arguments.metadata.into_iter().collect());
     let claim = api::Acquire {
-        holder: arguments.who.holder,
+        holder: arguments.claimant.holder,
         ttl_ms: arguments.ttl,
         wait_ms: arguments.wait.map(as_ms),
         lock_delay_ms: arguments.lock_delay.map(as_ms),
@@ -187,14 +187,14 @@ async fn acquire(arguments: Acquire) -> Result<(), Failure> {
     show_held("held", &lease, arguments.client.output)
 }
 
-async fn renew(held: Held, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
-    let renew = api::Renew { holder: held.who.holder, token: held.token, ttl_ms };
+async fn renew(held: HeldLease, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
+    let renew = api::Renew { holder: held.claimant.holder, token: held.token, ttl_ms };
     let lease = held.client.remote().renew(&held.name, &renew).await?;
     show_held("renewed", &lease, held.client.output)
 }
 
-async fn release(held: Held) -> Result<(), Failure> {
-    let release = api::Release { holder: held.who.holder, token: held.token };
+async fn release(held: HeldLease) -> Result<(), Failure> {
+    let release = api::Release { holder: held.claimant.holder, token: held.token };
     let answer = held.client.remote().release(&held.name, &release).await?;
     match (answer.released, held.client.output) {
         (_, Format::Json) => output::json(&answer)?,
@@ -204,18 +204,18 @@ async fn release(held: Held) -> Result<(), Failure> {
     if answer.released {
         return Ok(());
     }
-    let detail = format!("{} was not held by {} with token {}; nothing changed", held.name, release.holder, held.token);
+    let detail = format!("{} was not held by {} with token {}: nothing changed", held.name, release.holder, held.token);
     Err(CallError::Refused(Box::new(api::Problem::new(api::Code::Lost, detail))).into())
 }
 
-async fn hand_over(held: Held, to: Option<HolderId>) -> Result<(), Failure> {
-    let hand_over = api::HandOver { holder: held.who.holder, token: held.token, to };
+async fn hand_over(held: HeldLease, to: Option<HolderId>) -> Result<(), Failure> {
+    let hand_over = api::HandOver { holder: held.claimant.holder, token: held.token, to };
     let lease = held.client.remote().hand_over(&held.name, &hand_over).await?;
     show_held("handed over", &lease, held.client.output)
 }
 
-/// The token alone is data; the rest are words.
-fn show_held(what: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
+/// Prints the token on stdout, so that a script can read it, and the rest on stderr.
+fn show_held(verb: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         return output::json(lease);
     }
@@ -223,7 +223,7 @@ fn show_held(what: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
         Some(left) => format!("expires in {} unless renewed", duration::show(left)),
         None => "until it is released".to_owned(),
     };
-    eprintln!("{what}: {} by {}, {left}", lease.name, lease.holder);
+    eprintln!("{verb}: {} by {}, {left}", lease.name, lease.holder);
     output::line(&lease.token.to_string())
 }
 
@@ -256,7 +256,7 @@ async fn list(arguments: List) -> Result<(), Failure> {
         Format::Table => output::leases(&leases)?,
     }
     if more {
-        eprintln!("there are more; --limit shows them");
+        eprintln!("more leases exist: raise --limit to show them");
     }
     Ok(())
 }
@@ -266,8 +266,8 @@ async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -
     loop {
         match watch.next().await {
             Ok(event) => show_event(&event, client.output)?,
-            // A cluster without a node to ask is waited for: a watch is for looking on while things fail.
-            Err(CallError::Unavailable(why)) => eprintln!("tenure: {why}; trying on"),
+            // A watch must survive failures of the cluster, so it retries without a limit.
+            Err(CallError::Unavailable(why)) => eprintln!("tenure: {why}; retrying"),
             Err(error) => return Err(error.into()),
         }
     }
@@ -313,7 +313,7 @@ async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Res
     match client.output {
         Format::Json => output::json(&answer),
         Format::Table if answer.revoked == 0 => {
-            eprintln!("nobody held {name}");
+            eprintln!("{name} had no holder: nothing changed");
             Ok(())
         }
         Format::Table => {

@@ -1,11 +1,11 @@
-//! Notes beside a lease, as people write them: `KEY=VALUE`.
+//! The parser of metadata arguments: `KEY=VALUE`.
 
-/// Reads one.
+/// Parses one entry.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The text has no `=`. The error is a message for the user.
 pub fn read(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| "a note is KEY=VALUE".to_owned())?;
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} has no `=`: expected KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }

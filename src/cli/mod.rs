@@ -1,19 +1,19 @@
 //! The commands of the binary.
 //!
-//! Data goes to stdout, words go to stderr, and the exit code says what came of it. Flags come before the
-//! environment, the environment before the file, the file before the default.
+//! Data goes to stdout and messages go to stderr. The exit code tells the result. A flag overrides the environment, the
+//! environment overrides the file, and the file overrides the default.
 //!
-//! | file | noun |
+//! | file | contents |
 //! |---|---|
-//! | `lease`, `cluster`, `config` | the commands of clients and operators |
-//! | `run`, `elect` | a command that runs while a lease is held; leading, and seeing who leads |
-//! | `serve`, `dev` | running nodes |
-//! | `host` | one node with its listeners, from start to end |
-//! | `signals` | being asked to stop |
-//! | `open_files` | how many connections the process can have |
-//! | `output` | tables, JSON, words |
-//! | `failure` | what goes wrong, and its exit code |
-//! | `duration`, `note` | durations and notes as people write them |
+//! | `lease`, `cluster`, `config` | the commands for clients and operators |
+//! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
+//! | `serve`, `dev` | the commands that run nodes |
+//! | `host` | one node with its listeners, from start to shutdown |
+//! | `signals` | shutdown signals |
+//! | `open_files` | the limit of open files and connections |
+//! | `output` | tables and JSON |
+//! | `failure` | errors and their exit codes |
+//! | `duration`, `metadata` | parsers for arguments |
 
 mod cluster;
 mod config;
@@ -51,26 +51,26 @@ struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  refused, with the reason on stderr; or a node that could not go on
-  2  the command or a configuration file is not valid
-  3  the outcome is unknown: it may have been done; sending it again is safe
-  4  unavailable: certainly not done, because no node could be reached or could serve";
+  0  success
+  1  the cluster refused the request (stderr has the reason), or a node failed
+  2  the command line or a configuration file is invalid
+  3  unknown outcome: the request may be applied; it is safe to send it again
+  4  unavailable: no node could be reached or could serve; the request is certainly not applied";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run three real nodes in this process, for trying things out
+    /// Run a three-node cluster in this process, for development
     Dev(dev::Arguments),
     /// Run one node of a cluster
     Serve(serve::Arguments),
-    /// Claim, keep, give back and see leases
+    /// Acquire, renew, release and inspect leases
     #[command(subcommand, after_help = EXIT_CODES)]
     Lease(lease::Command),
     /// Run a command while a lease is held
     #[cfg(target_os = "linux")]
     #[command(after_help = run::HELP)]
     Run(run::Arguments),
-    /// Stand for election and lead, or see who leads
+    /// Take part in a leader election, or observe it
     #[cfg(target_os = "linux")]
     #[command(after_help = elect::HELP)]
     Elect(elect::Arguments),
@@ -80,26 +80,26 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     RunLaunch(run::launch::Arguments),
-    /// See the cluster
+    /// Inspect the cluster
     #[command(subcommand, after_help = EXIT_CODES)]
     Cluster(cluster::Command),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
 }
 
-/// What every command has that asks a cluster.
+/// The arguments of all commands that send requests to a cluster.
 #[derive(Args)]
 struct ClientArguments {
-    /// URLs of the nodes, with commas between them
+    /// URLs of the nodes, separated by commas
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
-    /// Time for the request, beside what it waits for a lease
+    /// Timeout of the request, for instance 500ms or 5s; the wait for a lease does not count
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
-    /// How to print what was found
+    /// Output format
     #[arg(short, long, default_value = "table")]
     output: Format,
 }
@@ -114,7 +114,7 @@ impl ClientArguments {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misread(&error),
+        Err(error) => return report_usage(&error),
     };
     let ended = match cli.command {
         Command::Dev(arguments) => block_on(dev::run(arguments)),
@@ -123,14 +123,14 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => block_on(cluster::run(command)),
         Command::Config(command) => config::run(command),
         Command::Completions { shell } => completions(shell),
-        // These have exit codes of their own, because most codes are those of the command that they run.
+        // These commands pass on the exit code of their child command, so they use other codes for their own errors.
         #[cfg(target_os = "linux")]
         Command::Run(arguments) => {
-            return block_on(async { Ok(run::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::OURS));
+            return block_on(async { Ok(run::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::FAILED));
         }
         #[cfg(target_os = "linux")]
         Command::Elect(arguments) => {
-            return block_on(async { Ok(elect::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::OURS));
+            return block_on(async { Ok(elect::run(arguments).await) }).unwrap_or(ExitCode::from(run::codes::FAILED));
         }
         #[cfg(target_os = "linux")]
         Command::RunGuard(arguments) => return run::guard::run(arguments),
@@ -143,15 +143,15 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or shows the help that it asks for.
-fn misread(error: &clap::Error) -> ExitCode {
-    // Fails when nobody reads it.
+/// Prints a usage error, or the requested help.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    // Fails if the output is closed.
     let _ = error.print();
     match error.use_stderr() {
         false => ExitCode::SUCCESS,
         #[cfg(target_os = "linux")]
         true if std::env::args_os().nth(1).is_some_and(|word| word == "run" || word == "elect") => {
-            ExitCode::from(run::codes::OURS)
+            ExitCode::from(run::codes::FAILED)
         }
         true => ExitCode::from(2),
     }
@@ -160,7 +160,7 @@ fn misread(error: &clap::Error) -> ExitCode {
 fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::Other(error.into()))?;
     let ended = runtime.block_on(command);
-    // What is still open has had its time: a connection that does not end must not keep the process.
+    // All timeouts have passed here. A connection that does not close must not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 }

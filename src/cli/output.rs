@@ -1,4 +1,4 @@
-//! What a command prints: tables or JSON on stdout.
+//! The output of commands on stdout: tables or JSON.
 
 use std::io::{ErrorKind, Write};
 
@@ -10,16 +10,16 @@ use super::duration;
 use super::failure::Failure;
 use crate::api::{Event, EventKind, Lease, LeaseState};
 
-/// How data is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Text in columns
     Table,
-    /// For programs
+    /// JSON, one value per line
     Json,
 }
 
-/// Prints text as it is.
+/// Writes text to stdout.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -36,11 +36,11 @@ pub fn line(text: &str) -> Result<(), Failure> {
 
 /// Prints a value as JSON, on one line.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).expect("the API's own types have text keys and finite numbers");
+    let text = serde_json::to_string(value).expect("API types have string keys and finite numbers");
     line(&text)
 }
 
-/// Prints rows below their headings.
+/// Prints a table.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(headings);
@@ -78,7 +78,7 @@ fn state(state: LeaseState) -> &'static str {
     }
 }
 
-/// One transition on one line, for people.
+/// Formats a transition as one line of text.
 pub fn transition(event: &Event) -> String {
     let Event { at, name, holder, token, .. } = event;
     let mut words = format!("{at}  {:<11}  {name}  {holder}  token {token}", event.event.as_str());

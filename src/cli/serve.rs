@@ -14,19 +14,20 @@ use crate::telemetry::{self, LogFormat};
 
 #[derive(Args)]
 #[command(after_help = "\
-SIGTERM or SIGINT hands leadership on, drains and exits with 0 within 10 s; a second signal exits at once.
-A node that cannot go on, because of its disk for instance, says why and exits with 1.")]
+On SIGTERM or SIGINT, the node transfers leadership, drains requests and exits with 0 within 10 s. A second signal \
+exits at once.
+If the node fails, for instance because its disk is full, it prints the reason and exits with 1.")]
 pub struct Arguments {
-    /// The cluster's file, the same for every node
+    /// Configuration file of the cluster, the same for all nodes
     #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
     config: PathBuf,
-    /// Which of its nodes to run
+    /// Id of the node to run, from the file
     #[arg(long, env = "TENURE_NODE", value_name = "ID")]
     node: u64,
-    /// What to log, in the syntax of tracing's EnvFilter: for instance `debug` or `info,tenure::raft=debug`
+    /// Log filter, in the syntax of tracing's EnvFilter, for instance `debug` or `info,tenure::raft=debug`
     #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::SERVE_LOG, value_name = "FILTER")]
     log: String,
-    /// How to log
+    /// Log format
     #[arg(long, env = "TENURE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
@@ -41,7 +42,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let host = tokio::select! {
         host = Host::start(&config, entry, 1, Some(metrics.render())) => host?,
         signal = signals.next() => {
-            info!(signal, "asked to stop before the node had started");
+            info!(signal, "stopped before the node had started");
             return Ok(());
         }
     };
@@ -52,7 +53,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         never = metrics.keep_up() => match never {},
         signal = signals.next() => {
-            info!(signal, "stopping");
+            info!(signal, "shutting down");
             stop_all(vec![host], &mut signals).await;
             info!("stopped");
             Ok(())
@@ -64,11 +65,11 @@ fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, 
     config.node(arguments.node).ok_or_else(|| {
         let ids: Vec<String> = config.nodes.iter().map(|node| node.id.to_string()).collect();
         let file = arguments.config.display();
-        Failure::Usage(format!("{file} has no node {}; it has {}", arguments.node, ids.join(", ")))
+        Failure::Usage(format!("{file} has no node {}: expected one of {}", arguments.node, ids.join(", ")))
     })
 }
 
-/// The first line of every start: which node this is, and where.
+/// Logs the node and its addresses, then the warnings of the configuration.
 fn announce(config: &Config, entry: &NodeEntry, format: LogFormat) {
     let NodeEntry { id, http, peer, data } = entry;
     let (cluster, data) = (&config.cluster, data.display());

@@ -1,10 +1,10 @@
-//! Being asked to stop.
+//! Shutdown signals.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::failure::Failure;
 
-/// SIGINT and SIGTERM, from when it is made.
+/// Receives SIGINT and SIGTERM from its creation on.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,

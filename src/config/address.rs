@@ -1,12 +1,12 @@
-//! Addresses of listeners: `host:port`.
+//! Listener addresses: `host:port`.
 
 use std::net::IpAddr;
 
-/// The host and port of an address.
+/// Checks that an address has a reachable host and a port.
 ///
 /// # Errors
 ///
-/// What is wrong with it, to follow the key's name.
+/// The problem, without the key's name.
 pub(super) fn check(address: &str) -> Result<(), String> {
     let Some((host, port)) = address.rsplit_once(':') else {
         return Err(format!("{address:?} must be host:port"));
@@ -15,16 +15,17 @@ pub(super) fn check(address: &str) -> Result<(), String> {
         return Err(format!("{address:?} must end in a port from 1 to 65535"));
     }
     match ip(host) {
-        Some(ip) if ip.is_unspecified() => {
-            Err(format!("{address:?} is told to clients and other nodes, and nobody can reach {host}; name the host"))
-        }
+        Some(ip) if ip.is_unspecified() => Err(format!(
+            "{address:?} is sent to clients and other nodes, and {host} is not reachable: use a host name or IP \
+                 address of this machine"
+        )),
         Some(_) => Ok(()),
         None if is_hostname(host) => Ok(()),
-        None => Err(format!("{address:?} has no host name or IP address (IPv6 in brackets) before the port")),
+        None => Err(format!("{address:?} must have a host name or IP address (IPv6 in brackets) before the port")),
     }
 }
 
-/// Whether only this machine can reach an address.
+/// Whether an address is a loopback address, which only this machine can reach.
 pub fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.eq_ignore_ascii_case("localhost") || ip(host).is_some_and(|ip| ip.is_loopback())
@@ -41,7 +42,7 @@ fn is_hostname(host: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
-    // A last label of digits only is a mistyped IPv4 address, never a host name.
+    // A last label of only digits is an invalid IPv4 address, never a host name.
     let last_is_number = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
     host.len() <= 253 && host.split('.').all(label) && !last_is_number
 }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_and_port_are_both_needed() {
+    fn address_needs_host_and_port() {
         for good in ["127.0.0.1:7101", "[::1]:7101", "localhost:1", "node-1.example.net:65535", "10.0.0.1:7101"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_known_by_name_and_number() {
+    fn is_loopback_knows_names_and_ip_addresses() {
         for local in ["127.0.0.1:7101", "127.8.8.8:1", "[::1]:7101", "LocalHost:7101"] {
             assert!(is_loopback(local), "{local}");
         }

@@ -1,21 +1,22 @@
-//! `[http]`: how much the public listener takes at once.
+//! `[http]`: the limits of the public listener.
 
 use super::number::{self, Number};
 use super::reader::Reader;
 
-/// What a node's listener has in hand at once, at most. One more of each is refused.
+/// The limits of a node's listener. Above a limit, the node rejects further requests or connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Open connections.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Claims, revokes and reads. A quarter of them is carried out at a time; the others wait for their turn, for
-    /// 250 ms at most. Renewals, releases and hand-overs do not count: who has a lease gets in when others do not.
+    /// Maximum number of claims, revokes and reads in progress. A quarter of them runs at a time; the others wait for
+    /// up to 250 ms. Renewals, releases and handovers do not count: overload must not cost a holder its lease.
     pub max_requests: usize,
-    /// Claims that wait in a queue.
+    /// Maximum number of claims that wait in a queue.
     pub max_waits: usize,
-    /// Open watches.
+    /// Maximum number of open watches.
     pub max_watches: usize,
-    /// MiB of memory for the bodies of all requests. A quarter is for claims, the rest for what keeps or frees a lease.
+    /// Memory for the bodies of all requests, in MiB. Claims get a quarter; renewals, releases and handovers get the
+    /// rest.
     pub body_budget_mib: usize,
 }
 
@@ -31,20 +32,21 @@ impl Default for HttpLimits {
     }
 }
 
-const MOST: u64 = 1_000_000;
+/// Upper bound of the limits that count sockets.
+const MAX_SOCKETS: u64 = 1_000_000;
 
 const NUMBERS: [Number<HttpLimits>; 5] = [
     Number {
         key: "max_connections",
         min: 16,
-        max: MOST,
+        max: MAX_SOCKETS,
         get: |limits| limits.max_connections as u64,
         set: |limits, value| limits.max_connections = value as usize,
     },
     Number {
         key: "max_requests",
         min: 16,
-        // All of them may be on their way to the leader on one connection.
+        // A follower may forward all of them to the leader on one connection.
         max: 16_384,
         get: |limits| limits.max_requests as u64,
         set: |limits, value| limits.max_requests = value as usize,
@@ -52,7 +54,7 @@ const NUMBERS: [Number<HttpLimits>; 5] = [
     Number {
         key: "max_waits",
         min: 0,
-        // So may these.
+        // As for `max_requests`.
         max: 16_384,
         get: |limits| limits.max_waits as u64,
         set: |limits, value| limits.max_waits = value as usize,
@@ -60,13 +62,13 @@ const NUMBERS: [Number<HttpLimits>; 5] = [
     Number {
         key: "max_watches",
         min: 0,
-        max: MOST,
+        max: MAX_SOCKETS,
         get: |limits| limits.max_watches as u64,
         set: |limits, value| limits.max_watches = value as usize,
     },
     Number {
         key: "body_budget_mib",
-        // The largest body fits into the share for it.
+        // With less, the largest body would not fit into its share of the budget.
         min: 4,
         max: 16_384,
         get: |limits| limits.body_budget_mib as u64,

@@ -1,24 +1,25 @@
-//! `[lease]`: what may be asked for, and the bounds of the lease machine.
+//! `[lease]`: the valid ttls, and the limits of the lease machine.
 
 use super::number::{self, Number};
 use super::reader::Reader;
 use crate::lease::Limits;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
-/// Ttl of a request that names none, in milliseconds.
+/// The ttl of a request without one, in milliseconds.
 const DEFAULT_TTL_MS: u64 = 30_000;
-/// Longest time between two ticks while anything has a deadline, in milliseconds.
+/// Maximum time between two ticks while the lease machine has a deadline, in milliseconds.
 const DEFAULT_TICK_MS: u64 = 1_000;
 
-/// Highest `max_waiters`: so many waiters without metadata are below [`MAX_NAME_BYTES_KEPT`](crate::lease::MAX_NAME_BYTES_KEPT).
-const MOST_WAITERS: u64 = 100_000;
+/// Upper bound of `max_waiters`. This many waiters without metadata need less memory than
+/// [`MAX_NAME_BYTES_KEPT`](crate::lease::MAX_NAME_BYTES_KEPT).
+const MAX_WAITERS: u64 = 100_000;
 
 /// The lease machine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
     pub limits: Limits,
-    /// Cluster time reaches the log at least this often, in milliseconds, while anything has a deadline. After a
-    /// leader's end leases live longer by the outage and at most one such interval.
+    /// Maximum interval between two log entries with the cluster time, in milliseconds, while a lease or a waiter has
+    /// a deadline. After the failure of a leader, leases last longer by the outage and at most one such interval.
     pub tick_ms: u64,
 }
 
@@ -28,16 +29,16 @@ impl Default for LeaseSettings {
     }
 }
 
-/// Which ttls this cluster's clients may ask for.
+/// The ttls that clients of this cluster may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TtlPolicy {
-    /// For a request that names none, in milliseconds.
+    /// The ttl of a request without one, in milliseconds.
     pub default_ms: u64,
-    /// Shortest, in milliseconds.
+    /// The shortest ttl, in milliseconds.
     pub min_ms: u64,
-    /// Longest finite one, in milliseconds.
+    /// The longest finite ttl, in milliseconds.
     pub max_ms: u64,
-    /// Whether a lease may be held until it is released or revoked.
+    /// Whether a client may request an infinite ttl: such a lease ends only by a release or a revoke.
     pub infinite: bool,
 }
 
@@ -48,16 +49,16 @@ impl Default for TtlPolicy {
 }
 
 impl TtlPolicy {
-    /// The ttl for a request that names none.
+    /// The ttl of a request without one.
     pub fn default_ttl(&self) -> Ttl {
         Ttl::Finite(self.default_ms)
     }
 
-    /// Passes a ttl that this cluster allows.
+    /// Returns the ttl if this cluster allows it.
     ///
     /// # Errors
     ///
-    /// It is outside the bounds, which are in the error.
+    /// The ttl is outside the bounds. The error has the bounds.
     pub fn check(&self, ttl: Ttl) -> Result<Ttl, TtlRefused> {
         match ttl {
             Ttl::Infinite if !self.infinite => Err(TtlRefused::Infinite { max: self.max_ms }),
@@ -72,9 +73,9 @@ impl TtlPolicy {
 /// A ttl that the cluster's settings do not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TtlRefused {
-    #[error("ttl_ms {ms} is outside {min} to {max}, which this cluster allows")]
+    #[error("ttl_ms {ms} is outside {min} to {max}, the bounds of this cluster")]
     Outside { ms: u64, min: u64, max: u64 },
-    #[error("this cluster allows no infinite ttl; the longest is {max} ms")]
+    #[error("this cluster allows no infinite ttl: request at most {max} ms")]
     Infinite { max: u64 },
 }
 
@@ -113,16 +114,16 @@ const NUMBERS: [Number<LeaseSettings>; 7] = [
     Number {
         key: "max_waiters",
         min: 0,
-        max: MOST_WAITERS,
+        max: MAX_WAITERS,
         get: |settings| settings.limits.max_waiters.into(),
-        set: |settings, value| settings.limits.max_waiters = narrow(value),
+        set: |settings, value| settings.limits.max_waiters = to_u32(value),
     },
     Number {
         key: "history",
         min: 1,
         max: 1_000,
         get: |settings| settings.limits.history.into(),
-        set: |settings, value| settings.limits.history = narrow(value),
+        set: |settings, value| settings.limits.history = to_u32(value),
     },
     Number {
         key: "ended_keep_ms",
@@ -158,24 +159,24 @@ pub(super) fn read(lease: &mut Reader) -> (LeaseSettings, TtlPolicy) {
     let mut ttl = TtlPolicy::default();
     number::read(&TTL_NUMBERS, lease, &mut ttl);
     ttl.infinite = lease.flag("allow_infinite_ttl", ttl.infinite);
-    if let Some(clash) = clash(&ttl) {
-        lease.problem(clash);
+    if let Some(conflict) = conflict(&ttl) {
+        lease.problem(conflict);
     }
     let mut settings = LeaseSettings::default();
     number::read(&NUMBERS, lease, &mut settings);
     (settings, ttl)
 }
 
-/// Everything that is wrong with settings that a program made.
+/// All problems of settings that a program made.
 pub(super) fn problems(settings: &LeaseSettings, ttl: &TtlPolicy) -> Vec<String> {
     let mut problems = number::check(&TTL_NUMBERS, ttl);
-    problems.extend(clash(ttl));
+    problems.extend(conflict(ttl));
     problems.extend(number::check(&NUMBERS, settings));
     problems
 }
 
-/// What does not fit together.
-fn clash(ttl: &TtlPolicy) -> Option<String> {
+/// The first pair of settings that conflict.
+fn conflict(ttl: &TtlPolicy) -> Option<String> {
     if ttl.min_ms > ttl.max_ms {
         Some(format!("min_ttl_ms: {} must not be above max_ttl_ms, {}", ttl.min_ms, ttl.max_ms))
     } else if !(ttl.min_ms..=ttl.max_ms).contains(&ttl.default_ms) {
@@ -188,6 +189,6 @@ fn clash(ttl: &TtlPolicy) -> Option<String> {
     }
 }
 
-fn narrow(number: u64) -> u32 {
-    u32::try_from(number).expect("the bounds of the numbers that it is used for end below 2^32")
+fn to_u32(number: u64) -> u32 {
+    u32::try_from(number).expect("the upper bounds of u32 settings are below 2^32")
 }

@@ -1,8 +1,7 @@
-//! The settings of a cluster: what `cluster.toml` says, checked as a whole.
+//! The settings of a cluster: `cluster.toml`, validated as a whole.
 //!
-//! The same file serves every node. Reading it reports every problem at once, each with the key it is about, and a
-//! [`Config`] that exists is one that a node can start with. This module reads files and nothing else: it binds no
-//! address and opens no data directory.
+//! All nodes use the same file. The parser reports all problems at once, each with its key. A [`Config`] value is
+//! always valid. This module only reads the file: it binds no address and opens no data directory.
 
 mod address;
 mod http;
@@ -22,37 +21,38 @@ pub use nodes::{MAX_NODES, MemberConfig, NodeEntry};
 pub use raft::RaftTimings;
 use reader::Reader;
 
-/// Largest configuration file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 pub const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
-/// Longest cluster name, in bytes.
+/// Maximum length of a cluster name, in bytes.
 pub const MAX_CLUSTER_BYTES: usize = 100;
 
-/// Ports of the nodes that `tenure dev` starts: clients on 7101 to 7103, nodes among themselves on 7201 to 7203.
+/// Base ports of `tenure dev`: its nodes listen for clients on 7101 to 7103, and for each other on 7201 to 7203.
 const DEV_HTTP_PORT: u16 = 7100;
 const DEV_PEER_PORT: u16 = 7200;
 const DEV_NODES: u64 = 3;
 
-/// A whole cluster's settings.
+/// The settings of a cluster and its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The cluster's name, which is also its id: nodes of another cluster are refused.
+    /// The cluster's name, which is also its id: a node rejects connections from nodes of another cluster.
     pub cluster: String,
-    /// In the order of the file.
+    /// The nodes, in the order of the file.
     pub nodes: Vec<NodeEntry>,
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
     pub ttl: TtlPolicy,
     pub http: HttpLimits,
-    /// Addresses other than loopback are accepted although nothing on them is encrypted or authenticated.
+    /// Whether addresses other than loopback are valid. Their connections are neither encrypted nor authenticated.
     pub allow_insecure_network: bool,
 }
 
 impl Config {
-    /// Reads a file. Relative paths in it are taken from the file's own folder.
+    /// Reads a file. Relative paths in the file start at the folder of the file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is no TOML, or holds problems, all of which are in the error.
+    /// The file cannot be read, is larger than [`MAX_CONFIG_BYTES`], or is invalid. [`ConfigError::Invalid`] has all
+    /// problems.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
         let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -64,11 +64,11 @@ impl Config {
         Config::parse(&text, folder).map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
     }
 
-    /// Reads the text of a file that lies in `folder`.
+    /// Parses the text of a file in `folder`.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All problems of the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
         let table = text.parse::<toml::Table>().map_err(|error| Problems(vec![error.to_string().trim().to_owned()]))?;
         let mut root = Reader::new(table);
@@ -86,7 +86,7 @@ impl Config {
         }
     }
 
-    /// The cluster of `tenure dev`: three nodes on fixed loopback ports, with their data below `data`.
+    /// The cluster of `tenure dev`: three nodes on fixed loopback ports, with their data in subfolders of `data`.
     pub fn dev(data: &Path) -> Config {
         let node = |id: u64| NodeEntry {
             id,
@@ -110,26 +110,26 @@ impl Config {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// All nodes as the members that a cluster is formed of.
+    /// The initial members of the cluster: all nodes of the file.
     pub fn members(&self) -> Vec<MemberConfig> {
         let member = |node: &NodeEntry| MemberConfig { id: node.id, http: node.http.clone(), peer: node.peer.clone() };
         self.nodes.iter().map(member).collect()
     }
 
-    /// What is allowed and works, but is seldom meant.
+    /// Valid settings that are probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let count = self.nodes.len();
         if count.is_multiple_of(2) {
-            warnings.push(format!("{count} nodes tolerate no more failures than {} do", count - 1));
+            warnings.push(format!("{count} nodes tolerate no more failures than {} nodes", count - 1));
         }
         if count == 1 {
-            warnings.push("one node tolerates no failure: leases stand still while it is down".to_owned());
+            warnings.push("one node tolerates no failure: leases are unavailable while it is down".to_owned());
         }
         let remote = self.nodes.iter().any(|node| !is_loopback(&node.http) || !is_loopback(&node.peer));
         if self.allow_insecure_network && remote {
             warnings.push(
-                "allow_insecure_network: anybody who reaches these addresses can take, revoke and read every lease"
+                "allow_insecure_network: every client that reaches these addresses can take, revoke and read all leases"
                     .to_owned(),
             );
         }
@@ -147,11 +147,12 @@ fn read_cluster(root: &mut Reader) -> String {
 
 fn cluster_problem(cluster: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let wrong = cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed);
-    wrong.then(|| format!("cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"))
+    let invalid = cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed);
+    invalid
+        .then(|| format!("cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"))
 }
 
-/// Everything that is wrong with settings that a program made, by the rules of the file.
+/// All problems of settings that a program made, by the same rules as for a file.
 pub(crate) fn problems(
     cluster: &str,
     members: &[MemberConfig],
@@ -160,7 +161,8 @@ pub(crate) fn problems(
     lease: &LeaseSettings,
     ttl: &TtlPolicy,
 ) -> Vec<String> {
-    let mut problems: Vec<String> = cluster.is_empty().then(|| "cluster: is empty".to_owned()).into_iter().collect();
+    let mut problems: Vec<String> =
+        cluster.is_empty().then(|| "cluster: must not be empty".to_owned()).into_iter().collect();
     problems.extend(cluster_problem(cluster));
     problems.extend(nodes::problems(members, allow_insecure_network));
     problems.extend(raft::problems(raft).into_iter().map(|problem| format!("raft.{problem}")));
@@ -168,18 +170,18 @@ pub(crate) fn problems(
     problems
 }
 
-/// Why there is no configuration.
+/// An error of [`Config::load`].
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} has {bytes} bytes; at most {MAX_CONFIG_BYTES} are read", path.display())]
+    #[error("{} has {bytes} bytes: at most {MAX_CONFIG_BYTES} are allowed", path.display())]
     TooLarge { path: PathBuf, bytes: u64 },
-    #[error("{} cannot be used:\n{problems}", path.display())]
+    #[error("{} is invalid:\n{problems}", path.display())]
     Invalid { path: PathBuf, problems: Problems },
 }
 
-/// Everything that is wrong with a configuration, one line each.
+/// All problems of a configuration, one text each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<String>);
 

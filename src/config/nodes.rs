@@ -1,4 +1,4 @@
-//! `[[node]]`: who belongs to the cluster and where it listens.
+//! `[[node]]`: the nodes of the cluster and their addresses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use super::address;
 use super::reader::Reader;
 use crate::types::NodeId;
 
-/// Most nodes of one cluster.
+/// Maximum number of nodes in a cluster.
 pub const MAX_NODES: usize = 15;
-/// Largest id of a node: TOML's largest integer.
+/// Largest node id: the largest integer of TOML.
 const MAX_ID: NodeId = i64::MAX as u64;
 
-/// One node of the file.
+/// One `[[node]]` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
     pub id: NodeId,
@@ -20,11 +20,11 @@ pub struct NodeEntry {
     pub http: String,
     /// `host:port` for the other nodes.
     pub peer: String,
-    /// Its data directory.
+    /// The node's data directory.
     pub data: PathBuf,
 }
 
-/// What the other nodes know of a node.
+/// The id and addresses of a node, as its cluster stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
     pub id: NodeId,
@@ -39,17 +39,17 @@ pub(super) fn read(root: &mut Reader, folder: &Path, allow_insecure_network: boo
     if let Some(problem) = check_count(nodes.len()) {
         root.problem(problem);
     }
-    let ids = doubles("id", nodes.iter().filter_map(|node| node.id.map(|id| id.to_string())));
-    let entries: Vec<NodeEntry> = nodes.into_iter().map(ReadNode::into_entry).collect();
-    let addresses = doubles("address", entries.iter().flat_map(|node| [node.http.clone(), node.peer.clone()]));
+    let ids = duplicates("id", nodes.iter().filter_map(|node| node.id.map(|id| id.to_string())));
+    let entries: Vec<NodeEntry> = nodes.into_iter().map(PartialNode::into_entry).collect();
+    let addresses = duplicates("address", entries.iter().flat_map(|node| [node.http.clone(), node.peer.clone()]));
     let folders = entries.iter().filter(|node| node.data != folder).map(|node| node.data.display().to_string());
-    for problem in [ids, addresses, doubles("data", folders)].concat() {
+    for problem in [ids, addresses, duplicates("data", folders)].concat() {
         root.problem(problem);
     }
     entries
 }
 
-/// Everything that is wrong with members that a program named.
+/// All problems of a member list that a program passed in.
 pub(super) fn problems(members: &[MemberConfig], allow_insecure_network: bool) -> Vec<String> {
     let mut problems: Vec<String> = check_count(members.len()).into_iter().collect();
     for member in members {
@@ -62,36 +62,37 @@ pub(super) fn problems(members: &[MemberConfig], allow_insecure_network: bool) -
             problems.extend(problem.map(|problem| format!("node {id}: {key}: {problem}")));
         }
     }
-    problems.extend(doubles("id", members.iter().map(|member| member.id.to_string())));
-    problems.extend(doubles("address", members.iter().flat_map(|member| [member.http.clone(), member.peer.clone()])));
+    problems.extend(duplicates("id", members.iter().map(|member| member.id.to_string())));
+    problems
+        .extend(duplicates("address", members.iter().flat_map(|member| [member.http.clone(), member.peer.clone()])));
     problems
 }
 
 fn check_count(count: usize) -> Option<String> {
-    let wrong = !(1..=MAX_NODES).contains(&count);
-    wrong.then(|| format!("node: a cluster has 1 to {MAX_NODES} nodes, found {count}"))
+    let invalid = !(1..=MAX_NODES).contains(&count);
+    invalid.then(|| format!("node: a cluster has 1 to {MAX_NODES} nodes, found {count}"))
 }
 
-/// A node before it is known that nothing is missing.
-struct ReadNode {
+/// A node that may lack required values. The reader has recorded a problem for each of them.
+struct PartialNode {
     id: Option<NodeId>,
     http: String,
     peer: String,
     data: PathBuf,
 }
 
-impl ReadNode {
+impl PartialNode {
     fn into_entry(self) -> NodeEntry {
         NodeEntry { id: self.id.unwrap_or_default(), http: self.http, peer: self.peer, data: self.data }
     }
 }
 
-fn read_node(node: &mut Reader, folder: &Path, allow_insecure_network: bool) -> ReadNode {
+fn read_node(node: &mut Reader, folder: &Path, allow_insecure_network: bool) -> PartialNode {
     let id = node.required_number("id", 1, MAX_ID);
     let http = read_address(node, "http", allow_insecure_network);
     let peer = read_address(node, "peer", allow_insecure_network);
     let data = folder.join(node.required_text("data"));
-    ReadNode { id, http, peer, data }
+    PartialNode { id, http, peer, data }
 }
 
 fn read_address(node: &mut Reader, key: &'static str, allow_insecure_network: bool) -> String {
@@ -108,20 +109,18 @@ fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
     match address::check(text) {
         Err(problem) => Some(problem),
         Ok(()) if !allow_insecure_network && !address::is_loopback(text) => Some(format!(
-            "{text:?} can be reached from other machines, and nothing there is encrypted or authenticated: loopback \
-             only, unless allow_insecure_network = true says that this network is trusted"
+            "{text:?} is not a loopback address, and connections are neither encrypted nor authenticated: use a \
+             loopback address, or set allow_insecure_network = true if you trust all machines in this network"
         )),
         Ok(()) => None,
     }
 }
 
-fn doubles(what: &str, values: impl Iterator<Item = String>) -> Vec<String> {
+fn duplicates(key: &str, values: impl Iterator<Item = String>) -> Vec<String> {
     let mut seen = BTreeMap::new();
     for value in values.filter(|value| !value.is_empty()) {
         *seen.entry(value).or_insert(0) += 1;
     }
-    let doubles = seen.into_iter().filter(|(_, times)| *times > 1);
-    doubles
-        .map(|(value, times)| format!("node: {what} {value} is given {times} times; every node needs its own"))
-        .collect()
+    let duplicates = seen.into_iter().filter(|(_, times)| *times > 1);
+    duplicates.map(|(value, times)| format!("node: {key} {value} is used {times} times; each must be unique")).collect()
 }

@@ -1,8 +1,8 @@
-//! Numbers with bounds: the same for what is read from a file and for what a program sets.
+//! Numeric settings with bounds, for values from a file and for values that a program sets.
 
 use super::reader::Reader;
 
-/// One number of some settings.
+/// One numeric field of the settings `T`.
 pub(super) struct Number<T> {
     pub key: &'static str,
     pub min: u64,
@@ -11,7 +11,7 @@ pub(super) struct Number<T> {
     pub set: fn(&mut T, u64),
 }
 
-/// Reads every number; what the table does not say, or says wrong, stays as it is.
+/// Reads all numbers. A field keeps its value if the table has no valid value for it.
 pub(super) fn read<T>(numbers: &[Number<T>], table: &mut Reader, settings: &mut T) {
     for number in numbers {
         let value = table.number(number.key, (number.get)(settings), number.min, number.max);
@@ -19,7 +19,7 @@ pub(super) fn read<T>(numbers: &[Number<T>], table: &mut Reader, settings: &mut 
     }
 }
 
-/// Every number that is outside its bounds.
+/// One problem for each number outside its bounds.
 pub(super) fn check<T>(numbers: &[Number<T>], settings: &T) -> Vec<String> {
     let outside = |number: &Number<T>| {
         let (key, value, min, max) = (number.key, (number.get)(settings), number.min, number.max);

@@ -1,30 +1,31 @@
-//! `[raft]`: timings of the replication, validated together because each is only right beside the others.
+//! `[raft]`: the timings of replication. They are validated together because they depend on each other.
 
 use super::number::{self, Number};
 use super::reader::Reader;
 
-/// How many heartbeats must fit into the shortest election timeout: with fewer, one late heartbeat elects a leader.
+/// Minimum number of heartbeats in the shortest election timeout. With fewer, one late heartbeat starts an election.
 const HEARTBEATS_PER_ELECTION: u64 = 3;
 
-/// Timings of the replication. The leadership lease is `election_timeout_max_ms` long.
+/// The timings of replication. The leadership lease lasts `election_timeout_max_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftTimings {
-    /// The leader is heard from at least this often, in milliseconds.
+    /// Interval between two heartbeats of the leader, in milliseconds.
     pub heartbeat_interval_ms: u64,
-    /// A follower that hears nothing for a random time from here ...
+    /// Lower bound of the random election timeout, in milliseconds. A follower starts an election when it hears
+    /// nothing from the leader for this timeout.
     pub election_timeout_min_ms: u64,
-    /// ... to here, in milliseconds, stands for election.
+    /// Upper bound of the random election timeout, in milliseconds.
     pub election_timeout_max_ms: u64,
-    /// The most by which the rates of two nodes' clocks may differ, in thousandths.
+    /// Maximum difference between the clock rates of two nodes, in thousandths.
     pub drift_permille: u64,
-    /// Log entries between two snapshots.
+    /// Number of log entries between two snapshots.
     pub snapshot_every: u64,
-    /// Log entries that are kept behind a snapshot, for followers that are a little behind.
+    /// Number of log entries that a node keeps before a snapshot, for followers that lag a little.
     pub snapshot_keep: u64,
 }
 
 impl RaftTimings {
-    /// One site: a new leader within a second of the old one's end.
+    /// Timings for one site: the cluster elects a new leader within one second after the old one fails.
     pub fn lan() -> RaftTimings {
         RaftTimings {
             heartbeat_interval_ms: 75,
@@ -36,7 +37,7 @@ impl RaftTimings {
         }
     }
 
-    /// Several sites, with round trips of up to 300 ms.
+    /// Timings for several sites with round trips of up to 300 ms.
     pub fn wan() -> RaftTimings {
         RaftTimings {
             heartbeat_interval_ms: 500,
@@ -64,14 +65,14 @@ const NUMBERS: [Number<RaftTimings>; 6] = [
     Number {
         key: "election_timeout_min_ms",
         min: 50,
-        // The longest timeout is above it.
+        // Below the maximum of `election_timeout_max_ms`.
         max: 59_999,
         get: |timings| timings.election_timeout_min_ms,
         set: |timings, value| timings.election_timeout_min_ms = value,
     },
     Number {
         key: "election_timeout_max_ms",
-        // The shortest timeout is below it.
+        // Above the minimum of `election_timeout_min_ms`.
         min: 51,
         max: 60_000,
         get: |timings| timings.election_timeout_max_ms,
@@ -94,7 +95,7 @@ const NUMBERS: [Number<RaftTimings>; 6] = [
     Number {
         key: "snapshot_keep",
         min: 0,
-        // `snapshot_every` is above it.
+        // Below the maximum of `snapshot_every`.
         max: 99_999_999,
         get: |timings| timings.snapshot_keep,
         set: |timings, value| timings.snapshot_keep = value,
@@ -104,16 +105,16 @@ const NUMBERS: [Number<RaftTimings>; 6] = [
 pub(super) fn read(raft: &mut Reader) -> RaftTimings {
     let mut timings = read_profile(raft);
     number::read(&NUMBERS, raft, &mut timings);
-    for problem in clashes(&timings) {
+    for problem in conflicts(&timings) {
         raft.problem(problem);
     }
     timings
 }
 
-/// Everything that is wrong with timings that a program set.
+/// All problems of timings that a program set.
 pub(super) fn problems(timings: &RaftTimings) -> Vec<String> {
     let mut problems = number::check(&NUMBERS, timings);
-    problems.extend(clashes(timings));
+    problems.extend(conflicts(timings));
     problems
 }
 
@@ -122,34 +123,34 @@ fn read_profile(raft: &mut Reader) -> RaftTimings {
         None | Some("lan") => RaftTimings::lan(),
         Some("wan") => RaftTimings::wan(),
         Some(other) => {
-            raft.problem(format!("profile: {other:?} is none; \"lan\" and \"wan\" are"));
+            raft.problem(format!("profile: unknown profile {other:?}: expected \"lan\" or \"wan\""));
             RaftTimings::lan()
         }
     }
 }
 
-/// What does not fit together.
-fn clashes(timings: &RaftTimings) -> Vec<String> {
-    let mut clashes = Vec::new();
+/// All pairs of settings that conflict.
+fn conflicts(timings: &RaftTimings) -> Vec<String> {
+    let mut conflicts = Vec::new();
     let (heartbeat, min, max) =
         (timings.heartbeat_interval_ms, timings.election_timeout_min_ms, timings.election_timeout_max_ms);
     if min >= max {
-        clashes.push(format!(
-            "election_timeout_min_ms: {min} must be below election_timeout_max_ms, {max}, or nodes stand for election \
-             at the same moment"
+        conflicts.push(format!(
+            "election_timeout_min_ms: {min} must be below election_timeout_max_ms, {max}: a random timeout prevents \
+             that several nodes start an election at the same time"
         ));
     }
     if heartbeat.saturating_mul(HEARTBEATS_PER_ELECTION) > min {
-        clashes.push(format!(
+        conflicts.push(format!(
             "heartbeat_interval_ms: {heartbeat} must fit {HEARTBEATS_PER_ELECTION} times into \
              election_timeout_min_ms, {min}"
         ));
     }
     if timings.snapshot_keep >= timings.snapshot_every {
-        clashes.push(format!(
+        conflicts.push(format!(
             "snapshot_keep: {} must be below snapshot_every, {}",
             timings.snapshot_keep, timings.snapshot_every
         ));
     }
-    clashes
+    conflicts
 }

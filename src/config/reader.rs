@@ -1,31 +1,31 @@
-//! Takes the values out of a TOML table one by one, and notes every problem on the way instead of stopping at the
-//! first. Keys that nobody took are unknown.
+//! Reads the values of a TOML table one by one. The reader records all problems instead of stopping at the first one.
+//! Keys that remain in the table at the end are unknown keys.
 
 use toml::{Table, Value};
 
-/// A table that is being read, and what was wrong with it so far.
+/// The unread rest of a table, and the problems so far.
 pub struct Reader {
     table: Table,
-    /// Where the table is in the file (`raft.`, `node[2].`), so that a problem names its key.
-    place: String,
-    /// Every key that was asked for: what an unknown key could have been.
+    /// The table's path in the file (`raft.`, `node[2].`), for problems.
+    path: String,
+    /// All keys that were read, for the problem about an unknown key.
     known: Vec<&'static str>,
     problems: Vec<String>,
 }
 
 impl Reader {
     pub fn new(table: Table) -> Reader {
-        Reader { table, place: String::new(), known: Vec::new(), problems: Vec::new() }
+        Reader { table, path: String::new(), known: Vec::new(), problems: Vec::new() }
     }
 
-    fn within(table: Table, place: String) -> Reader {
-        Reader { place, ..Reader::new(table) }
+    fn within(table: Table, path: String) -> Reader {
+        Reader { path, ..Reader::new(table) }
     }
 
-    /// Notes a problem. `what` begins with the key, or keys, it is about.
-    pub fn problem(&mut self, what: impl Into<String>) {
-        let what = what.into();
-        self.problems.push(format!("{}{what}", self.place));
+    /// Records a problem. `text` starts with its key or keys.
+    pub fn problem(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        self.problems.push(format!("{}{text}", self.path));
     }
 
     fn take(&mut self, key: &'static str) -> Option<Value> {
@@ -33,17 +33,17 @@ impl Reader {
         self.table.remove(key)
     }
 
-    fn wrong_type(&mut self, key: &str, wanted: &str, found: &Value) {
-        self.problem(format!("{key}: expected {wanted}, found {} {found}", found.type_str()));
+    fn wrong_type(&mut self, key: &str, expected: &str, found: &Value) {
+        self.problem(format!("{key}: expected {expected}, found {} {found}", found.type_str()));
     }
 
-    /// A text that must be there. Empty if it is not, which is noted.
+    /// A required text. If it is missing, the reader records a problem and returns an empty text.
     pub fn required_text(&mut self, key: &'static str) -> String {
         match self.take(key) {
             Some(Value::String(text)) if !text.is_empty() => return text,
-            Some(Value::String(_)) => self.problem(format!("{key}: is empty")),
+            Some(Value::String(_)) => self.problem(format!("{key}: must not be empty")),
             Some(other) => self.wrong_type(key, "a text", &other),
-            None => self.problem(format!("{key}: is missing")),
+            None => self.problem(format!("{key}: required key is missing")),
         }
         String::new()
     }
@@ -69,7 +69,7 @@ impl Reader {
         }
     }
 
-    /// An integer within `min..=max`, which the default need not be part of.
+    /// An integer in `min..=max`. The default may be outside this range.
     pub fn number(&mut self, key: &'static str, default: u64, min: u64, max: u64) -> u64 {
         self.optional_number(key, min, max).unwrap_or(default)
     }
@@ -77,7 +77,7 @@ impl Reader {
     pub fn required_number(&mut self, key: &'static str, min: u64, max: u64) -> Option<u64> {
         if !self.table.contains_key(key) {
             self.known.push(key);
-            self.problem(format!("{key}: is missing"));
+            self.problem(format!("{key}: required key is missing"));
             return None;
         }
         self.optional_number(key, min, max)
@@ -94,7 +94,7 @@ impl Reader {
         None
     }
 
-    /// Reads a table, which counts as empty when it is not there.
+    /// Reads a table. A missing table counts as empty.
     pub fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader) -> T) -> T {
         let table = match self.take(key) {
             Some(Value::Table(table)) => table,
@@ -107,7 +107,7 @@ impl Reader {
         self.inner(table, format!("{key}."), read)
     }
 
-    /// Reads an array of tables (`[[node]]`), the first of which is number 1 in a problem's text.
+    /// Reads an array of tables (`[[node]]`). Problems number the tables from 1.
     pub fn tables<T>(&mut self, key: &'static str, mut read: impl FnMut(&mut Reader) -> T) -> Vec<T> {
         let tables = match self.take(key) {
             Some(Value::Array(tables)) => tables,
@@ -127,18 +127,18 @@ impl Reader {
         values
     }
 
-    fn inner<T>(&mut self, table: Table, place: String, read: impl FnOnce(&mut Reader) -> T) -> T {
-        let mut inner = Reader::within(table, format!("{}{place}", self.place));
+    fn inner<T>(&mut self, table: Table, path: String, read: impl FnOnce(&mut Reader) -> T) -> T {
+        let mut inner = Reader::within(table, format!("{}{path}", self.path));
         let value = read(&mut inner);
         self.problems.extend(inner.finish());
         value
     }
 
-    /// All problems, unknown keys among them.
+    /// Returns all problems, including unknown keys.
     pub fn finish(mut self) -> Vec<String> {
         let known = self.known.join(", ");
         for key in self.table.keys() {
-            self.problems.push(format!("{}{key}: unknown key; known here: {known}", self.place));
+            self.problems.push(format!("{}{key}: unknown key: expected one of {known}", self.path));
         }
         self.problems
     }

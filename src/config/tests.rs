@@ -11,34 +11,35 @@ fn one_node(rest: &str) -> String {
 }
 
 #[test]
-fn the_example_is_a_working_three_node_cluster_with_every_key_at_its_default() {
-    let config = Config::parse(THREE, Path::new("/etc/tenure")).expect("the example works");
+fn example_is_a_three_node_cluster_with_defaults() {
+    let config = Config::parse(THREE, Path::new("/etc/tenure")).expect("the example is valid");
     let dev = Config::dev(Path::new("/etc/tenure/data"));
     assert_eq!(config, Config { cluster: "local".to_owned(), ..dev });
     assert_eq!(config.warnings(), Vec::<String>::new());
 }
 
 #[test]
-fn every_commented_setting_of_the_example_is_known_and_shows_its_default() {
+fn commented_settings_of_the_example_show_defaults() {
     let setting = |line: &str| line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
-    let open = THREE.lines().map(|line| if setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n");
-    assert_ne!(open, THREE);
-    let closed = Config::parse(THREE, Path::new("")).expect("the example works");
-    let opened = Config::parse(&open, Path::new("")).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(opened, closed);
+    let uncommented =
+        THREE.lines().map(|line| if setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n");
+    assert_ne!(uncommented, THREE);
+    let example = Config::parse(THREE, Path::new("")).expect("the example is valid");
+    let explicit = Config::parse(&uncommented, Path::new("")).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(explicit, example);
 }
 
 #[test]
-fn relative_paths_start_at_the_files_folder_and_absolute_ones_stay() {
+fn relative_paths_start_at_the_folder_of_the_file() {
     let text = one_node("cluster = \"a\"").replace("data/1", "/var/lib/tenure");
-    let config = Config::parse(&text, Path::new("/etc/tenure")).expect("it is fine");
+    let config = Config::parse(&text, Path::new("/etc/tenure")).expect("the file is valid");
     assert_eq!(config.nodes[0].data, Path::new("/var/lib/tenure"));
-    let config = Config::parse(&one_node("cluster = \"a\""), Path::new("/etc/tenure")).expect("it is fine");
+    let config = Config::parse(&one_node("cluster = \"a\""), Path::new("/etc/tenure")).expect("the file is valid");
     assert_eq!(config.nodes[0].data, Path::new("/etc/tenure/data/1"));
 }
 
 #[test]
-fn every_problem_is_reported_at_once_with_its_key() {
+fn all_problems_are_reported_with_their_keys() {
     let found = problems(
         r#"
         clutser = "typo"
@@ -86,103 +87,103 @@ fn every_problem_is_reported_at_once_with_its_key() {
 }
 
 #[test]
-fn nodes_do_not_share_ids_addresses_or_folders() {
+fn duplicate_ids_addresses_and_folders_are_refused() {
     let node = "[[node]]\nid = 1\nhttp = \"127.0.0.1:7101\"\npeer = \"127.0.0.1:7101\"\ndata = \"data\"\n";
     let found = problems(&format!("cluster = \"a\"\n{node}{node}"));
     assert_eq!(
         found,
         [
-            "node: id 1 is given 2 times; every node needs its own",
-            "node: address 127.0.0.1:7101 is given 4 times; every node needs its own",
-            "node: data /etc/tenure/data is given 2 times; every node needs its own",
+            "node: id 1 is used 2 times; each must be unique",
+            "node: address 127.0.0.1:7101 is used 4 times; each must be unique",
+            "node: data /etc/tenure/data is used 2 times; each must be unique",
         ]
     );
 }
 
 #[test]
-fn an_open_network_must_be_asked_for() {
+fn non_loopback_addresses_need_allow_insecure_network() {
     for address in ["127.0.0.1:7101", "127.0.0.1:7201"] {
         for open in ["10.0.0.1:7301", "[2001:db8::1]:7301", "tenure.example:7301"] {
             let text = one_node("cluster = \"a\"").replace(address, open);
             let found = problems(&text);
             assert!(matches!(found.as_slice(), [one] if one.contains("allow_insecure_network = true")), "{found:?}");
             let asked = format!("allow_insecure_network = true\n{text}");
-            let config = Config::parse(&asked, Path::new("")).expect("asked for");
+            let config = Config::parse(&asked, Path::new("")).expect("the network is allowed");
             assert!(config.warnings().iter().any(|warning| warning.starts_with("allow_insecure_network")));
         }
     }
 }
 
 #[test]
-fn a_profile_is_a_base_that_single_timings_change() {
+fn single_timings_override_the_profile() {
     let config = Config::parse(
         &format!("{}\n[raft]\nprofile = \"wan\"\nheartbeat_interval_ms = 400", one_node("cluster = \"a\"")),
         Path::new(""),
     )
-    .expect("it is fine");
+    .expect("the file is valid");
     assert_eq!(config.raft, RaftTimings { heartbeat_interval_ms: 400, ..RaftTimings::wan() });
 }
 
 #[test]
-fn a_broken_file_says_where() {
+fn syntax_error_names_the_line() {
     let found = problems("cluster = ");
     assert!(matches!(found.as_slice(), [one] if one.contains("line 1")), "{found:?}");
-    let missing = Config::load(Path::new("/nowhere/cluster.toml")).expect_err("there is no such file");
+    let missing = Config::load(Path::new("/nowhere/cluster.toml")).expect_err("the file does not exist");
     assert!(missing.to_string().starts_with("cannot read /nowhere/cluster.toml"), "{missing}");
 }
 
-/// A number of the file with its bounds, and the settings beside it that its lowest and its highest value need.
+/// A number of the file, its bounds, and other settings that its minimum and maximum require.
 struct Bound {
     section: &'static str,
     key: &'static str,
     min: i64,
     max: i64,
-    beside_min: &'static str,
-    beside_max: &'static str,
+    with_min: &'static str,
+    with_max: &'static str,
     get: fn(&Config) -> u64,
 }
 
 fn bound(section: &'static str, key: &'static str, min: i64, max: i64, get: fn(&Config) -> u64) -> Bound {
-    Bound { section, key, min, max, beside_min: "", beside_max: "", get }
+    Bound { section, key, min, max, with_min: "", with_max: "", get }
 }
 
 impl Bound {
-    fn beside_min(self, beside_min: &'static str) -> Bound {
-        Bound { beside_min, ..self }
+    fn with_min(self, with_min: &'static str) -> Bound {
+        Bound { with_min, ..self }
     }
 
-    fn beside_max(self, beside_max: &'static str) -> Bound {
-        Bound { beside_max, ..self }
+    fn with_max(self, with_max: &'static str) -> Bound {
+        Bound { with_max, ..self }
     }
 
-    fn parse(&self, number: i64, beside: &str) -> Result<Config, Problems> {
+    fn parse(&self, number: i64, others: &str) -> Result<Config, Problems> {
         let Bound { section, key, .. } = self;
-        let text = one_node(&format!("cluster = \"a\"\n[{section}]\n{key} = {number}\n{beside}"));
+        let text = one_node(&format!("cluster = \"a\"\n[{section}]\n{key} = {number}\n{others}"));
         Config::parse(&text, Path::new(""))
     }
 }
 
-/// Every number of the table in docs/operations.md.
+/// All numbers of the table in docs/operations.md.
 fn bounds() -> Vec<Bound> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let raft = [
         bound("raft", "heartbeat_interval_ms", 10, 10_000, |config| config.raft.heartbeat_interval_ms)
-            .beside_max("election_timeout_min_ms = 30000\nelection_timeout_max_ms = 60000"),
+            .with_max("election_timeout_min_ms = 30000\nelection_timeout_max_ms = 60000"),
         bound("raft", "election_timeout_min_ms", 50, 59_999, |config| config.raft.election_timeout_min_ms)
-            .beside_min("heartbeat_interval_ms = 10")
-            .beside_max("election_timeout_max_ms = 60000"),
+            .with_min("heartbeat_interval_ms = 10")
+            .with_max("election_timeout_max_ms = 60000"),
         bound("raft", "election_timeout_max_ms", 51, 60_000, |config| config.raft.election_timeout_max_ms)
-            .beside_min("heartbeat_interval_ms = 10\nelection_timeout_min_ms = 50"),
+            .with_min("heartbeat_interval_ms = 10\nelection_timeout_min_ms = 50"),
         bound("raft", "drift_permille", 1, 200, |config| config.raft.drift_permille),
         bound("raft", "snapshot_every", 100, 100_000_000, |config| config.raft.snapshot_every)
-            .beside_min("snapshot_keep = 0"),
+            .with_min("snapshot_keep = 0"),
         bound("raft", "snapshot_keep", 0, 99_999_999, |config| config.raft.snapshot_keep)
-            .beside_max("snapshot_every = 100000000"),
+            .with_max("snapshot_every = 100000000"),
     ];
     let lease = [
         bound("lease", "default_ttl_ms", 100, DAY_MS, |config| config.ttl.default_ms),
-        bound("lease", "min_ttl_ms", 100, DAY_MS, |config| config.ttl.min_ms).beside_max("default_ttl_ms = 86400000"),
-        bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).beside_min("default_ttl_ms = 100"),
+        bound("lease", "min_ttl_ms", 100, DAY_MS, |config| config.ttl.min_ms).with_max("default_ttl_ms = 86400000"),
+        bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).with_min("default_ttl_ms = 100"),
         bound("lease", "max_leases", 1, 10_000_000, |config| config.lease.limits.max_leases),
         bound("lease", "max_waiters", 0, 100_000, |config| config.lease.limits.max_waiters.into()),
         bound("lease", "patience_ms", 1_000, 600_000, |config| config.lease.limits.patience_ms),
@@ -202,22 +203,22 @@ fn bounds() -> Vec<Bound> {
 }
 
 #[test]
-fn numbers_are_taken_up_to_their_bounds() {
+fn numbers_are_accepted_up_to_their_bounds() {
     for bound in bounds() {
         let Bound { section, key, min, max, .. } = bound;
-        for (number, beside) in [(min, bound.beside_min), (max, bound.beside_max)] {
-            let taken = bound.parse(number, beside).unwrap_or_else(|problems| panic!("{key} = {number}: {problems}"));
-            assert_eq!((bound.get)(&taken), number as u64, "{section}.{key}");
+        for (number, others) in [(min, bound.with_min), (max, bound.with_max)] {
+            let config = bound.parse(number, others).unwrap_or_else(|problems| panic!("{key} = {number}: {problems}"));
+            assert_eq!((bound.get)(&config), number as u64, "{section}.{key}");
         }
-        for (number, beside) in [(min - 1, bound.beside_min), (max + 1, bound.beside_max)] {
-            let Problems(refused) = bound.parse(number, beside).expect_err(key);
+        for (number, others) in [(min - 1, bound.with_min), (max + 1, bound.with_max)] {
+            let Problems(refused) = bound.parse(number, others).expect_err(key);
             assert_eq!(refused, [format!("{section}.{key}: {number} is outside {min} to {max}")]);
         }
     }
 }
 
 #[test]
-fn every_number_of_the_example_has_a_tested_bound() {
+fn bounds_cover_every_number_of_the_example() {
     let is_number = |value: &str| value.trim().parse::<i64>().is_ok();
     let settings = THREE.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
     let mut keys: Vec<&str> = settings.filter(|(_, value)| is_number(value)).map(|(key, _)| key).collect();
@@ -228,13 +229,13 @@ fn every_number_of_the_example_has_a_tested_bound() {
 }
 
 #[test]
-fn timings_are_taken_up_to_where_they_clash() {
-    let clashes =
+fn timings_are_accepted_up_to_their_conflict() {
+    let conflicts =
         |raft: &str| match Config::parse(&one_node(&format!("cluster = \"a\"\n[raft]\n{raft}")), Path::new("")) {
             Ok(_) => Vec::new(),
             Err(Problems(problems)) => problems,
         };
-    for (fits, clash, key) in [
+    for (valid, invalid, key) in [
         (
             "heartbeat_interval_ms = 80\nelection_timeout_min_ms = 240",
             "heartbeat_interval_ms = 80\nelection_timeout_min_ms = 239",
@@ -251,14 +252,14 @@ fn timings_are_taken_up_to_where_they_clash() {
             "raft.snapshot_keep: 2000 must be below snapshot_every, 2000",
         ),
     ] {
-        assert_eq!(clashes(fits), Vec::<String>::new(), "{fits}");
-        let found = clashes(clash);
-        assert!(matches!(found.as_slice(), [one] if one.starts_with(key)), "{clash}: {found:?}");
+        assert_eq!(conflicts(valid), Vec::<String>::new(), "{valid}");
+        let found = conflicts(invalid);
+        assert!(matches!(found.as_slice(), [one] if one.starts_with(key)), "{invalid}: {found:?}");
     }
 }
 
 #[test]
-fn the_default_ttl_is_between_the_shortest_and_the_longest() {
+fn default_ttl_is_between_min_and_max() {
     let parse = |default: u64, min: u64, max: u64| {
         let lease = format!("[lease]\ndefault_ttl_ms = {default}\nmin_ttl_ms = {min}\nmax_ttl_ms = {max}\n");
         Config::parse(&one_node(&format!("cluster = \"a\"\n{lease}")), Path::new("")).map(drop)
@@ -267,16 +268,16 @@ fn the_default_ttl_is_between_the_shortest_and_the_longest() {
         assert_eq!(parse(default, 2_000, 4_000), Ok(()), "{default}");
     }
     for default in [1_999, 4_001] {
-        let Problems(found) = parse(default, 2_000, 4_000).expect_err("it is outside");
+        let Problems(found) = parse(default, 2_000, 4_000).expect_err("the default is outside the bounds");
         let expected = format!("lease.default_ttl_ms: {default} must be from min_ttl_ms, 2000, to max_ttl_ms, 4000");
         assert!(matches!(found.as_slice(), [one] if one.starts_with(&expected)), "{default}: {found:?}");
     }
-    let Problems(found) = parse(3_000, 4_001, 4_000).expect_err("no ttl fits");
+    let Problems(found) = parse(3_000, 4_001, 4_000).expect_err("min_ttl_ms is above max_ttl_ms");
     assert_eq!(found, ["lease.min_ttl_ms: 4001 must not be above max_ttl_ms, 4000"]);
 }
 
 #[test]
-fn a_file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
+fn file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
     let node = |id: usize| {
         let (http, peer) = (8000 + id, 9000 + id);
         format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"{id}\"\n")
@@ -284,7 +285,7 @@ fn a_file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
     let file = |name: usize, nodes: usize| {
         format!("cluster = \"{}\"\n{}", "c".repeat(name), (1..=nodes).map(node).collect::<String>())
     };
-    let config = Config::parse(&file(100, 15), Path::new("")).expect("both are at their bound");
+    let config = Config::parse(&file(100, 15), Path::new("")).expect("both are at the limit");
     assert_eq!((config.cluster.len(), config.nodes.len()), (100, 15));
     assert_eq!(problems(&file(100, 16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
     assert_eq!(problems(&file(100, 0)), ["node: a cluster has 1 to 15 nodes, found 0"]);
@@ -293,15 +294,15 @@ fn a_file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
 }
 
 #[test]
-fn a_file_is_read_up_to_1_mib() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn file_is_read_up_to_1_mib() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("cluster.toml");
     let mut text = one_node("cluster = \"a\"");
     text.push_str(&"#".repeat((1 << 20) - text.len()));
-    std::fs::write(&path, &text).expect("it is written");
-    assert_eq!(Config::load(&path).expect("it is at the bound").cluster, "a");
+    std::fs::write(&path, &text).expect("write the file");
+    assert_eq!(Config::load(&path).expect("the file is at the limit").cluster, "a");
     text.push('#');
-    std::fs::write(&path, &text).expect("it is written");
-    let refused = Config::load(&path).expect_err("it is above the bound");
+    std::fs::write(&path, &text).expect("write the file");
+    let refused = Config::load(&path).expect_err("the file is above the limit");
     assert!(matches!(refused, ConfigError::TooLarge { bytes: 1_048_577, .. }), "{refused}");
 }

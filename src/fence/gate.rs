@@ -1,4 +1,4 @@
-//! A gate in this process: what runs inside it is checked and written in one step.
+//! A gate in this process: it makes the check and the write one atomic step.
 
 use std::fmt;
 use std::future::Future;
@@ -9,87 +9,109 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING, ResourceTable, Step};
+use super::resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING, ResourceTable, TryEnter};
 use super::{HighWater, HighWaterStore, Journal, OpenError, Stale, Volatile};
 use crate::token::FencingToken;
 
-/// How long a newer token waits for older ones to leave, unless [`Gate::with_patience`] says otherwise.
+/// The default time that a newer token waits for older ones to leave. See [`Gate::with_patience`].
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Admits tokens to resources, each resource by its own rule. Clones are the same gate.
+/// Checks tokens for resources in this process. Each resource has its own mark. A clone is the same gate.
 ///
-/// - A token at or above the highest seen for the resource is admitted, and the mark is kept *before* anything is
-///   written under it. A lower one is refused at once.
-/// - Callers with the **same** token are inside together: they are one holder, whose requests are its own to order.
-/// - A **newer** token makes every older one stale as soon as it arrives, and then waits until those inside have left. So
-///   nothing older is still being written when the newer one begins.
-/// - That wait is bounded by the gate's patience: [`Refused::Busy`], with nothing written. A write that never ends keeps
-///   everybody newer out; safety goes first.
+/// - The gate admits a token at or above the resource's mark. It stores the new mark *before* the write starts. It
+///   refuses a lower token at once.
+/// - Callers with the **same** token can be inside together: they belong to one holder, which orders its own requests.
+/// - A **newer** token makes older ones stale as soon as it arrives. It then waits until the admitted callers have
+///   left. No older write is in progress when the newer one starts.
+/// - The gate's patience bounds this wait. After it, the call fails with [`Refused::Busy`] and has written nothing. A
+///   write that never ends blocks all newer tokens: safety has priority over availability.
 ///
-/// The gate guards what happens in this process. The write must be over when it leaves: see [`Gate::admit`].
+/// The gate covers only writes in this process. A write must be complete when its caller leaves: see [`Gate::admit`].
 #[derive(Clone)]
 pub struct Gate {
-    shared: Arc<Shared>,
+    shared: Arc<GateState>,
     patience: Duration,
 }
 
-struct Shared {
-    /// Locked while a mark is written, never together with a wait for `rooms` to change.
+struct GateState {
+    /// Locked while a mark is written, but never during a wait for a change of `resources`.
     store: Mutex<Box<dyn HighWaterStore>>,
-    /// Locked for moments only.
+    /// Never locked during I/O.
     resources: Mutex<ResourceTable>,
+    /// Notified when a caller leaves or a mark rises, for async waiters and for blocking ones.
     left: Notify,
     left_blocking: Condvar,
 }
 
-/// A stay inside the gate: until it is dropped, no newer token is admitted to the resource.
-#[must_use = "the stay inside the gate ends when this is dropped"]
+/// A caller inside the gate. Until drop, the gate admits no newer token to the resource.
+#[must_use = "dropping the admission leaves the gate"]
 pub struct Admission {
-    shared: Arc<Shared>,
+    shared: Arc<GateState>,
     resource: Arc<str>,
     token: FencingToken,
 }
 
 impl Gate {
-    /// A gate that forgets everything with the process: right if the resource does, too.
+    /// Creates a gate whose marks end with the process. Use it only if the resource's data does, too.
     pub fn in_memory() -> Gate {
         Gate::of(ResourceTable::default(), Box::new(Volatile))
     }
 
-    /// A gate whose marks survive crashes and power cuts, in a file of its own: see [`Journal`].
+    /// Opens a gate that stores its marks in the file `path`. The marks survive crashes and power failures: see
+    /// [`Journal`].
+    ///
+    /// # Errors
+    ///
+    /// The file is in use or damaged, or an I/O operation has failed.
     pub fn open(path: impl AsRef<Path>) -> Result<Gate, OpenError> {
         let mut journal = Journal::open(path.as_ref())?;
         let resources = ResourceTable::new(journal.take_recalled());
         Ok(Gate::of(resources, Box::new(journal)))
     }
 
-    /// A gate with marks that are kept elsewhere.
+    /// Creates a gate with a custom store for its marks.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot load its marks.
     pub fn keeping(mut store: impl HighWaterStore) -> io::Result<Gate> {
         Ok(Gate::of(ResourceTable::new(store.recall()?), Box::new(store)))
     }
 
     fn of(resources: ResourceTable, store: Box<dyn HighWaterStore>) -> Gate {
         let (left, left_blocking) = (Notify::new(), Condvar::new());
-        let shared = Shared { store: Mutex::new(store), resources: Mutex::new(resources), left, left_blocking };
+        let shared = GateState { store: Mutex::new(store), resources: Mutex::new(resources), left, left_blocking };
         Gate { shared: Arc::new(shared), patience: DEFAULT_PATIENCE }
     }
 
-    /// How long a newer token waits for older ones to leave.
+    /// Sets the time that a newer token waits for older ones to leave. Default: [`DEFAULT_PATIENCE`].
     pub fn with_patience(self, patience: Duration) -> Gate {
         Gate { patience, ..self }
     }
 
-    /// The highest token that was accepted, or is just being accepted, for the resource.
+    /// The highest token of the resource that the gate has accepted. Its caller may still wait.
     pub fn highest(&self, resource: &str) -> HighWater {
         self.shared.resources().mark(resource)
     }
 
     /// Runs `write` inside the gate, or refuses the token without running it.
     ///
-    /// `write` must be over when its future is: what it left running elsewhere (a spawned task, a request whose answer it
-    /// did not wait for) may still land after a newer token was admitted. For the same reason do not drop the returned
-    /// future half way unless the write stops with it; for work on other threads, [`Gate::enter`] and move the admission
-    /// there. Call it within a tokio runtime with its timer on.
+    /// The write must be complete when the future of `write` is complete. Work that continues elsewhere (a spawned
+    /// task, a request without a response yet) may take effect after the gate has admitted a newer token. For work on
+    /// other threads, call [`Gate::enter`] and move the admission there.
+    ///
+    /// # Errors
+    ///
+    /// The gate has refused the token, and `write` has not run.
+    ///
+    /// # Panics
+    ///
+    /// It panics outside a tokio runtime, or if the runtime has no timer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel-safe, unless the write stops when its future is dropped. The gate counts the caller as gone at the
+    /// drop.
     pub async fn admit<T, F>(
         &self,
         resource: &str,
@@ -105,7 +127,11 @@ impl Gate {
         Ok(written)
     }
 
-    /// [`Gate::admit`] for code that blocks. Not to be called from an async task.
+    /// Like [`Gate::admit`], for blocking code. Do not call it from an async task.
+    ///
+    /// # Errors
+    ///
+    /// The gate has refused the token, and `write` has not run.
     pub fn admit_blocking<T>(
         &self,
         resource: &str,
@@ -118,25 +144,33 @@ impl Gate {
         Ok(written)
     }
 
-    /// Enters, and stays until the admission is dropped. Safe to cancel: the mark may have risen then, and nobody is inside.
+    /// Enters the gate. The caller is inside until it drops the admission.
+    ///
+    /// # Errors
+    ///
+    /// The gate has refused the token.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the caller is not inside. The mark may have risen to its token.
     pub async fn enter(&self, resource: &str, token: FencingToken) -> Result<Admission, Refused> {
         let deadline = Instant::now() + self.patience;
-        let mut place = None;
+        let mut permit = None;
         loop {
             let left = self.shared.left.notified();
             tokio::pin!(left);
-            // From here on a leave is noticed, so that none is missed between looking and waiting.
+            // Registers for notifications before `try_enter`, so that no leave between the two is lost.
             left.as_mut().enable();
-            let step = self.shared.resources().step(resource, token)?;
-            match step {
-                Step::Inside(resource) => return Ok(self.inside(resource, token)),
-                Step::Raise => {
+            let entered = self.shared.resources().try_enter(resource, token)?;
+            match entered {
+                TryEnter::Entered(resource) => return Ok(self.admission(resource, token)),
+                TryEnter::RaiseMark => {
                     let (shared, resource) = (Arc::clone(&self.shared), resource.to_owned());
                     let raised = tokio::task::spawn_blocking(move || shared.raise(&resource, token)).await;
                     raised.unwrap_or_else(|panic| Err(Refused::Failed(panic.to_string().into())))?;
                 }
-                Step::Wait { older } => {
-                    self.shared.take_place(&mut place)?;
+                TryEnter::Wait { older } => {
+                    self.shared.acquire_wait_permit(&mut permit)?;
                     if tokio::time::timeout_at(deadline.into(), left).await.is_err() {
                         return Err(Refused::Busy { offered: token, older, waited: self.patience });
                     }
@@ -145,25 +179,29 @@ impl Gate {
         }
     }
 
-    /// [`Gate::enter`] for code that blocks. Not to be called from an async task.
+    /// Like [`Gate::enter`], for blocking code. Do not call it from an async task.
+    ///
+    /// # Errors
+    ///
+    /// The gate has refused the token.
     pub fn enter_blocking(&self, resource: &str, token: FencingToken) -> Result<Admission, Refused> {
         let deadline = Instant::now() + self.patience;
-        let mut place = None;
+        let mut permit = None;
         loop {
             let mut resources = self.shared.resources();
-            match resources.step(resource, token)? {
-                Step::Inside(resource) => {
+            match resources.try_enter(resource, token)? {
+                TryEnter::Entered(resource) => {
                     drop(resources);
-                    return Ok(self.inside(resource, token));
+                    return Ok(self.admission(resource, token));
                 }
-                Step::Raise => {
+                TryEnter::RaiseMark => {
                     drop(resources);
                     self.shared.raise(resource, token)?;
                 }
-                Step::Wait { older } => {
-                    if place.is_none() {
+                TryEnter::Wait { older } => {
+                    if permit.is_none() {
                         resources.begin_waiting()?;
-                        place = Some(Place(&self.shared));
+                        permit = Some(WaitPermit(&self.shared));
                     }
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
@@ -178,32 +216,33 @@ impl Gate {
         }
     }
 
-    fn inside(&self, resource: Arc<str>, token: FencingToken) -> Admission {
+    fn admission(&self, resource: Arc<str>, token: FencingToken) -> Admission {
         Admission { shared: Arc::clone(&self.shared), resource, token }
     }
 }
 
-impl Shared {
-    /// A panic while it is locked leaves nothing half done: every change of it is one step.
+impl GateState {
+    /// Ignores poisoning: each method of the table leaves it consistent, even if it panics.
     fn resources(&self) -> MutexGuard<'_, ResourceTable> {
         self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the mark, then lets it count. In this order: a mark that counted first could be lost in a crash after
-    /// something was written under it.
+    /// Stores the mark, then applies it. In the other order, a crash could lose a mark after a write under it.
     fn raise(&self, resource: &str, token: FencingToken) -> Result<(), Refused> {
-        let Ok(mut store) = self.store.lock() else { return Err(self.fail("a panic while a mark was written")) };
-        let Some(mark) = self.resources().mark_to_keep(resource, token)? else { return Ok(()) };
+        let Ok(mut store) = self.store.lock() else {
+            return Err(self.fail("the store panicked while it wrote a mark"));
+        };
+        let Some(mark) = self.resources().mark_to_store(resource, token)? else { return Ok(()) };
         if let Err(error) = store.remember(resource, mark) {
             return Err(self.fail(&error.to_string()));
         }
         self.resources().raise(resource, mark);
-        // Those who wait with an older token are stale now.
+        // Waiters with an older token are stale now.
         self.wake();
         Ok(())
     }
 
-    /// Shuts the gate for good: whether the last mark is kept is unknown.
+    /// Fails the gate permanently: it is unknown whether the store has kept the last mark.
     fn fail(&self, why: &str) -> Refused {
         let why: Arc<str> = why.into();
         self.resources().fail(Arc::clone(&why));
@@ -211,10 +250,10 @@ impl Shared {
         Refused::Failed(why)
     }
 
-    fn take_place<'a>(&'a self, place: &mut Option<Place<'a>>) -> Result<(), Refused> {
-        if place.is_none() {
+    fn acquire_wait_permit<'a>(&'a self, permit: &mut Option<WaitPermit<'a>>) -> Result<(), Refused> {
+        if permit.is_none() {
             self.resources().begin_waiting()?;
-            *place = Some(Place(self));
+            *permit = Some(WaitPermit(self));
         }
         Ok(())
     }
@@ -225,21 +264,22 @@ impl Shared {
     }
 }
 
-/// One of the [`MAX_WAITING`] places.
-struct Place<'a>(&'a Shared);
+/// One of the [`MAX_WAITING`] permits to wait.
+struct WaitPermit<'a>(&'a GateState);
 
-impl Drop for Place<'_> {
+impl Drop for WaitPermit<'_> {
     fn drop(&mut self) {
         self.0.resources().end_waiting();
     }
 }
 
 impl Admission {
-    /// The token that was admitted.
+    /// The admitted token.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
+    /// The resource's name.
     pub fn resource(&self) -> &str {
         &self.resource
     }
@@ -266,22 +306,29 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Not admitted: nothing was written.
+/// The gate has not admitted the caller, and the caller has written nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
+    /// The resource has seen a higher token. A retry cannot succeed.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// Trying again is worth it: those inside may have left.
-    #[error("token {offered} waited {waited:?} for writes under {older} to end, which are not over yet")]
+    /// Callers with an older token were still inside after the gate's patience. A retry can succeed.
+    #[error(
+        "token {offered} waited {waited:?} for writes under token {older}, which are still in progress; retry later"
+    )]
     Busy { offered: FencingToken, older: FencingToken, waited: Duration },
-    /// Trying again later is worth it.
-    #[error("{MAX_WAITING} callers wait at this gate already")]
+    /// Too many callers wait at this gate. A retry can succeed.
+    #[error("{MAX_WAITING} callers already wait at this gate; retry later")]
     Crowded,
-    #[error("the gate knows {MAX_RESOURCES} resources and takes no more: a mark that is forgotten lets old holders in")]
+    /// The gate has reached [`MAX_RESOURCES`].
+    #[error(
+        "the gate has reached its limit of {MAX_RESOURCES} resources and never evicts a mark: use another gate for new ones"
+    )]
     TooManyResources,
-    #[error("a resource's name must have 1 to {MAX_RESOURCE_BYTES} bytes, and this one has {bytes}")]
+    /// The resource's name is empty or too long.
+    #[error("the resource name has {bytes} bytes: expected 1 to {MAX_RESOURCE_BYTES}")]
     ResourceName { bytes: usize },
-    /// For good: the gate has to be opened anew.
-    #[error("the gate cannot keep its marks any more and admits nobody: {0}")]
+    /// The store has failed. The failure is permanent: open a new gate.
+    #[error("the gate has failed to store a mark and admits no token; fix the cause and open it again: {0}")]
     Failed(Arc<str>),
 }

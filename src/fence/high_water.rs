@@ -1,19 +1,23 @@
-//! The rule itself. Every form of the fence in this crate is this comparison, made where it is atomic with the write.
+//! The comparison of a token with the mark. All implementations of the fence use it, atomically with the write.
 
 use crate::token::FencingToken;
 use crate::types::InvalidValue;
 
-/// The highest token that a resource has accepted, in the integer form: that is what stores hold, and what counts.
+/// The high-water mark: the highest token that a resource has accepted, in its integer form. Stores keep this form, and
+/// the check compares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HighWater(u64);
 
 impl HighWater {
-    /// Of a resource that has seen no token. It accepts every token.
+    /// The mark of a resource that has seen no token. It accepts every token.
     pub const NONE: HighWater = HighWater(0);
 
-    /// The mark after `token` was accepted; refused if the resource has seen a higher one.
+    /// Returns the new mark after `token` is accepted. An equal token is accepted, because a holder keeps its token and
+    /// writes more than once.
     ///
-    /// Equal is accepted: a holder keeps its token for as long as it holds, and writes more than once.
+    /// # Errors
+    ///
+    /// [`Stale`] if the resource has seen a higher token.
     pub fn offer(self, token: FencingToken) -> Result<HighWater, Stale> {
         if token.as_u64() < self.0 {
             return Err(Stale { offered: token, highest: self.token() });
@@ -21,17 +25,18 @@ impl HighWater {
         Ok(HighWater(token.as_u64()))
     }
 
-    /// The token it stands at.
+    /// The mark as a token.
     pub fn token(self) -> FencingToken {
-        FencingToken::try_from(self.0).expect("a mark is a token's integer form")
+        FencingToken::try_from(self.0).expect("a mark is the integer form of a token")
     }
 
+    /// The integer form of the mark.
     pub fn as_u64(self) -> u64 {
         self.0
     }
 }
 
-/// Reads a mark that a store kept; above 63 bits it is none.
+/// Converts a stored mark. A value above 63 bits is invalid.
 impl TryFrom<u64> for HighWater {
     type Error = InvalidValue;
 
@@ -40,12 +45,13 @@ impl TryFrom<u64> for HighWater {
     }
 }
 
-/// A refused token: somebody newer was here. It stays refused, so trying again is of no use: the lease is lost.
+/// A stale token: the resource has seen a higher one. A retry cannot succeed, because the lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fencing token {offered} is stale: the resource has seen {highest}")]
 pub struct Stale {
+    /// The refused token.
     pub offered: FencingToken,
-    /// In its integer form the highest token that the resource has seen.
+    /// The highest token that the resource has seen.
     pub highest: FencingToken,
 }
 
@@ -56,9 +62,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the rule in words: refused exactly if something higher came before, and a refusal changes nothing.
+        /// Compares with a list of all accepted tokens. A refusal does not change the mark.
         #[test]
-        fn a_token_is_refused_exactly_if_a_higher_one_was_accepted(tokens in prop::collection::vec((0u64..5, 0u64..5), 0..50)) {
+        fn token_is_refused_exactly_after_a_higher_one(tokens in prop::collection::vec((0u64..5, 0u64..5), 0..50)) {
             let mut mark = HighWater::NONE;
             let mut accepted: Vec<FencingToken> = Vec::new();
             for token in tokens.into_iter().map(|(term, index)| FencingToken { term, index }) {
@@ -79,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_saturates_is_compared_as_the_stores_compare_it() {
+    fn saturated_term_compares_as_in_the_stores() {
         let high = HighWater::NONE.offer(FencingToken { term: 40_000, index: 9 }).expect("the first is accepted");
         assert!(high.offer(FencingToken { term: 40_001, index: 9 }).is_ok());
         assert!(high.offer(FencingToken { term: 40_001, index: 8 }).is_err());

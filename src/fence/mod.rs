@@ -1,18 +1,25 @@
-//! The rule at the resource: a fencing token at or above the highest seen is accepted and remembered, a lower one is
-//! refused.
+//! The fencing check at the resource.
 //!
-//! A lease tells its holder that it may write. It cannot stop a holder that was paused past the end of its lease from
-//! writing late, with no idea that anything happened. The resource can: whoever held the lease later has a higher
-//! [`FencingToken`](crate::token::FencingToken), so a resource that has seen the higher one refuses the lower one.
-//! (Martin Kleppmann, [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), 2016.)
+//! The resource stores the highest fencing token that it has accepted. It accepts a token at or above this mark, and
+//! refuses a lower one.
 //!
-//! **Comparing, remembering and writing have to be one atomic step.** A resource that compares first and writes
-//! afterwards lets this happen: token 7 is compared and found good; the process stalls; token 8 is compared, is good, and
-//! writes; the process goes on and writes for 7, over what 8 wrote. So every form here does the write inside the check:
+//! A lease tells its holder that it may write. The lease cannot stop a holder that was paused beyond the end of the
+//! lease and then continues to write. The resource can stop it: the next holder has a higher
+//! [`FencingToken`](crate::token::FencingToken), so a resource that has seen the higher token refuses the lower one.
+//! (Martin Kleppmann, [How to do distributed
+//! locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), 2016.)
 //!
-//! | the resource is | use | what makes it one step |
+//! **Compare, store and write must be one atomic step.** Otherwise an old write can overwrite a newer one:
+//!
+//! 1. The resource compares token 7 and accepts it. The process stalls.
+//! 2. The resource compares token 8, accepts it and writes.
+//! 3. The process continues and writes for token 7, over the write of token 8.
+//!
+//! Each implementation in this module therefore does the write inside the check:
+//!
+//! | the resource is | use | atomic because |
 //! |---|---|---|
-//! | in this process: a file, a device, a map | [`Gate`] | the write runs inside the gate, and a newer token waits until it is done |
+//! | in this process: a file, a device, a map | [`Gate`] | the write runs inside the gate, and a newer token waits for its end |
 //! | an HTTP service | [`http::FenceLayer`] (feature `fence-http`) | the same, around the handler |
 //! | in PostgreSQL | [`postgres`] | one statement, or a row lock until the transaction ends |
 //! | anything else | the cookbook, `docs/fencing.md`, then [`conformance`] | |
@@ -34,11 +41,12 @@
 //! # });
 //! ```
 //!
-//! What it does not do: tell who holds a lease, or say that an accepted token is current. A holder whose lease is over
-//! is accepted until its successor's token arrives; nothing that the successor did can be overwritten by it.
+//! The check does not tell which client holds a lease, and an accepted token may not be current. The resource accepts
+//! an expired holder until the token of the next holder arrives. The expired holder can never overwrite a write of the
+//! next holder.
 //!
-//! Tokens of one *name* rise. Let each resource see the tokens of one lease only, and that lease not be a counted one,
-//! whose holders have different tokens at the same time.
+//! Only the tokens of one lease *name* are ordered. Use the tokens of a single lease for each resource. Do not use a
+//! counted lease: its holders have different tokens at the same time.
 
 pub mod conformance;
 mod gate;

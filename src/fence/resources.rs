@@ -1,7 +1,10 @@
-//! Who is inside a gate: one room for each resource, and in a room only one token at a time.
+//! The state of a gate: the mark and the admitted callers of each resource.
 //!
-//! Pure: no lock, no clock, no disk. Invariants: a mark never falls; whoever is in a room has the same token; nobody
-//! enters with a token below the mark.
+//! This module has no lock, no clock and no I/O. Invariants:
+//!
+//! - A mark never falls.
+//! - All callers inside at one resource have the same token.
+//! - No caller enters with a token below the mark.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,37 +12,37 @@ use std::sync::Arc;
 use super::{HighWater, Refused};
 use crate::token::FencingToken;
 
-/// Most resources that one gate knows. Marks are never forgotten to make place, because that would let old holders in.
+/// Maximum number of resources of one gate. A gate never evicts a mark, because it would then admit old holders.
 pub const MAX_RESOURCES: usize = 65_536;
-/// Longest name of a resource, in bytes.
+/// Maximum length of a resource name, in bytes.
 pub const MAX_RESOURCE_BYTES: usize = 512;
-/// Most callers that wait at one gate for older ones to leave.
+/// Maximum number of callers that wait at one gate for older ones to leave.
 pub const MAX_WAITING: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct ResourceTable {
-    resources: HashMap<Arc<str>, Room>,
+    resources: HashMap<Arc<str>, ResourceState>,
     waiting: usize,
-    /// Why the marks cannot be kept any more.
+    /// The error of the store, after which the gate admits no token.
     failure: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct ResourceState {
     mark: HighWater,
-    /// How many are inside, all with the token below.
+    /// Number of callers inside, all with `token`.
     inside: usize,
     token: HighWater,
 }
 
-/// What whoever stands before the gate has to do.
+/// The result of an attempt to enter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing: it is inside.
-    Inside(Arc<str>),
-    /// Raise the mark first.
-    Raise,
-    /// Wait until the older ones have left.
+pub(super) enum TryEnter {
+    /// The caller is inside.
+    Entered(Arc<str>),
+    /// The caller must raise the mark first.
+    RaiseMark,
+    /// The caller must wait until callers with an older token have left.
     Wait { older: FencingToken },
 }
 
@@ -47,59 +50,59 @@ impl ResourceTable {
     pub fn new(store: impl IntoIterator<Item = (String, HighWater)>) -> ResourceTable {
         let mut resources = ResourceTable::default();
         for (resource, mark) in store {
-            let room = resources.resources.entry(resource.into()).or_default();
-            room.mark = room.mark.max(mark);
+            let state = resources.resources.entry(resource.into()).or_default();
+            state.mark = state.mark.max(mark);
         }
         resources
     }
 
-    /// Lets the token in, if that is possible now.
-    pub fn step(&mut self, resource: &str, token: FencingToken) -> Result<Step, Refused> {
+    /// Enters with the token, if that is possible now.
+    pub fn try_enter(&mut self, resource: &str, token: FencingToken) -> Result<TryEnter, Refused> {
         self.check(resource)?;
-        let Some((name, _)) = self.resources.get_key_value(resource) else { return Ok(Step::Raise) };
+        let Some((name, _)) = self.resources.get_key_value(resource) else { return Ok(TryEnter::RaiseMark) };
         let name = Arc::clone(name);
-        let room = self.resources.get_mut(resource).expect("found a moment ago");
-        let offered = room.mark.offer(token)?;
-        if offered > room.mark {
-            return Ok(Step::Raise);
+        let state = self.resources.get_mut(resource).expect("`get_key_value` has found the resource");
+        let offered = state.mark.offer(token)?;
+        if offered > state.mark {
+            return Ok(TryEnter::RaiseMark);
         }
-        if room.inside > 0 && room.token != offered {
-            return Ok(Step::Wait { older: room.token.token() });
+        if state.inside > 0 && state.token != offered {
+            return Ok(TryEnter::Wait { older: state.token.token() });
         }
-        room.inside += 1;
-        room.token = offered;
-        Ok(Step::Inside(name))
+        state.inside += 1;
+        state.token = offered;
+        Ok(TryEnter::Entered(name))
     }
 
-    /// The mark that has to be kept before the token can enter; `None` if it is kept already.
-    pub fn mark_to_keep(&self, resource: &str, token: FencingToken) -> Result<Option<HighWater>, Refused> {
+    /// The mark to store before the token can enter, or `None` if the store has it already.
+    pub fn mark_to_store(&self, resource: &str, token: FencingToken) -> Result<Option<HighWater>, Refused> {
         self.check(resource)?;
-        let Some(room) = self.resources.get(resource) else {
+        let Some(state) = self.resources.get(resource) else {
             if self.resources.len() >= MAX_RESOURCES {
                 return Err(Refused::TooManyResources);
             }
             return Ok(Some(HighWater::NONE.offer(token)?));
         };
-        let offered = room.mark.offer(token)?;
-        Ok((offered > room.mark).then_some(offered))
+        let offered = state.mark.offer(token)?;
+        Ok((offered > state.mark).then_some(offered))
     }
 
-    /// The mark is kept. From here on older tokens are refused, though some may still be inside.
+    /// Applies a stored mark. Older tokens are refused from now on, but some may still be inside.
     pub fn raise(&mut self, resource: &str, mark: HighWater) {
         match self.resources.get_mut(resource) {
-            Some(room) => {
-                assert!(mark >= room.mark, "the mark of {resource:?} fell from {:?} to {mark:?}", room.mark);
-                room.mark = mark;
+            Some(state) => {
+                assert!(mark >= state.mark, "the mark of {resource:?} fell from {:?} to {mark:?}", state.mark);
+                state.mark = mark;
             }
-            None => drop(self.resources.insert(resource.into(), Room { mark, ..Room::default() })),
+            None => drop(self.resources.insert(resource.into(), ResourceState { mark, ..ResourceState::default() })),
         }
     }
 
-    /// One of those inside leaves. True: the room is empty.
+    /// One caller leaves. Returns true if no caller is inside any more.
     pub fn leave(&mut self, resource: &str) -> bool {
-        let room = self.resources.get_mut(resource).expect("rooms are never removed");
-        room.inside = room.inside.checked_sub(1).expect("whoever leaves was inside");
-        room.inside == 0
+        let state = self.resources.get_mut(resource).expect("resources are never removed");
+        state.inside = state.inside.checked_sub(1).expect("a caller that leaves was inside");
+        state.inside == 0
     }
 
     pub fn begin_waiting(&mut self) -> Result<(), Refused> {
@@ -119,7 +122,7 @@ impl ResourceTable {
     }
 
     pub fn mark(&self, resource: &str) -> HighWater {
-        self.resources.get(resource).map_or(HighWater::NONE, |room| room.mark)
+        self.resources.get(resource).map_or(HighWater::NONE, |state| state.mark)
     }
 
     fn check(&self, resource: &str) -> Result<(), Refused> {
@@ -141,38 +144,41 @@ mod tests {
         FencingToken { term: 1, index }
     }
 
-    fn raised(resources: &mut ResourceTable, resource: &str, index: u64) -> Result<Step, Refused> {
-        if let Some(mark) = resources.mark_to_keep(resource, token(index))? {
+    fn raised(resources: &mut ResourceTable, resource: &str, index: u64) -> Result<TryEnter, Refused> {
+        if let Some(mark) = resources.mark_to_store(resource, token(index))? {
             resources.raise(resource, mark);
         }
-        resources.step(resource, token(index))
+        resources.try_enter(resource, token(index))
     }
 
     #[test]
-    fn one_holders_requests_are_inside_together_and_a_newer_one_waits_for_them() {
+    fn newer_token_waits_for_all_callers_with_the_older_one() {
         let mut resources = ResourceTable::default();
-        assert_eq!(resources.step("a", token(1)).unwrap(), Step::Raise);
-        assert_eq!(raised(&mut resources, "a", 1).unwrap(), Step::Inside("a".into()));
-        assert_eq!(resources.step("a", token(1)).unwrap(), Step::Inside("a".into()));
-        assert_eq!(raised(&mut resources, "a", 2).unwrap(), Step::Wait { older: token(1) });
-        // The newer one is not inside yet, and the older ones get nobody in any more.
-        assert!(matches!(resources.step("a", token(1)), Err(Refused::Stale(stale)) if stale.highest == token(2)));
+        assert_eq!(resources.try_enter("a", token(1)).unwrap(), TryEnter::RaiseMark);
+        assert_eq!(raised(&mut resources, "a", 1).unwrap(), TryEnter::Entered("a".into()));
+        assert_eq!(resources.try_enter("a", token(1)).unwrap(), TryEnter::Entered("a".into()));
+        assert_eq!(raised(&mut resources, "a", 2).unwrap(), TryEnter::Wait { older: token(1) });
+        // The newer token is not inside yet, but the older token is stale already.
+        assert!(matches!(resources.try_enter("a", token(1)), Err(Refused::Stale(stale)) if stale.highest == token(2)));
         assert!(!resources.leave("a"));
         assert!(resources.leave("a"));
-        assert_eq!(resources.step("a", token(2)).unwrap(), Step::Inside("a".into()));
+        assert_eq!(resources.try_enter("a", token(2)).unwrap(), TryEnter::Entered("a".into()));
     }
 
     #[test]
-    fn resources_are_apart_and_bounded() {
+    fn resources_are_independent_and_bounded() {
         let store = (0..MAX_RESOURCES as u64 - 1).map(|n| (n.to_string(), HighWater::NONE));
         let mut resources = ResourceTable::new(store);
-        assert_eq!(raised(&mut resources, "a", 5).unwrap(), Step::Inside("a".into()));
-        assert_eq!(raised(&mut resources, "0", 1).unwrap(), Step::Inside("0".into()));
+        assert_eq!(raised(&mut resources, "a", 5).unwrap(), TryEnter::Entered("a".into()));
+        assert_eq!(raised(&mut resources, "0", 1).unwrap(), TryEnter::Entered("0".into()));
         assert!(matches!(raised(&mut resources, "one more", 9), Err(Refused::TooManyResources)));
         let longest = "x".repeat(MAX_RESOURCE_BYTES);
-        assert_eq!(raised(&mut ResourceTable::default(), &longest, 9).unwrap(), Step::Inside(longest.as_str().into()));
+        assert_eq!(
+            raised(&mut ResourceTable::default(), &longest, 9).unwrap(),
+            TryEnter::Entered(longest.as_str().into())
+        );
         for name in ["", &"x".repeat(MAX_RESOURCE_BYTES + 1)] {
-            assert!(matches!(resources.step(name, token(9)), Err(Refused::ResourceName { .. })));
+            assert!(matches!(resources.try_enter(name, token(9)), Err(Refused::ResourceName { .. })));
         }
     }
 

@@ -1,23 +1,25 @@
-//! Where a gate keeps the highest tokens.
+//! The storage of a gate's marks.
 
 use std::io;
 
 use super::HighWater;
 
-/// A gate's memory of the highest token of each resource.
+/// Stores the highest token of each resource for a gate.
 ///
-/// A gate has one, asks it from one thread at a time, and stops for good after its first error: whether a mark is kept
-/// that could not be written is unknown then.
+/// A gate has one store and calls it from one thread at a time. After the first error the gate fails permanently,
+/// because it does not know whether the store has kept the mark.
 pub trait HighWaterStore: Send + 'static {
-    /// Every mark that is kept. Called once, when a gate is made. Names may repeat; the highest mark counts.
+    /// Returns all stored marks. The gate calls it once, when it is created. If a name repeats, the highest mark
+    /// counts.
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>>;
 
-    /// Keeps a mark that has risen. **It returns when the mark is as durable as the resource itself**: a mark that is lost
-    /// when the resource's data is not lets an old holder in again. May block; called off the async threads.
+    /// Stores a higher mark. **It must return only when the mark is as durable as the resource's data.** If a crash
+    /// loses the mark but not the data, the gate admits an old holder again. It may block: the gate calls it on a
+    /// blocking thread.
     fn remember(&mut self, resource: &str, mark: HighWater) -> io::Result<()>;
 }
 
-/// Keeps nothing: for a resource that is as short-lived as this process.
+/// Stores nothing: for a resource whose data ends with this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Volatile;
 

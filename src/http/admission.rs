@@ -1,12 +1,14 @@
-//! How much a node has in hand for its clients at once. What is above a bound is refused before its body is parsed: that
-//! costs a small part of what serving it would, and memory and answer times stay bounded. A request is counted from the
-//! moment its body is complete: a client that sends slowly takes no place from the others.
+//! Concurrency limits of the listener.
 //!
-//! Of the requests in hand only some are carried out at a time; the others wait for their turn, for a short time.
-//! More at a time would not be done sooner, and whoever comes later would wait behind all of them for the processor.
+//! Above a limit, the node rejects a request before it parses the body. A rejection costs a small part of the work of
+//! a request, so memory and response times stay bounded. A request counts from the moment when its body is complete,
+//! so a slow sender takes no permit.
 //!
-//! What keeps or frees a lease takes no place here, so those who hold leases get in when others do not. Their number is
-//! bounded by that of connections: each has one request in hand. Their bodies are bounded by the budget in `body`.
+//! Only a part of the admitted requests runs at a time. The others wait for a short time. More running requests would
+//! not complete sooner, and each later request would wait behind all of them for the CPU.
+//!
+//! Renewals, releases and handovers need no permit: overload must not cost a holder its lease. The connection limit
+//! bounds them, because each connection has one request at a time. The budget in `body` bounds their bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +24,18 @@ use super::refusal::HttpProblem;
 use crate::api::Code;
 use crate::config::HttpLimits;
 
-/// One in so many of the requests in hand is carried out at a time.
-const IN_HAND_FOR_ONE_TURN: usize = 4;
-/// A request that has not had its turn after this long is refused.
-const MAX_WAIT_FOR_TURN: Duration = Duration::from_millis(250);
+/// One in this many admitted requests runs at a time.
+const ADMITTED_PER_RUNNING: usize = 4;
+/// An admitted request that cannot run within this time is rejected.
+const MAX_RUN_DELAY: Duration = Duration::from_millis(250);
 
-/// All bounds of a listener.
+/// All limits of a listener.
 pub(super) struct Admission {
-    /// Requests in hand.
+    /// Admitted requests, running or not.
     requests: PermitPool,
-    /// Requests that are carried out.
-    turns: Arc<Semaphore>,
+    /// Running requests.
+    running: Arc<Semaphore>,
+    /// Requests that did not run within [`MAX_RUN_DELAY`].
     late: Counter,
     /// Claims that wait in a queue.
     pub waits: PermitPool,
@@ -41,35 +44,35 @@ pub(super) struct Admission {
     pub bodies: BodyBudget,
 }
 
-/// So many places of one kind.
+/// The permits of one kind.
 pub(super) struct PermitPool {
     free: Arc<Semaphore>,
-    /// What a client is told when there is none.
+    /// The error detail when no permit is free.
     full: String,
     refused: Counter,
 }
 
-/// A place, given back when it is dropped.
-pub(super) struct Place {
-    _permit: OwnedSemaphorePermit,
-}
-
-/// The place of a request whose turn it is. Handlers of requests without a body extract it; the others take it once the
-/// body is complete.
+/// One permit of a [`PermitPool`], released on drop.
 pub(super) struct Permit {
-    _place: Place,
     _permit: OwnedSemaphorePermit,
 }
 
-/// Refuses a request with a body while the node has no place for it, before the body is read. It takes no place: only
-/// [`Admission::turn`] does, once the body is complete.
-pub(super) struct MayEnter;
+/// The permit of a running request. Handlers without a body extract it. Handlers with a body acquire it when the body
+/// is complete.
+pub(super) struct RequestPermit {
+    _admitted: Permit,
+    _running: OwnedSemaphorePermit,
+}
+
+/// Rejects a request before its body is read if no permit is free. It takes no permit; [`Admission::admit`] does that
+/// when the body is complete.
+pub(super) struct CapacityCheck;
 
 impl Admission {
     pub fn new(limits: HttpLimits) -> Admission {
         Admission {
             requests: PermitPool::new("requests", limits.max_requests),
-            turns: Arc::new(Semaphore::new(limits.max_requests.div_ceil(IN_HAND_FOR_ONE_TURN))),
+            running: Arc::new(Semaphore::new(limits.max_requests.div_ceil(ADMITTED_PER_RUNNING))),
             late: refused("turn_late"),
             waits: PermitPool::new("waits", limits.max_waits),
             watches: PermitPool::new("watches", limits.max_watches),
@@ -77,17 +80,19 @@ impl Admission {
         }
     }
 
-    /// Waits for a request's turn, first come, first served.
-    pub async fn turn(&self) -> Result<Permit, HttpProblem> {
-        let place = self.requests.take()?;
-        let turn = tokio::time::timeout(MAX_WAIT_FOR_TURN, self.turns.clone().acquire_owned());
-        match turn.await {
-            Ok(permit) => Ok(Permit { _place: place, _permit: permit.expect("the semaphore is never closed") }),
+    /// Waits until a request may run, in FIFO order. Fails with `too_busy` at once if no permit is free.
+    pub async fn admit(&self) -> Result<RequestPermit, HttpProblem> {
+        let admitted = self.requests.try_acquire()?;
+        let running = tokio::time::timeout(MAX_RUN_DELAY, self.running.clone().acquire_owned());
+        match running.await {
+            Ok(running) => {
+                Ok(RequestPermit { _admitted: admitted, _running: running.expect("the semaphore is never closed") })
+            }
             Err(_) => {
                 self.late.increment(1);
                 Err(HttpProblem::new(
                     Code::TooBusy,
-                    format!("it was not this request's turn within {MAX_WAIT_FOR_TURN:?}"),
+                    format!("the request could not start within {MAX_RUN_DELAY:?}; retry later"),
                 ))
             }
         }
@@ -98,36 +103,36 @@ impl PermitPool {
     fn new(kind: &'static str, count: usize) -> PermitPool {
         PermitPool {
             free: Arc::new(Semaphore::new(count)),
-            full: format!("the node has {count} {kind} in hand, which is as many as it takes"),
+            full: format!("the node has reached its limit of {count} {kind}; retry later"),
             refused: refused(kind),
         }
     }
 
-    pub fn take(&self) -> Result<Place, HttpProblem> {
-        let permit = self.free.clone().try_acquire_owned().map_err(|_| self.refuse())?;
-        Ok(Place { _permit: permit })
+    pub fn try_acquire(&self) -> Result<Permit, HttpProblem> {
+        let permit = self.free.clone().try_acquire_owned().map_err(|_| self.reject())?;
+        Ok(Permit { _permit: permit })
     }
 
-    fn refuse(&self) -> HttpProblem {
+    fn reject(&self) -> HttpProblem {
         self.refused.increment(1);
         HttpProblem::new(Code::TooBusy, self.full.as_str())
     }
 }
 
-impl FromRequestParts<App> for MayEnter {
+impl FromRequestParts<App> for CapacityCheck {
     type Rejection = HttpProblem;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<MayEnter, HttpProblem> {
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<CapacityCheck, HttpProblem> {
         let requests = &app.admission.requests;
-        if requests.free.available_permits() > 0 { Ok(MayEnter) } else { Err(requests.refuse()) }
+        if requests.free.available_permits() > 0 { Ok(CapacityCheck) } else { Err(requests.reject()) }
     }
 }
 
-impl FromRequestParts<App> for Permit {
+impl FromRequestParts<App> for RequestPermit {
     type Rejection = HttpProblem;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Permit, HttpProblem> {
-        app.admission.turn().await
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<RequestPermit, HttpProblem> {
+        app.admission.admit().await
     }
 }
 
@@ -140,31 +145,32 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn some_are_carried_out_some_wait_for_a_short_time_and_the_rest_is_refused_at_once() {
+    async fn admission_runs_a_quarter_and_rejects_above_the_limit() {
         let admission = Arc::new(Admission::new(HttpLimits { max_requests: 16, ..HttpLimits::default() }));
-        let mut turns = Vec::new();
+        let mut running = Vec::new();
         for _ in 0..4 {
-            turns.push(admission.turn().await.expect("it is its turn at once"));
+            running.push(admission.admit().await.expect("a quarter runs at once"));
         }
         let waiting: Vec<_> = (4..16)
             .map(|_| {
                 let admission = admission.clone();
-                tokio::spawn(async move { admission.turn().await })
+                tokio::spawn(async move { admission.admit().await })
             })
             .collect();
         tokio::task::yield_now().await;
         let began = tokio::time::Instant::now();
-        let refused = admission.turn().await.err().expect("the seventeenth");
+        let refused = admission.admit().await.err().expect("16 requests are admitted already");
         assert_eq!(refused.code(), Code::TooBusy);
         assert_eq!(began.elapsed(), Duration::ZERO);
         for waiting in waiting {
-            let refused = waiting.await.expect("it does not panic").err().expect("no turn became free");
+            let refused = waiting.await.expect("the task does not panic").err().expect("no request has completed");
             assert_eq!(refused.code(), Code::TooBusy);
         }
-        assert_eq!(began.elapsed(), MAX_WAIT_FOR_TURN);
-        let next = tokio::spawn(async move { admission.turn().await });
+        assert_eq!(began.elapsed(), MAX_RUN_DELAY);
+        let next = tokio::spawn(async move { admission.admit().await });
         tokio::task::yield_now().await;
-        drop(turns.pop());
-        assert!(next.await.expect("it does not panic").is_ok(), "its turn, and the places of the others are free");
+        drop(running.pop());
+        let admitted = next.await.expect("the task does not panic");
+        assert!(admitted.is_ok(), "a running request has completed and the late requests have returned their permits");
     }
 }

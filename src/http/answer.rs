@@ -1,4 +1,4 @@
-//! Answers: JSON, and the headers that say who served it.
+//! JSON responses, and the headers that name the serving node and its state.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -18,7 +18,7 @@ fn ok(served: &Served, value: &impl Serialize) -> Response {
     response
 }
 
-/// What `read` makes of the node's answer, with the state that it reflects.
+/// Converts the node's answer with `read`, and adds the headers of the state that it reflects.
 pub(super) fn reply<T: Serialize>(
     response: node::Response,
     read: impl FnOnce(Answer, ClusterMs) -> Result<T, Box<Problem>>,
@@ -30,13 +30,13 @@ pub(super) fn reply<T: Serialize>(
     }
 }
 
-/// A JSON body of some type.
+/// A response with a JSON body.
 pub(super) fn json(status: StatusCode, content_type: &'static str, value: &impl Serialize) -> Response {
-    let body = serde_json::to_vec(value).expect("the API's own types have text keys and finite numbers");
+    let body = serde_json::to_vec(value).expect("API types have string keys and finite numbers");
     with_type(status, content_type, body)
 }
 
-/// A body of some type.
+/// A response with a body of the given content type.
 pub(super) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
@@ -44,7 +44,7 @@ pub(super) fn with_type(status: StatusCode, content_type: &'static str, body: im
     response
 }
 
-/// Says who carried the request out (the leader, for one that was passed on) and what state the answer reflects.
+/// Sets the headers for the serving node (the leader, if the request was forwarded) and the state it answered from.
 pub(super) fn stamp(headers: &mut HeaderMap, served: &Served) {
     headers.insert(HeaderName::from_static(NODE_HEADER), HeaderValue::from(served.node));
     headers.insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(served.term));

@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The state that all handlers share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,26 +16,29 @@ use crate::types::NodeId;
 /// Renders the process's metrics in the Prometheus text format.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// How a node's API is served.
+/// Settings of a node's HTTP listener.
 #[derive(Clone)]
 pub struct Settings {
-    /// The node that answers, for the headers.
+    /// The id of this node, for the header `X-Tenure-Node`.
     pub node: NodeId,
-    /// What `/metrics` says; without it there is no such path.
+    /// Renders the response of `/metrics`. If `None`, the route `/metrics` does not exist.
     pub metrics: Option<RenderMetrics>,
-    /// One more connection is told 503 and closed; one more of the others is refused as `too_busy`.
+    /// Above the connection limit, the listener answers 503 and closes the connection. Above the other limits, a
+    /// request fails with `too_busy`.
     pub limits: HttpLimits,
-    /// A connection is closed when the head of its next request is not complete after this long; an idle one too.
+    /// The listener closes a connection when the next request head is not complete after this time. Idle connections
+    /// are included.
     pub head_timeout: Duration,
-    /// A body must be complete after this long.
+    /// A body that is not complete after this time fails with `body_timeout`.
     pub body_timeout: Duration,
-    /// A connection is closed when its client takes nothing of an answer, or of a watch, for this long.
+    /// The listener closes a connection when the client reads nothing of a response or a watch for this time.
     pub write_timeout: Duration,
-    /// A quiet watch says at least this often that it is alive.
+    /// Longest time between two messages on a watch without events.
     pub watch_keep_alive: Duration,
 }
 
 impl Settings {
+    /// Default settings: no metrics, 60 s for a head, 10 s for a body, 30 s per write, 10 s between keep-alives.
     pub fn new(node: NodeId) -> Settings {
         Settings {
             node,
@@ -49,16 +52,16 @@ impl Settings {
     }
 }
 
-/// The state of the router: cheap to clone.
+/// The state of the router. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct App(Arc<Shared>);
+pub(super) struct App(Arc<AppState>);
 
-pub(super) struct Shared {
+pub(super) struct AppState {
     pub settings: Settings,
     pub node: NodeRef,
     pub admission: Admission,
     pub openapi: Bytes,
-    /// Cancelled when the listener stops: what never ends by itself ends then.
+    /// Cancelled when the listener shuts down. It ends the watches, which have no other end.
     pub shutdown: CancellationToken,
 }
 
@@ -66,19 +69,19 @@ impl App {
     pub fn new(node: NodeRef, settings: Settings, shutdown: CancellationToken) -> App {
         let admission = Admission::new(settings.limits);
         let openapi = Bytes::from(super::document());
-        App(Arc::new(Shared { settings, node, admission, openapi, shutdown }))
+        App(Arc::new(AppState { settings, node, admission, openapi, shutdown }))
     }
 
-    /// The node, once it has started and while it is there.
+    /// The node, or `not_ready` before it has started, or `shutting_down` after it was dropped.
     pub fn node(&self) -> Result<Node, HttpProblem> {
         self.0.node.require()
     }
 }
 
 impl std::ops::Deref for App {
-    type Target = Shared;
+    type Target = AppState;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &AppState {
         &self.0
     }
 }

@@ -1,7 +1,7 @@
-//! Bodies of requests: each bounded in bytes and time, and all together by the node's budget.
+//! Request bodies. Each body has a limit in bytes and in time; all bodies together share the node's memory budget.
 //!
-//! Memory is taken as bytes arrive, not as they are announced, and it is counted from then on. Claims have a share of the
-//! budget to themselves, so that they take nothing from what keeps or frees a lease.
+//! A body takes memory from the budget when bytes arrive, not when `Content-Length` announces them. Claims have their
+//! own share of the budget, so they cannot take memory from renewals and releases.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use super::app::App;
 use super::refusal::HttpProblem;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
 
-/// Bytes of each body that are not counted. The number of connections bounds them. Ordinary renewals, releases and
-/// claims need no more, so they get in however many large bodies there are.
+/// The first bytes of each body are not counted against the budget; the connection limit bounds them. Ordinary
+/// renewals, releases and claims need no more bytes, so large bodies cannot block them.
 const UNCOUNTED_BYTES: usize = 1024;
-/// Claims have one of so many bytes of the budget. The others are for what keeps or frees a lease.
-const BUDGET_FOR_ONE_OF_CLAIMS: usize = 4;
-/// How long the node takes the rest of a body that it refuses, before it says so.
-const DISCARDED_WITHIN: Duration = Duration::from_secs(1);
+/// Claims get one part in this many of the budget. Renewals, releases and handovers get the rest.
+const CLAIM_BUDGET_DIVISOR: usize = 4;
+/// How long the node reads the rest of a rejected body before it responds.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a request may send as its body.
+/// A type that a request may send as its body.
 pub(super) trait JsonBody: DeserializeOwned {
     const MAX_BYTES: usize = MAX_LEASE_BODY_BYTES;
     const IS_CLAIM: bool = false;
@@ -49,22 +49,22 @@ impl JsonBody for api::RenewBatch {
     const MAX_BYTES: usize = MAX_BODY_BYTES;
 }
 
-/// Bytes that the bodies of all requests may take together.
+/// The memory budget for all request bodies, in bytes.
 pub(super) struct BodyBudget {
     claims: Arc<Semaphore>,
     urgent: Arc<Semaphore>,
     refused: Counter,
 }
 
-/// What a body takes of the budget, until it is dropped.
+/// The share of the budget that a body holds until drop.
 #[derive(Debug, Default)]
-pub(super) struct Counted(Option<OwnedSemaphorePermit>);
+pub(super) struct BudgetPermit(Option<OwnedSemaphorePermit>);
 
-/// A JSON body, and what it took of the budget.
-pub(super) struct Body<T>(pub T, pub Counted);
+/// A parsed JSON body, and its share of the budget.
+pub(super) struct Body<T>(pub T, pub BudgetPermit);
 
-/// A JSON body that has arrived whole and is not parsed yet. Parsing is work for a request whose turn it is.
-pub(super) struct Complete<T> {
+/// A complete JSON body before parsing. A handler parses it only with a request permit, because parsing costs CPU time.
+pub(super) struct UnparsedBody<T> {
     received: Received,
     kind: PhantomData<fn() -> T>,
 }
@@ -73,12 +73,12 @@ pub(super) struct Complete<T> {
 #[derive(Debug, Default)]
 struct Received {
     bytes: Vec<u8>,
-    counted: Counted,
+    permit: BudgetPermit,
 }
 
-/// Why a body is not read to its end.
+/// Why a body was not received completely.
 #[derive(Debug)]
-enum Stopped {
+enum ReceiveError {
     TooLarge,
     NoBudget,
     Broken(axum::Error),
@@ -87,7 +87,7 @@ enum Stopped {
 impl BodyBudget {
     pub fn new(mebibytes: usize) -> BodyBudget {
         let bytes = mebibytes << 20;
-        let claims = bytes / BUDGET_FOR_ONE_OF_CLAIMS;
+        let claims = bytes / CLAIM_BUDGET_DIVISOR;
         BodyBudget {
             claims: Arc::new(Semaphore::new(claims)),
             urgent: Arc::new(Semaphore::new(bytes - claims)),
@@ -99,23 +99,26 @@ impl BodyBudget {
         if T::IS_CLAIM { &self.claims } else { &self.urgent }
     }
 
-    fn refuse(&self) -> HttpProblem {
+    fn reject(&self) -> HttpProblem {
         self.refused.increment(1);
-        HttpProblem::new(Code::TooBusy, "the bodies of other requests take as much memory as the node has for bodies")
+        HttpProblem::new(
+            Code::TooBusy,
+            "other request bodies use the node's whole memory budget for bodies; retry later",
+        )
     }
 }
 
 impl Received {
-    /// Adds what has arrived, with memory of `share`.
-    fn add(&mut self, chunk: &[u8], max: usize, share: &Arc<Semaphore>) -> Result<(), Stopped> {
+    /// Appends a chunk, and takes its memory from `share`.
+    fn add(&mut self, chunk: &[u8], max: usize, share: &Arc<Semaphore>) -> Result<(), ReceiveError> {
         let needed = self.bytes.len() + chunk.len();
         if needed > max {
-            return Err(Stopped::TooLarge);
+            return Err(ReceiveError::TooLarge);
         }
         if needed > self.bytes.capacity() {
             let capacity = needed.max(2 * self.bytes.capacity()).clamp(UNCOUNTED_BYTES, max);
             let more = capacity - self.bytes.capacity().max(UNCOUNTED_BYTES);
-            self.counted.add(share.clone().try_acquire_many_owned(more as u32).map_err(|_| Stopped::NoBudget)?);
+            self.permit.add(share.clone().try_acquire_many_owned(more as u32).map_err(|_| ReceiveError::NoBudget)?);
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.extend_from_slice(chunk);
@@ -123,7 +126,7 @@ impl Received {
     }
 }
 
-impl Counted {
+impl BudgetPermit {
     fn add(&mut self, permit: OwnedSemaphorePermit) {
         match &mut self.0 {
             Some(earlier) => earlier.merge(permit),
@@ -136,44 +139,45 @@ impl<T: JsonBody> FromRequest<App> for Body<T> {
     type Rejection = HttpProblem;
 
     async fn from_request(request: Request, app: &App) -> Result<Body<T>, HttpProblem> {
-        Complete::from_request(request, app).await?.parse()
+        UnparsedBody::from_request(request, app).await?.parse()
     }
 }
 
-impl<T: JsonBody> FromRequest<App> for Complete<T> {
+impl<T: JsonBody> FromRequest<App> for UnparsedBody<T> {
     type Rejection = HttpProblem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Complete<T>, HttpProblem> {
+    async fn from_request(request: Request, app: &App) -> Result<UnparsedBody<T>, HttpProblem> {
         let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
         if !is_json {
-            // Refused rather than guessed: a web page can send every other type to a local node without asking.
+            // Browsers send other content types across origins without a CORS preflight, so a web page could reach a
+            // local node.
             return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
         }
         let received = receive::<T>(request, app).await?;
-        Ok(Complete { received, kind: PhantomData })
+        Ok(UnparsedBody { received, kind: PhantomData })
     }
 }
 
-impl<T: JsonBody> Complete<T> {
+impl<T: JsonBody> UnparsedBody<T> {
     pub fn parse(self) -> Result<Body<T>, HttpProblem> {
-        let Received { bytes, counted } = self.received;
+        let Received { bytes, permit } = self.received;
         match serde_json::from_slice(&bytes) {
-            Ok(Object(value)) => Ok(Body(value, counted)),
+            Ok(Object(value)) => Ok(Body(value, permit)),
             Err(error) => Err(HttpProblem::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
         }
     }
 }
 
-/// What is wrong with a body, and in which field. To know the field the body is read again.
+/// The parse error with the path of its field. A second parse finds the path; the first one does not track it.
 fn explain<T: JsonBody>(bytes: &[u8], error: &serde_json::Error) -> String {
     let read: Result<Object<T>, _> = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(bytes));
     let path = read.err().map(|error| error.path().to_string()).filter(|path| path != ".");
-    let said = in_json_words(&error.to_string());
-    path.map_or(said.clone(), |path| format!("{path}: {said}"))
+    let message = in_json_terms(&error.to_string());
+    path.map_or(message.clone(), |path| format!("{path}: {message}"))
 }
 
-/// The words of serde, as JSON has them.
-fn in_json_words(text: &str) -> String {
+/// Replaces the type names of serde by those of JSON.
+fn in_json_terms(text: &str) -> String {
     const WORDS: [(&str, &str); 5] = [
         ("invalid type: sequence,", "invalid type: array,"),
         ("invalid type: map,", "invalid type: object,"),
@@ -193,39 +197,39 @@ async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, H
     let (head, mut body) = request.into_parts();
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
-        let refusal = too_large(T::MAX_BYTES);
+        let problem = too_large(T::MAX_BYTES);
         // With `Expect: 100-continue`, rejecting here prevents the upload.
-        return Err(if head.headers.contains_key(EXPECT) { refusal } else { discard(body, refusal).await });
+        return Err(if head.headers.contains_key(EXPECT) { problem } else { discard(body, problem).await });
     }
     let (limit, budget) = (app.settings.body_timeout, &app.admission.bodies);
     match timeout(limit, read(&mut body, T::MAX_BYTES, budget.share::<T>())).await {
         Ok(Ok(received)) => Ok(received),
-        Ok(Err(Stopped::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
-        Ok(Err(Stopped::NoBudget)) => Err(discard(body, budget.refuse()).await),
-        Ok(Err(Stopped::Broken(error))) => Err(HttpProblem::invalid(format!("body: {error}"))),
+        Ok(Err(ReceiveError::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
+        Ok(Err(ReceiveError::NoBudget)) => Err(discard(body, budget.reject()).await),
+        Ok(Err(ReceiveError::Broken(error))) => Err(HttpProblem::invalid(format!("body: {error}"))),
         Err(_) => Err(HttpProblem::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
     }
 }
 
-async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result<Received, Stopped> {
+async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result<Received, ReceiveError> {
     let mut received = Received::default();
     while let Some(frame) = body.frame().await {
-        let chunk: Option<Bytes> = frame.map_err(Stopped::Broken)?.into_data().ok();
+        let chunk: Option<Bytes> = frame.map_err(ReceiveError::Broken)?.into_data().ok();
         received.add(&chunk.unwrap_or_default(), max, share)?;
     }
     Ok(received)
 }
 
-/// Takes the rest of a body before it is refused: a client that is answered earlier may see its connection break under
-/// what it still sends, and not the answer.
-async fn discard(mut body: HttpBody, refusal: HttpProblem) -> HttpProblem {
+/// Reads and drops the rest of a rejected body before the response. After an earlier response, a client that still
+/// sends may see a connection reset instead of the response.
+async fn discard(mut body: HttpBody, problem: HttpProblem) -> HttpProblem {
     let sent = async { while let Some(Ok(_)) = body.frame().await {} };
-    let _ = timeout(DISCARDED_WITHIN, sent).await;
-    refusal
+    let _ = timeout(DISCARD_TIMEOUT, sent).await;
+    problem
 }
 
 fn too_large(max: usize) -> HttpProblem {
-    HttpProblem::new(Code::TooLarge, format!("the body is too large: at most {max} bytes are allowed here"))
+    HttpProblem::new(Code::TooLarge, format!("the body is too large: this request allows at most {max} bytes"))
 }
 
 #[cfg(test)]
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_json_is_json() {
+    fn is_json_accepts_only_application_json() {
         for good in ["application/json", "Application/JSON; charset=utf-8", " application/json ;x=y"] {
             assert!(is_json(good.as_bytes()), "{good}");
         }
@@ -243,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_body_is_told_its_field_in_words_of_the_api() {
-        fn said<T: JsonBody>(json: &str) -> String {
-            let error = serde_json::from_str::<Object<T>>(json).err().expect("it is refused");
+    fn parse_error_names_the_field_in_json_terms() {
+        fn message<T: JsonBody>(json: &str) -> String {
+            let error = serde_json::from_str::<Object<T>>(json).err().expect("the JSON is invalid");
             explain::<T>(json.as_bytes(), &error)
         }
         for (json, expected) in [
@@ -257,51 +261,51 @@ mod tests {
             (r#"{"holder":"h","metadata":{"a":1}}"#, "metadata.a: invalid type: integer `1`, expected a string"),
             (r#"{"holder":"h","metadata":[]}"#, "metadata: invalid type: array, expected an object"),
         ] {
-            let said = said::<api::Acquire>(json);
-            assert!(said.starts_with(expected) && !said.contains("struct"), "{json}: {said}");
+            let message = message::<api::Acquire>(json);
+            assert!(message.starts_with(expected) && !message.contains("struct"), "{json}: {message}");
         }
-        let item = said::<api::RenewBatch>(r#"{"holder":"h","leases":[{"name":"a","token":"1"},["b","2"]]}"#);
+        let item = message::<api::RenewBatch>(r#"{"holder":"h","leases":[{"name":"a","token":"1"},["b","2"]]}"#);
         assert!(item.starts_with("leases[1]: invalid type: array, expected an object"), "{item}");
     }
 
     #[test]
-    fn a_body_holds_budget_for_the_bytes_that_arrived() {
+    fn body_holds_budget_for_received_bytes() {
         let budget = BodyBudget::new(4);
         let share = budget.share::<api::RenewBatch>();
         assert_eq!(share.available_permits(), 3 << 20);
         let mut received = Received::default();
-        received.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("it is not counted");
+        received.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("the first bytes are not counted");
         assert_eq!(share.available_permits(), 3 << 20);
         for _ in 0..1024 {
-            received.add(&[b' '; 1024], MAX_BODY_BYTES, share).expect("there is room");
+            received.add(&[b' '; 1024], MAX_BODY_BYTES, share).expect("the budget is sufficient");
             let taken = (3 << 20) - share.available_permits();
             assert_eq!(taken, received.bytes.capacity() - UNCOUNTED_BYTES);
         }
-        assert!(matches!(received.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(Stopped::TooLarge)));
+        assert!(matches!(received.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(ReceiveError::TooLarge)));
         let mut second = Received::default();
-        assert!(matches!(second.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(Stopped::NoBudget)));
+        assert!(matches!(second.add(&[b' '; MAX_BODY_BYTES], MAX_BODY_BYTES, share), Err(ReceiveError::NoBudget)));
         second.add(&[b' '; UNCOUNTED_BYTES], MAX_BODY_BYTES, share).expect("a small body gets in");
-        assert_eq!(budget.share::<api::Acquire>().available_permits(), 1 << 20, "claims have their own share");
+        assert_eq!(budget.share::<api::Acquire>().available_permits(), 1 << 20, "claims have a separate share");
         drop(received);
         assert_eq!(share.available_permits(), 3 << 20);
     }
 
     #[test]
-    fn the_budget_is_taken_to_the_byte() {
+    fn budget_is_exact_to_the_byte() {
         let budget = BodyBudget::new(4);
         let taken = |share: &Arc<Semaphore>, bytes: usize, max: usize| {
             let mut received = Received::default();
             received.add(&vec![b' '; bytes], max, share).map(|()| received)
         };
         let share = budget.share::<api::RenewBatch>();
-        let large = taken(share, MAX_BODY_BYTES, MAX_BODY_BYTES).expect("there is room");
+        let large = taken(share, MAX_BODY_BYTES, MAX_BODY_BYTES).expect("the budget is sufficient");
         let left = (3 << 20) - (MAX_BODY_BYTES - UNCOUNTED_BYTES);
         assert_eq!(share.available_permits(), left);
         let above = taken(share, UNCOUNTED_BYTES + left + 1, MAX_BODY_BYTES);
-        assert!(matches!(above, Err(Stopped::NoBudget)), "one byte more");
-        let rest = taken(share, UNCOUNTED_BYTES + left, MAX_BODY_BYTES).expect("it is what is left");
+        assert!(matches!(above, Err(ReceiveError::NoBudget)), "one byte more");
+        let rest = taken(share, UNCOUNTED_BYTES + left, MAX_BODY_BYTES).expect("the rest is exactly enough");
         assert_eq!(share.available_permits(), 0);
-        assert!(matches!(taken(share, UNCOUNTED_BYTES + 1, MAX_BODY_BYTES), Err(Stopped::NoBudget)));
+        assert!(matches!(taken(share, UNCOUNTED_BYTES + 1, MAX_BODY_BYTES), Err(ReceiveError::NoBudget)));
         drop((large, rest));
 
         let share = budget.share::<api::Acquire>();
@@ -310,12 +314,12 @@ mod tests {
         let left = (1 << 20) - claims.len() * (MAX_LEASE_BODY_BYTES - UNCOUNTED_BYTES);
         assert_eq!((claims.len(), share.available_permits()), (33, left));
         let above = taken(share, UNCOUNTED_BYTES + left + 1, MAX_LEASE_BODY_BYTES);
-        assert!(matches!(above, Err(Stopped::NoBudget)), "one byte more");
-        assert!(taken(share, UNCOUNTED_BYTES + left, MAX_LEASE_BODY_BYTES).is_ok(), "it is what is left");
+        assert!(matches!(above, Err(ReceiveError::NoBudget)), "one byte more");
+        assert!(taken(share, UNCOUNTED_BYTES + left, MAX_LEASE_BODY_BYTES).is_ok(), "the rest is exactly enough");
     }
 
     #[test]
-    fn the_largest_valid_claim_fits_with_every_character_escaped() {
+    fn largest_claim_fits_with_every_character_escaped() {
         let escaped = |text: &str| text.chars().map(|c| format!("\\u{:04x}", c as u32)).collect::<String>();
         let keys = (0..32).map(|key| format!("{key:02}{}", "k".repeat(62)));
         let entries = keys.map(|key| format!("\"{}\": \"{}\"", escaped(&key), escaped(&"v".repeat(64))));

@@ -5,11 +5,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::{MayEnter, Permit};
+use super::admission::{CapacityCheck, RequestPermit};
 use super::answer;
 use super::app::App;
-use super::body::{Body, Complete};
-use super::input::{Hop, Name, Params};
+use super::body::{Body, UnparsedBody};
+use super::input::{Name, Params, Routing};
 use super::refusal::HttpProblem;
 use crate::api::{self, Problem};
 use crate::node::Request;
@@ -17,86 +17,86 @@ use crate::service;
 
 /// Claim a lease.
 ///
-/// The same holder acquiring again keeps its token and gets its time extended, so sending a claim again is safe.
-/// With `wait_ms` the answer comes when the lease is granted or the wait ends; closing the connection gives up the
-/// place in the queue.
+/// A holder that acquires again keeps its token and extends its lease, so it is safe to send a claim again.
+/// With `wait_ms`, the response comes when the lease is granted or the wait ends. A client that closes the connection
+/// leaves the queue.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Acquire,
     responses(
-        (status = 200, description = "Held, with this token", body = api::Lease),
+        (status = 200, description = "The lease is granted, with this token", body = api::Lease),
         (status = 409, description = "`held`, `lock_delay`, `wait_timeout`, `wait_abandoned`, `lost`, `limit_differs`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue_full`, `lease_full`, `too_many_leases`, `too_busy`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn acquire(
     State(app): State<App>,
-    _: MayEnter,
-    hop: Hop,
+    _: CapacityCheck,
+    routing: Routing,
     Name(name): Name,
-    body: Complete<api::Acquire>,
+    body: UnparsedBody<api::Acquire>,
 ) -> Result<Response, HttpProblem> {
-    // Only now that the body is complete: a slow sender must not hold a turn.
-    let turn = app.admission.turn().await?;
-    // It may wait for a day, among a bounded number of its kind: its body is not counted for so long.
+    // The body is complete at this point, so a slow sender does not hold a request permit.
+    let request_permit = app.admission.admit().await?;
+    // Releases the body's share of the budget: a claim can wait for a day, and `max_waits` bounds the waiting claims.
     let Body(body, _) = body.parse()?;
     let claim = service::claim(&app.node()?.ttl(), name, body)?;
-    // One that waits may be in hand for a day: it has a place among its own kind instead.
-    let (_turn, _place) = if claim.wait_ms.is_some() {
-        drop(turn);
-        (None, Some(app.admission.waits.take()?))
+    // A claim that waits can take a day: it exchanges its request permit for one of `max_waits`.
+    let (_request_permit, _wait_permit) = if claim.wait_ms.is_some() {
+        drop(request_permit);
+        (None, Some(app.admission.waits.try_acquire()?))
     } else {
-        (Some(turn), None)
+        (Some(request_permit), None)
     };
-    let response = hop.ask(&app, Request::Acquire(claim)).await?;
+    let response = routing.send(&app, Request::Acquire(claim)).await?;
     answer::reply(response, service::granted)
 }
 
-/// Keep a lease for another ttl.
+/// Renew a lease for another ttl.
 #[utoipa::path(post, path = "/v1/leases/{name}/renew", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Renew,
     responses(
-        (status = 200, description = "Held on, with the same token", body = api::Lease),
-        (status = 409, description = "`lost`, with `why` and the present `holder`", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The lease is renewed, with the same token", body = api::Lease),
+        (status = 409, description = "`lost`, with `why` and the current `holder`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn renew(
     State(app): State<App>,
-    hop: Hop,
+    routing: Routing,
     Name(name): Name,
-    Body(body, _counted): Body<api::Renew>,
+    Body(body, _budget): Body<api::Renew>,
 ) -> Result<Response, HttpProblem> {
     let renew = service::renew(&app.node()?.ttl(), name, body)?;
-    let response = hop.ask(&app, renew).await?;
+    let response = routing.send(&app, renew).await?;
     answer::reply(response, service::renewed_one)
 }
 
-/// Keep many leases of one holder for another ttl, in one request.
+/// Renew many leases of one holder for another ttl in one request.
 #[utoipa::path(post, path = "/v1/renew", tag = "claims", request_body = api::RenewBatch,
-    responses((status = 200, description = "One result for each lease, in the order asked", body = api::Renewed)))]
+    responses((status = 200, description = "One result for each lease, in the order of the request", body = api::Renewed)))]
 pub(super) async fn renew_batch(
     State(app): State<App>,
-    hop: Hop,
-    Body(body, _counted): Body<api::RenewBatch>,
+    routing: Routing,
+    Body(body, _budget): Body<api::RenewBatch>,
 ) -> Result<Response, HttpProblem> {
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
     let renew = service::renew_batch(&app.node()?.ttl(), body)?;
-    let response = hop.ask(&app, renew).await?;
+    let response = routing.send(&app, renew).await?;
     answer::reply(response, |answer, now| service::renewed(names, answer, now))
 }
 
-/// Give a lease back. Releasing what is not held with this token changes nothing and says so.
+/// Release a lease. If the token does not hold the lease, the release changes nothing and the response says so.
 #[utoipa::path(post, path = "/v1/leases/{name}/release", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Release,
-    responses((status = 200, description = "Whether it was held", body = api::Released)))]
+    responses((status = 200, description = "Whether the token held the lease", body = api::Released)))]
 pub(super) async fn release(
     State(app): State<App>,
-    hop: Hop,
+    routing: Routing,
     Name(name): Name,
-    Body(body, _counted): Body<api::Release>,
+    Body(body, _budget): Body<api::Release>,
 ) -> Result<Response, HttpProblem> {
-    let response = hop.ask(&app, service::release(name, body)).await?;
+    let response = routing.send(&app, service::release(name, body)).await?;
     answer::reply(response, |answer, _| service::released(answer))
 }
 
-/// Give a lease to a waiter, without a moment in which nobody has it.
+/// Hand a lease over to a waiter. The lease has a holder at every moment.
 #[utoipa::path(post, path = "/v1/leases/{name}/handover", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::HandOver,
     responses(
@@ -105,34 +105,34 @@ pub(super) async fn release(
     ))]
 pub(super) async fn hand_over(
     State(app): State<App>,
-    hop: Hop,
+    routing: Routing,
     Name(name): Name,
-    Body(body, _counted): Body<api::HandOver>,
+    Body(body, _budget): Body<api::HandOver>,
 ) -> Result<Response, HttpProblem> {
-    let response = hop.ask(&app, service::hand_over(name, body)).await?;
+    let response = routing.send(&app, service::hand_over(name, body)).await?;
     answer::reply(response, service::handed_over)
 }
 
 /// Replace the metadata of a held lease.
 ///
-/// `version` is the `metadata_version` that the change replaces. So a request that arrives late or twice never overwrites
-/// newer metadata, and sending one again is safe.
+/// `version` is the `metadata_version` that this change replaces. A late or repeated request therefore never
+/// overwrites newer metadata, and it is safe to send a request again.
 #[utoipa::path(post, path = "/v1/leases/{name}/metadata", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::UpdateMetadata,
     responses(
         (status = 200, description = "The lease with its new metadata", body = api::Lease),
-        (status = 409, description = "`lost`; `metadata_changed`, with the present `metadata_version`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`lost`; `metadata_changed`, with the current `metadata_version`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn update_metadata(
     State(app): State<App>,
-    _: MayEnter,
-    hop: Hop,
+    _: CapacityCheck,
+    routing: Routing,
     Name(name): Name,
-    body: Complete<api::UpdateMetadata>,
+    body: UnparsedBody<api::UpdateMetadata>,
 ) -> Result<Response, HttpProblem> {
-    let _turn = app.admission.turn().await?;
-    let Body(body, _counted) = body.parse()?;
-    let response = hop.ask(&app, service::update_metadata(name, body)?).await?;
+    let _permit = app.admission.admit().await?;
+    let Body(body, _budget) = body.parse()?;
+    let response = routing.send(&app, service::update_metadata(name, body)?).await?;
     answer::reply(response, service::granted)
 }
 
@@ -141,23 +141,23 @@ pub(super) async fn update_metadata(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RevokeParams {
-    /// Kept in the history, at most 500 bytes.
+    /// The reason, for the history. At most 500 bytes.
     #[serde(default)]
     #[param(required = false, max_length = 500)]
     reason: String,
 }
 
-/// Take a lease from all its holders: an operator's release. Waiters keep their places.
+/// Revoke a lease from all its holders: an operator's release. Waiters stay in the queue.
 #[utoipa::path(delete, path = "/v1/leases/{name}", tag = "claims",
     params(("name" = String, Path, description = "The lease's name"), RevokeParams),
-    responses((status = 200, description = "How many holders lost it", body = api::Revoked)))]
+    responses((status = 200, description = "The number of holders that lost the lease", body = api::Revoked)))]
 pub(super) async fn revoke(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Name(name): Name,
     Params(params): Params<RevokeParams>,
 ) -> Result<Response, HttpProblem> {
-    let response = hop.ask(&app, service::revoke(name, params.reason)?).await?;
+    let response = routing.send(&app, service::revoke(name, params.reason)?).await?;
     answer::reply(response, |answer, _| service::revoked(answer))
 }

@@ -1,4 +1,4 @@
-//! Parts of requests beside their bodies, parsed. What cannot be parsed is a problem that says where.
+//! Extractors for the path, the query and the headers of a request. A parse error names the invalid part.
 
 use std::convert::Infallible;
 
@@ -18,9 +18,9 @@ use crate::types::LeaseName;
 /// The `{name}` of a path.
 pub(super) struct Name(pub LeaseName);
 
-/// By its own name: where the router is mounted there may be more in the path.
+/// Deserialized by field name: a path prefix of the mounting application may have parameters, too.
 #[derive(Deserialize)]
-struct Named {
+struct NameParam {
     name: String,
 }
 
@@ -28,13 +28,13 @@ impl FromRequestParts<App> for Name {
     type Rejection = HttpProblem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, HttpProblem> {
-        let path = Path::<Named>::from_request_parts(parts, app).await;
-        let Path(Named { name }) = path.map_err(|error| HttpProblem::invalid(format!("path: {error}")))?;
+        let path = Path::<NameParam>::from_request_parts(parts, app).await;
+        let Path(NameParam { name }) = path.map_err(|error| HttpProblem::invalid(format!("path: {error}")))?;
         LeaseName::new(name).map(Name).map_err(|error| HttpProblem::invalid(error.to_string()))
     }
 }
 
-/// The query of a path. Unknown parameters are refused.
+/// The parsed query. Types with `deny_unknown_fields` reject unknown parameters.
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
@@ -47,46 +47,46 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// Whether the caller lets this node forward to the leader.
-pub(super) struct Hop {
-    pub forward: Forward,
-    /// What to ask the leader for, if this node may not.
+/// Whether this node may forward the request to the leader.
+pub(super) struct Routing {
+    forward: Forward,
+    /// The path and query of the redirect to the leader. Empty if this node may forward.
     path_and_query: String,
 }
 
-impl FromRequestParts<App> for Hop {
+impl FromRequestParts<App> for Routing {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Hop, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Routing, Infallible> {
         const NO_FORWARD: HeaderName = HeaderName::from_static(NO_FORWARD_HEADER);
         if !parts.headers.contains_key(NO_FORWARD) {
-            return Ok(Hop { forward: Forward::Once, path_and_query: String::new() });
+            return Ok(Routing { forward: Forward::Once, path_and_query: String::new() });
         }
-        // The whole path, also where this router is mounted below a prefix: it hangs in the same place at the leader.
+        // `OriginalUri` includes the prefix that this router is mounted under. The leader uses the same prefix.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |OriginalUri(uri)| uri);
         let path_and_query = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        Ok(Hop { forward: Forward::Never, path_and_query })
+        Ok(Routing { forward: Forward::Never, path_and_query })
     }
 }
 
-impl Hop {
-    /// Puts a request to the node.
-    pub async fn ask(&self, app: &App, request: node::Request) -> Result<node::Response, HttpProblem> {
-        let answer = app.node()?.request(request, self.forward).await;
-        answer.map_err(|error| HttpProblem::from(error).redirect_to(&self.path_and_query))
+impl Routing {
+    /// Sends a request to the node, and adds the leader's address to a `not_leader` problem.
+    pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, HttpProblem> {
+        let response = app.node()?.request(request, self.forward).await;
+        response.map_err(|error| HttpProblem::from(error).redirect_to(&self.path_and_query))
     }
 }
 
-/// How current a read must be.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ConsistencyParam {
-    /// From the leader's memory while its leadership lease is fresh, otherwise like `linearizable`.
+    /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
     #[default]
     Leader,
-    /// Confirmed by a round trip to a majority.
+    /// The leader confirms its leadership with a round trip to a majority.
     Linearizable,
-    /// From the memory of the node asked; `X-Tenure-Stale-Ms` says how old it can be.
+    /// The node that receives the request answers from memory; `X-Tenure-Stale-Ms` is its maximum age in milliseconds.
     Stale,
 }
 
@@ -105,7 +105,7 @@ impl From<ConsistencyParam> for Consistency {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReadParams {
-    /// How current the answer must be.
+    /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
     pub consistency: ConsistencyParam,

@@ -1,23 +1,23 @@
-//! The public HTTP listener of a node: JSON under `/v1`, health, metrics and the API's own description.
+//! The public HTTP listener of a node: JSON under `/v1`, health, metrics and the OpenAPI document.
 //!
-//! A request is parsed into types that cannot be wrong, put to the [`Node`](crate::node::Node), and its answer is
-//! written down. What a node says is mapped to the API's types in the module `service`, and nowhere else.
-//! The caller hands in the listener, the node and the signal to stop, and owns the future that serves.
+//! A handler parses a request into validated types, passes it to the [`Node`](crate::node::Node) and serializes the
+//! response. Only the module `service` maps node types to API types.
+//! The caller passes in the listener, the node and the shutdown signal, and owns the serving future.
 //!
-//! | file | noun |
+//! | file | contents |
 //! |---|---|
-//! | `serve` | connections: their number, their timeouts, their end |
-//! | `slot` | the node, from before it has started until after it has gone |
-//! | `mount` | the same paths in somebody else's application |
-//! | `routes`, `openapi` | which paths there are, and the document that says so |
-//! | `admission` | how much is in hand at once, and what is refused at the door |
-//! | `observe` | what every request has: the node's header, counts and durations |
-//! | `body` | bodies of requests, and how much memory they may take |
-//! | `input` | the other parts of requests, parsed |
-//! | `answer`, `refusal` | answers and problems, as HTTP responses |
+//! | `serve` | connections: limit, timeouts, shutdown |
+//! | `node_ref` | the reference to a node that may not have started or may be dropped |
+//! | `mount` | the routes for a program's own axum application |
+//! | `routes`, `openapi` | the route table and the OpenAPI document |
+//! | `admission` | concurrency limits and overload errors |
+//! | `observe` | the node header and the request metrics |
+//! | `body` | request bodies and their memory budget |
+//! | `input` | path, query and header extractors |
+//! | `answer`, `refusal` | responses and problems |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
-//! This module must not know Raft, storage or the connections between nodes.
+//! This module must not depend on Raft, storage or the connections between nodes.
 
 mod admission;
 mod answer;
@@ -42,8 +42,12 @@ pub use observe::describe_metrics;
 pub use openapi::document;
 pub use serve::serve;
 
-/// All paths, of a node that never starts: what can be refused without one is, and the rest is not ready.
+/// All routes, without a node. Invalid requests get their usual problem; valid requests get `not_ready`.
 #[cfg(feature = "testing")]
 pub(crate) fn router_without_a_node() -> axum::Router {
-    routes::whole(app::App::new(NodeRef::empty(), Settings::new(1), tokio_util::sync::CancellationToken::new()))
+    routes::standalone_router(app::App::new(
+        NodeRef::empty(),
+        Settings::new(1),
+        tokio_util::sync::CancellationToken::new(),
+    ))
 }

@@ -1,4 +1,4 @@
-//! The API as a part of somebody else's axum application.
+//! The API as a part of a program's own axum application.
 
 use axum::Router;
 use tokio_util::sync::CancellationToken;
@@ -8,17 +8,21 @@ use super::{NodeRef, Settings, routes};
 use crate::node::Node;
 
 impl Node {
-    /// The API of this node, to be mounted in the program's own axum application: merged into it, or nested under a
-    /// prefix, which is then the same on all nodes.
+    /// Returns the API of this node as a router for the program's own axum application.
     ///
-    /// There are `/v1/…`, `/livez`, `/readyz`, `/version` and `/openapi.json`; [`router_with`](Node::router_with) adds
-    /// `/metrics`. Other paths are the program's.
+    /// Merge the router, or nest it under a prefix. All nodes must use the same prefix. The routes are `/v1/…`,
+    /// `/livez`, `/readyz`, `/version` and `/openapi.json`; [`router_with`](Node::router_with) can add `/metrics`.
     ///
-    /// The program serves it: how many connections there are, how long a request's head may take and what happens to
-    /// open connections at the end is decided by its server. Bodies are bounded in size and time here, and watches in
-    /// number. It does not keep the node alive; once the node has ended, its watches end and requests are refused as
-    /// shutting down. Whoever can reach it can take and revoke every lease: put the program's own authentication
-    /// around it.
+    /// The program's server limits the connections and the time for a request head, and closes connections at
+    /// shutdown. The router limits the size and time of bodies, and the number of requests and watches.
+    ///
+    /// The router does not keep the node alive. When the node has shut down, its watches end and requests fail with
+    /// `shutting_down`.
+    ///
+    /// The router has no authentication: every client that reaches it can take and revoke every lease. Wrap it in the
+    /// program's own authentication.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # fn example(node: &tenure::node::Node) -> axum::Router {
@@ -29,9 +33,9 @@ impl Node {
         self.router_with(Settings::new(self.id()))
     }
 
-    /// [`router`](Node::router), with settings of its own. Those about connections are not used.
+    /// Like [`router`](Node::router), with explicit settings. The settings for connections have no effect.
     pub fn router_with(&self, settings: Settings) -> Router {
-        // Nothing but the node's own end ends a watch here.
-        routes::routes(App::new(NodeRef::from(self), settings, CancellationToken::new()))
+        // This token is never cancelled: only the node's shutdown ends a watch here.
+        routes::mountable_router(App::new(NodeRef::from(self), settings, CancellationToken::new()))
     }
 }

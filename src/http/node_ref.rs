@@ -1,4 +1,4 @@
-//! The place of a node that may not have started yet, or may be gone.
+//! A reference to a node that may not have started yet, or may be dropped.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,30 +6,32 @@ use super::refusal::HttpProblem;
 use crate::api::Code;
 use crate::node::{Node, WeakNode};
 
-/// Where a listener finds its node. The listener can serve before the node has started: health is answered, and
-/// everything else is told to wait.
+/// A listener's reference to its node.
 ///
-/// It does not keep the node alive, and neither do requests under way. Once the last handle of the node is dropped, requests are refused as shutting down.
+/// The listener can serve before the node has started: `/livez` succeeds, and other requests fail with `not_ready`.
+///
+/// A `NodeRef` does not keep the node alive, and neither do requests in progress. When the last handle of the node is
+/// dropped, requests fail with `shutting_down`.
 #[derive(Clone, Default)]
 pub struct NodeRef(Arc<OnceLock<WeakNode>>);
 
 impl NodeRef {
-    /// The slot of a node that is still to start.
+    /// Creates a reference to a node that has not started yet.
     pub fn empty() -> NodeRef {
         NodeRef::default()
     }
 
-    /// Fills the slot. A slot is filled once: a second node is ignored.
+    /// Sets the node. Only the first call has an effect.
     pub fn fill(&self, node: &Node) {
         let _ = self.0.set(node.downgrade());
     }
 
-    /// The node, if it has started and is still there.
+    /// The node, if it has started and is not dropped.
     pub(super) fn get(&self) -> Option<Node> {
         self.0.get()?.as_guest()
     }
 
-    /// The node, or why there is none.
+    /// The node, or a problem that says why there is none.
     pub(super) fn require(&self) -> Result<Node, HttpProblem> {
         let started = self.0.get().ok_or_else(|| HttpProblem::new(Code::NotReady, "the node is starting"))?;
         started.as_guest().ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))

@@ -1,13 +1,13 @@
-//! What every request has, whatever its path: the node's header, a count and a duration.
+//! The middleware around all routes: it sets the node header, counts requests and measures their duration.
 //!
 //! | metric | kind | labels |
 //! |---|---|---|
 //! | `tenure_http_requests_total` | counter | `method`, `route`, `status` |
-//! | `tenure_http_request_seconds` | histogram | `method`, `route`; until the head of the answer, waits included |
+//! | `tenure_http_request_seconds` | histogram | `method`, `route`; until the response head, including time in a queue |
 //! | `tenure_http_connections` | gauge | |
 //! | `tenure_http_connections_refused_total` | counter | |
 //! | `tenure_http_watches` | gauge | |
-//! | `tenure_refused_total` | counter | `reason`; the leader counts its own queue by the same name |
+//! | `tenure_refused_total` | counter | `reason`; the leader uses the same name for its own queue |
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,33 +25,37 @@ use tower::{Layer, Service};
 use crate::api::NODE_HEADER;
 use crate::types::NodeId;
 
-/// Method and route of requests that no route matched.
+/// The labels `method` and `route` of requests that match no route.
 const NO_ROUTE: &str = "none";
-/// Answers that are common enough to have their counter at hand.
+/// Statuses with a cached counter. Other statuses are rare and look up their counter per request.
 const STATUSES: [u16; 12] = [200, 307, 400, 404, 405, 409, 410, 413, 415, 429, 503, 504];
 
 /// Describes the metrics of this module to the installed recorder.
 pub fn describe_metrics() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("tenure_http_requests_total", "Requests answered");
-    describe_histogram!("tenure_http_request_seconds", Unit::Seconds, "Time to the head of an answer, waits included");
-    describe_gauge!("tenure_http_connections", "Connections of the public listener");
-    describe_counter!("tenure_http_connections_refused_total", "Connections closed because there were too many");
+    describe_histogram!(
+        "tenure_http_request_seconds",
+        Unit::Seconds,
+        "Time to the response head, including time in a queue"
+    );
+    describe_gauge!("tenure_http_connections", "Open connections of the public listener");
+    describe_counter!("tenure_http_connections_refused_total", "Connections rejected above max_connections");
     describe_counter!("tenure_refused_total", "Requests refused as too_busy");
-    describe_gauge!("tenure_http_watches", "Watches that are open");
+    describe_gauge!("tenure_http_watches", "Open watches");
 }
 
-/// Adds one to a gauge for as long as it lives.
-pub(super) struct Open(Gauge);
+/// Adds one to a gauge until drop.
+pub(super) struct GaugeGuard(Gauge);
 
-impl Open {
-    pub fn new(gauge: Gauge) -> Open {
+impl GaugeGuard {
+    pub fn new(gauge: Gauge) -> GaugeGuard {
         gauge.increment(1.0);
-        Open(gauge)
+        GaugeGuard(gauge)
     }
 }
 
-impl Drop for Open {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }
@@ -59,17 +63,17 @@ impl Drop for Open {
 
 /// The layer around all routes.
 #[derive(Clone)]
-pub(super) struct Observe(Arc<Observed>);
+pub(super) struct MetricsLayer(Arc<HttpMetrics>);
 
-struct Observed {
+struct HttpMetrics {
     node: HeaderValue,
-    routes: HashMap<&'static str, Vec<Arc<Meter>>>,
-    no_route: Arc<Meter>,
+    routes: HashMap<&'static str, Vec<Arc<RouteMetrics>>>,
+    no_route: Arc<RouteMetrics>,
 }
 
-/// The metrics of one method of one route, registered at most once: a lookup by labels for each request would cost
-/// more than the request. A status that never was has no series.
-struct Meter {
+/// The metrics of one method of one route. Each is registered at most once, because a lookup by labels costs more than
+/// a request. A status without a response has no series.
+struct RouteMetrics {
     method: Method,
     labels: Labels,
     seconds: Histogram,
@@ -82,28 +86,28 @@ struct Labels {
     route: &'static str,
 }
 
-impl Observe {
-    pub fn new(node: NodeId, routes: impl Iterator<Item = (&'static str, Method)>) -> Observe {
-        let mut by_path: HashMap<&'static str, Vec<Arc<Meter>>> = HashMap::new();
+impl MetricsLayer {
+    pub fn new(node: NodeId, routes: impl Iterator<Item = (&'static str, Method)>) -> MetricsLayer {
+        let mut by_path: HashMap<&'static str, Vec<Arc<RouteMetrics>>> = HashMap::new();
         for (path, method) in routes {
-            by_path.entry(path).or_default().push(Arc::new(Meter::new(method, path)));
+            by_path.entry(path).or_default().push(Arc::new(RouteMetrics::new(method, path)));
         }
-        // A method that a client made up must not become a label: there would be no end of them.
+        // A client can send any method. As a label, it would create an unbounded number of series.
         let labels = Labels { method: NO_ROUTE.to_owned(), route: NO_ROUTE };
-        let no_route = Arc::new(Meter::labelled(Method::GET, labels));
-        Observe(Arc::new(Observed { node: HeaderValue::from(node), routes: by_path, no_route }))
+        let no_route = Arc::new(RouteMetrics::labelled(Method::GET, labels));
+        MetricsLayer(Arc::new(HttpMetrics { node: HeaderValue::from(node), routes: by_path, no_route }))
     }
 }
 
-impl Observed {
-    fn route(&self, path: &str) -> Option<&Vec<Arc<Meter>>> {
-        // In a router that is mounted somewhere the path begins with where that is.
+impl HttpMetrics {
+    fn route(&self, path: &str) -> Option<&Vec<Arc<RouteMetrics>>> {
+        // The matched path of a mounted router starts with the prefix of the mounting application.
         let mounted =
             || self.routes.iter().filter(|(route, _)| path.ends_with(*route)).max_by_key(|(route, _)| route.len());
         self.routes.get(path).or_else(|| mounted().map(|(_, methods)| methods))
     }
 
-    fn meter(&self, request: &Request) -> &Arc<Meter> {
+    fn meter(&self, request: &Request) -> &Arc<RouteMetrics> {
         let path = request.extensions().get::<MatchedPath>();
         let methods = path.and_then(|path| self.route(path.as_str()));
         let found = methods.and_then(|methods| methods.iter().find(|meter| meter.method == request.method()));
@@ -111,16 +115,16 @@ impl Observed {
     }
 }
 
-impl Meter {
-    fn new(method: Method, route: &'static str) -> Meter {
+impl RouteMetrics {
+    fn new(method: Method, route: &'static str) -> RouteMetrics {
         let labels = Labels { method: method.as_str().to_owned(), route };
-        Meter::labelled(method, labels)
+        RouteMetrics::labelled(method, labels)
     }
 
-    fn labelled(method: Method, labels: Labels) -> Meter {
+    fn labelled(method: Method, labels: Labels) -> RouteMetrics {
         let Labels { method: name, route } = labels.clone();
         let seconds = histogram!("tenure_http_request_seconds", "method" => name, "route" => route);
-        Meter { method, labels, seconds, requests: Default::default() }
+        RouteMetrics { method, labels, seconds, requests: Default::default() }
     }
 
     fn counter(&self, status: StatusCode) -> Counter {
@@ -140,21 +144,21 @@ impl Meter {
     }
 }
 
-impl<S> Layer<S> for Observe {
-    type Service = ObservedService<S>;
+impl<S> Layer<S> for MetricsLayer {
+    type Service = MetricsService<S>;
 
-    fn layer(&self, inner: S) -> ObservedService<S> {
-        ObservedService { inner, observed: self.0.clone() }
+    fn layer(&self, inner: S) -> MetricsService<S> {
+        MetricsService { inner, metrics: self.0.clone() }
     }
 }
 
 #[derive(Clone)]
-pub(super) struct ObservedService<S> {
+pub(super) struct MetricsService<S> {
     inner: S,
-    observed: Arc<Observed>,
+    metrics: Arc<HttpMetrics>,
 }
 
-impl<S> Service<Request> for ObservedService<S>
+impl<S> Service<Request> for MetricsService<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,
     S::Future: Send + 'static,
@@ -169,14 +173,14 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let began = Instant::now();
-        let observed = self.observed.clone();
-        let meter = observed.meter(&request).clone();
+        let metrics = self.metrics.clone();
+        let meter = metrics.meter(&request).clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let mut response = answer.await?;
-            // Where nobody else said so, it was this node that answered.
+            // A handler sets this header if another node has served the request.
             let name = HeaderName::from_static(NODE_HEADER);
-            response.headers_mut().entry(name).or_insert_with(|| observed.node.clone());
+            response.headers_mut().entry(name).or_insert_with(|| metrics.node.clone());
             meter.record(response.status(), began);
             Ok(response)
         })
@@ -188,14 +192,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mounted_route_is_counted_as_the_route_that_it_is() {
-        let observe = Observe::new(1, [("/v1/leases", Method::GET), ("/v1/leases/{name}", Method::GET)].into_iter());
+    fn mounted_route_is_counted_without_its_prefix() {
+        let observe =
+            MetricsLayer::new(1, [("/v1/leases", Method::GET), ("/v1/leases/{name}", Method::GET)].into_iter());
         for (path, route) in [
             ("/v1/leases", "/v1/leases"),
             ("/tenure/v1/leases", "/v1/leases"),
             ("/{tenant}/tenure/v1/leases/{name}", "/v1/leases/{name}"),
         ] {
-            assert_eq!(observe.0.route(path).expect("it is known")[0].labels.route, route, "{path}");
+            assert_eq!(observe.0.route(path).expect("the route matches")[0].labels.route, route, "{path}");
         }
         assert!(observe.0.route("/v1/leases/{name}/history").is_none());
     }

@@ -1,4 +1,4 @@
-//! The API's description of itself.
+//! The OpenAPI document.
 
 use serde_json::{Value, json};
 use utoipa::OpenApi;
@@ -11,81 +11,90 @@ use crate::types::MAX_NAME_BYTES;
 #[openapi(
     info(
         title = "Tenure",
-        description = "Leases with fencing tokens over Raft. Every refusal is application/problem+json with a `code`. \
-            What is refused with 503 or 429 is certainly not done, and has Retry-After; 504 `outcome_unknown` may have \
-            been done, and sending it again is safe. Any node answers any request; `X-Tenure-Node`, `X-Tenure-Term` and `X-Tenure-Index` say who served it \
-            and from what state. With the request header `X-Tenure-No-Forward` a node that does not lead answers 307 \
-            with the leader's address.",
+        description = "Leases with fencing tokens over Raft. Every error is application/problem+json with a `code`. \
+            A request that fails with 503 or 429 is certainly not applied; the response has Retry-After. A request \
+            that fails with 504 `outcome_unknown` may be applied, and it is safe to send it again. \
+            Every node accepts every request. `X-Tenure-Node`, `X-Tenure-Term` and `X-Tenure-Index` name the node \
+            that served it, and the term and log index of the state. With the request header `X-Tenure-No-Forward`, \
+            a follower responds with 307 and the leader's address.",
         license(name = "MIT OR Apache-2.0")
     ),
     paths(
         claims::acquire, claims::renew, claims::release, claims::hand_over,
- claims::update_metadata, claims::renew_batch, claims::revoke,
+        claims::update_metadata, claims::renew_batch, claims::revoke,
         reads::get, reads::history, reads::queue, reads::explain, reads::list, watch::watch,
         status::cluster, status::livez, status::readyz, status::metrics, status::version, status::openapi,
     ),
     components(schemas(api::Code, api::StateFilter)),
     tags(
-        (name = "claims", description = "Changing who holds a lease"),
-        (name = "reads", description = "Seeing who holds it"),
+        (name = "claims", description = "Change the holders of leases"),
+        (name = "reads", description = "Read leases and watch them"),
         (name = "status", description = "The node and its cluster"),
     )
 )]
 struct Document;
 
-/// What a lease's name looks like. The characters are ASCII, so bytes are counted as well.
+/// A lease name. All characters are ASCII, so `maxLength` in characters equals the limit in bytes.
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]*$";
-/// What a cursor looks like that a page came with.
+/// The cursor of a page.
 const CURSOR_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}~[0-9]{1,19}$";
-/// What a holder must not have: control characters.
+/// A holder has no control characters.
 const HOLDER_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
-/// States, with commas between them. Empty ones are passed over.
+/// States, separated by commas. The parser ignores empty ones.
 const STATES_PATTERN: &str = "^((active|renewed|expired|released|revoked|handed_over)?,)*(active|renewed|expired|released|revoked|handed_over)?$";
-/// A place in a watch.
-const PLACE_PATTERN: &str = "^[0-9]{1,19}(\\.[0-9]{1,9})?$";
+/// A position in a watch.
+const POSITION_PATTERN: &str = "^[0-9]{1,19}(\\.[0-9]{1,9})?$";
 
-/// Query parameters of which the types say too little.
+/// Patterns of query parameters, which utoipa cannot derive from the types.
 const QUERY_PATTERNS: [(&str, &str); 4] =
-    [("cursor", CURSOR_PATTERN), ("holder", HOLDER_PATTERN), ("state", STATES_PATTERN), ("after", PLACE_PATTERN)];
+    [("cursor", CURSOR_PATTERN), ("holder", HOLDER_PATTERN), ("state", STATES_PATTERN), ("after", POSITION_PATTERN)];
 
-/// Answers that are the same wherever they can be given.
-struct Common {
+/// A response that is the same for several operations.
+struct CommonResponse {
     status: &'static str,
     description: &'static str,
-    applies: fn(&Operation) -> bool,
+    applies: fn(&OperationTraits) -> bool,
 }
 
-/// What decides which of them can be given.
-struct Operation {
-    /// It is about leases, and so goes to the leader or this node's memory.
-    asks: bool,
+/// The properties of an operation that select its common responses.
+struct OperationTraits {
+    /// The request concerns leases, so the leader or this node's state machine answers it.
+    concerns_leases: bool,
     has_body: bool,
     has_parameters: bool,
     needs_node: bool,
 }
 
-const COMMON: [Common; 9] = [
-    Common { status: "307", description: "`not_leader`: only if asked not to forward", applies: |it| it.asks },
-    Common { status: "400", description: "`invalid`", applies: |it| it.has_body || it.has_parameters },
-    Common { status: "408", description: "`body_timeout`", applies: |it| it.has_body },
-    Common { status: "413", description: "`too_large`", applies: |it| it.has_body },
-    Common { status: "415", description: "`unsupported_media_type`", applies: |it| it.has_body },
-    Common { status: "429", description: "`too_busy`", applies: |it| it.asks },
-    Common { status: "501", description: "`unsupported`: the leader's build does not know it", applies: |it| it.asks },
-    Common {
+const COMMON: [CommonResponse; 9] = [
+    CommonResponse {
+        status: "307",
+        description: "`not_leader`: only with `X-Tenure-No-Forward`",
+        applies: |it| it.concerns_leases,
+    },
+    CommonResponse { status: "400", description: "`invalid`", applies: |it| it.has_body || it.has_parameters },
+    CommonResponse { status: "408", description: "`body_timeout`", applies: |it| it.has_body },
+    CommonResponse { status: "413", description: "`too_large`", applies: |it| it.has_body },
+    CommonResponse { status: "415", description: "`unsupported_media_type`", applies: |it| it.has_body },
+    CommonResponse { status: "429", description: "`too_busy`", applies: |it| it.concerns_leases },
+    CommonResponse {
+        status: "501",
+        description: "`unsupported`: the leader's version does not support it",
+        applies: |it| it.concerns_leases,
+    },
+    CommonResponse {
         status: "503",
-        description: "`no_leader`, `not_ready`, `shutting_down`: certainly not done",
+        description: "`no_leader`, `not_ready`, `shutting_down`: certainly not applied",
         applies: |it| it.needs_node,
     },
-    Common {
+    CommonResponse {
         status: "504",
-        description: "`outcome_unknown`: it may have been done, or be done yet; send it again",
-        applies: |it| it.asks,
+        description: "`outcome_unknown`: the request may be applied, now or later; send it again",
+        applies: |it| it.concerns_leases,
     },
 ];
 
-/// The pattern of a decimal integer of at most 63 bits: zeros, and then fewer digits than the largest has, or as many of
-/// which the first that differs is smaller.
+/// The pattern of a decimal integer of at most 63 bits, with leading zeros. It matches a number with fewer digits than
+/// the maximum, or with the same number of digits of which the first different one is smaller.
 fn token_pattern() -> String {
     let largest = i64::MAX.to_string();
     let smaller = largest.char_indices().filter(|(_, digit)| *digit > '0').map(|(at, digit)| {
@@ -98,15 +107,15 @@ fn token_pattern() -> String {
 
 /// The OpenAPI document, as JSON.
 pub fn document() -> String {
-    let mut document = serde_json::to_value(Document::openapi()).expect("the document is made of texts and numbers");
-    for (path, methods) in document["paths"].as_object_mut().expect("it has paths") {
+    let mut document = serde_json::to_value(Document::openapi()).expect("the document has string keys");
+    for (path, methods) in document["paths"].as_object_mut().expect("the document has paths") {
         for operation in methods.as_object_mut().expect("a path has methods").values_mut() {
             complete(path, operation);
         }
     }
     let token = json!(token_pattern());
-    for schema in document["components"]["schemas"].as_object_mut().expect("it has schemas").values_mut() {
-        // Those of answers have no pattern.
+    for schema in document["components"]["schemas"].as_object_mut().expect("the document has schemas").values_mut() {
+        // Only tokens in request schemas have a pattern.
         if let Some(pattern) = schema.pointer_mut("/properties/token/pattern") {
             *pattern = token.clone();
         }
@@ -114,9 +123,9 @@ pub fn document() -> String {
     document.to_string()
 }
 
-/// Adds to an operation what it has in common with others.
+/// Adds the patterns and the common responses to an operation.
 fn complete(path: &str, operation: &mut Value) {
-    // Not by index, which would put a null where there are none.
+    // Indexing an absent key of a mutable `Value` would insert a null.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     let has_parameters = parameters.as_ref().is_some_and(|parameters| !parameters.is_empty());
     for parameter in parameters.into_iter().flatten() {
@@ -126,16 +135,16 @@ fn complete(path: &str, operation: &mut Value) {
         let pattern = QUERY_PATTERNS.iter().find(|(name, _)| parameter["name"] == *name);
         if let Some((_, pattern)) = pattern {
             parameter["schema"]["pattern"] = json!(pattern);
-            // One that is empty is not an absent one.
+            // An empty string is not the same as an absent parameter, so the type is not nullable.
             parameter["schema"]["type"] = json!("string");
         }
     }
     let needs_node = path.starts_with("/v1");
-    let asks = needs_node && !["/v1/watch", "/v1/cluster"].contains(&path);
+    let concerns_leases = needs_node && !["/v1/watch", "/v1/cluster"].contains(&path);
     let has_body = operation.get("requestBody").is_some();
-    let is = Operation { asks, has_body, has_parameters, needs_node };
+    let traits = OperationTraits { concerns_leases, has_body, has_parameters, needs_node };
     let responses = operation["responses"].as_object_mut().expect("an operation has responses");
-    for Common { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&is)) {
+    for CommonResponse { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&traits)) {
         let schema = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
         let content = json!({"application/problem+json": schema});
         let common = || json!({"description": description, "content": content});
@@ -159,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_no_null() {
+    fn openapi_document_has_no_null() {
         let mut found = Vec::new();
-        nulls("", &serde_json::from_str(&document()).expect("it is JSON"), &mut found);
+        nulls("", &serde_json::from_str(&document()).expect("the document is JSON"), &mut found);
         assert_eq!(found, [""; 0]);
     }
 
     #[test]
-    fn the_pattern_of_a_token_is_63_bits() {
+    fn token_pattern_accepts_exactly_63_bits() {
         let validator = jsonschema::validator_for(&json!({"pattern": token_pattern()})).expect("a schema");
         for text in ["0", "281474976710661", "9223372036854775807", "09223372036854775807", "8999999999999999999"] {
             assert!(validator.is_valid(&json!(text)) && text.parse::<crate::FencingToken>().is_ok(), "{text}");
@@ -177,10 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn every_cursor_fits_its_pattern() {
-        let document: Value = serde_json::from_str(&document()).expect("it is JSON");
-        let parameters = document["paths"]["/v1/leases"]["get"]["parameters"].as_array().expect("it has parameters");
-        let cursor = parameters.iter().find(|parameter| parameter["name"] == "cursor").expect("it has a cursor");
+    fn cursor_pattern_accepts_only_cursors() {
+        let document: Value = serde_json::from_str(&document()).expect("the document is JSON");
+        let parameters =
+            document["paths"]["/v1/leases"]["get"]["parameters"].as_array().expect("the list has parameters");
+        let cursor = parameters.iter().find(|parameter| parameter["name"] == "cursor").expect("the list has a cursor");
         let validator = jsonschema::validator_for(&cursor["schema"]).expect("a schema");
         for good in ["a~1", "jobs:nightly.7~9223372036854775807"] {
             assert!(validator.is_valid(&json!(good)), "{good}");

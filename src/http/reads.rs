@@ -5,10 +5,10 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::Permit;
+use super::admission::RequestPermit;
 use super::answer;
 use super::app::App;
-use super::input::{ConsistencyParam, Hop, Name, Params, ReadParams};
+use super::input::{ConsistencyParam, Name, Params, ReadParams, Routing};
 use super::refusal::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
@@ -16,51 +16,51 @@ use crate::node::{self, Query, Request};
 use crate::service;
 use crate::types::{HolderId, LeaseName};
 
-/// One lease: its holder, or its last grant while that is remembered.
+/// Get one lease: its holders, or its last grant while the node remembers it.
 #[utoipa::path(get, path = "/v1/leases/{name}", tag = "reads",
     params(("name" = String, Path, description = "The lease's name"), ReadParams),
     responses(
         (status = 200, description = "The lease", body = api::Lease),
-        (status = 404, description = "`not_found`: never granted, or forgotten", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "`not_found`: the lease was never granted, or the node has forgotten it", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn get(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
-    let response = read(&app, hop, Query::Lease(name.clone()), params.consistency).await?;
+    let response = read(&app, routing, Query::Lease(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, now| service::found(&name, answer, now))
 }
 
-/// The last transitions of a lease, oldest first.
+/// Get the last transitions of a lease, oldest first.
 #[utoipa::path(get, path = "/v1/leases/{name}/history", tag = "reads",
     params(("name" = String, Path, description = "The lease's name"), ReadParams),
-    responses((status = 200, description = "Who had it, and how that ended", body = api::History)))]
+    responses((status = 200, description = "The grants of the lease and how each ended", body = api::History)))]
 pub(super) async fn history(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
-    let response = read(&app, hop, Query::History(name.clone()), params.consistency).await?;
+    let response = read(&app, routing, Query::History(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, _| service::history(name, answer))
 }
 
-/// Who waits for a lease, next first.
+/// Get the queue of a lease, next waiter first.
 #[utoipa::path(get, path = "/v1/leases/{name}/queue", tag = "reads",
     params(("name" = String, Path, description = "The lease's name"), ReadParams),
     responses((status = 200, description = "The queue", body = api::Queue)))]
 pub(super) async fn queue(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
-    let response = read(&app, hop, Query::Queue(name.clone()), params.consistency).await?;
+    let response = read(&app, routing, Query::Queue(name.clone()), params.consistency).await?;
     answer::reply(response, |answer, now| service::queue(name, answer, now))
 }
 
@@ -69,28 +69,28 @@ pub(super) async fn queue(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExplainParams {
-    /// Say also how this holder stands with the lease.
+    /// Also explain this holder's relation to the lease.
     #[param(value_type = Option<String>, min_length = 1, max_length = 200)]
     holder: Option<HolderId>,
-    /// How current the answer must be.
+    /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
     consistency: ConsistencyParam,
 }
 
-/// Why a lease is held or not, who gets it next and when, and how one holder lost it.
+/// Explain why a lease is held or not, which waiter gets it next and when, and how one holder lost it.
 #[utoipa::path(get, path = "/v1/leases/{name}/explain", tag = "reads",
     params(("name" = String, Path, description = "The lease's name"), ExplainParams),
     responses((status = 200, description = "The explanation", body = api::Explanation)))]
 pub(super) async fn explain(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Name(name): Name,
     Params(params): Params<ExplainParams>,
 ) -> Result<Response, HttpProblem> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
-    let response = read(&app, hop, query, params.consistency).await?;
+    let response = read(&app, routing, query, params.consistency).await?;
     answer::reply(response, |answer, now| service::explained(name, answer, now))
 }
 
@@ -99,54 +99,60 @@ pub(super) async fn explain(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListParams {
-    /// Only names that start with this.
+    /// Only names with this prefix.
     #[serde(default)]
     #[param(required = false)]
     prefix: String,
     /// Only leases of this holder.
     #[param(value_type = Option<String>, min_length = 1, max_length = 200)]
     holder: Option<HolderId>,
-    /// Only leases in one of these states, with commas between them: `active`, `renewed` (active, and renewed at
-    /// least once), `expired`, `released`, `revoked`, `handed_over`.
+    /// Only leases in one of these states, separated by commas: `active`, `renewed` (active, and renewed at least
+    /// once), `expired`, `released`, `revoked`, `handed_over`.
     state: Option<String>,
-    /// Most leases on the page, 1 to 1000; 100 if absent.
+    /// Maximum number of leases on the page, 1 to 1000. Default: 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// From the page before.
+    /// The `cursor` of the previous page.
     cursor: Option<String>,
-    /// How current the answer must be.
+    /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
     consistency: ConsistencyParam,
 }
 
-/// Leases in the order of their names, page by page.
+/// List leases in the order of their names, page by page.
 ///
-/// Each page is read at its own moment: a lease that changes hands between two pages can be on both or on neither.
+/// Each page reflects a different point in time: a lease that changes its holder between two pages can be on both
+/// pages or on neither.
 #[utoipa::path(get, path = "/v1/leases", tag = "reads", params(ListParams),
     responses((status = 200, description = "One page", body = api::LeasePage)))]
 pub(super) async fn list(
     State(app): State<App>,
-    _turn: Permit,
-    hop: Hop,
+    _permit: RequestPermit,
+    routing: Routing,
     Params(params): Params<ListParams>,
 ) -> Result<Response, HttpProblem> {
     let limit = params.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(HttpProblem::invalid(format!("limit {limit} is outside 1 to {MAX_PAGE}")));
+        return Err(HttpProblem::invalid(format!("limit: {limit} is outside 1 to {MAX_PAGE}")));
     }
     let states = params.state.as_deref().map(read_states).transpose()?.unwrap_or_default();
     let after = params.cursor.as_deref().map(read_cursor).transpose()?;
     let filter = ListFilter { prefix: params.prefix, holder: params.holder, states };
-    let response = read(&app, hop, Query::List { filter, after, limit }, params.consistency).await?;
+    let response = read(&app, routing, Query::List { filter, after, limit }, params.consistency).await?;
     answer::reply(response, |answer, now| {
         let (leases, next) = service::listed(answer, now)?;
         Ok(api::LeasePage { leases, cursor: next.as_ref().map(service::write_cursor) })
     })
 }
 
-async fn read(app: &App, hop: Hop, query: Query, consistency: ConsistencyParam) -> Result<node::Response, HttpProblem> {
-    hop.ask(app, Request::Read { query, consistency: consistency.into() }).await
+async fn read(
+    app: &App,
+    routing: Routing,
+    query: Query,
+    consistency: ConsistencyParam,
+) -> Result<node::Response, HttpProblem> {
+    routing.send(app, Request::Read { query, consistency: consistency.into() }).await
 }
 
 fn read_states(text: &str) -> Result<Vec<ListState>, HttpProblem> {
@@ -158,12 +164,12 @@ fn read_states(text: &str) -> Result<Vec<ListState>, HttpProblem> {
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
 
-/// The cursor that [`service::write_cursor`] has written.
+/// Parses a cursor that [`service::write_cursor`] wrote.
 pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, HttpProblem> {
     let parts = text
         .split_once('~')
         .and_then(|(name, token)| Some(ListCursor { name: LeaseName::new(name).ok()?, token: token.parse().ok()? }));
-    parts.ok_or_else(|| HttpProblem::invalid("cursor: it is not one that a page came with"))
+    parts.ok_or_else(|| HttpProblem::invalid("cursor: unknown format; send the `cursor` of the previous page"))
 }
 
 #[cfg(test)]
@@ -171,18 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_it_was_given() {
+    fn cursor_round_trips() {
         let cursor = ListCursor { name: LeaseName::new("jobs:nightly.7").expect("valid"), token: u64::MAX };
-        assert_eq!(read_cursor(&service::write_cursor(&cursor)).expect("it reads back"), cursor);
+        assert_eq!(read_cursor(&service::write_cursor(&cursor)).expect("the cursor is valid"), cursor);
         for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
             assert!(read_cursor(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn states_are_a_list_of_known_words() {
+    fn state_filter_accepts_only_known_states() {
         assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
-        assert_eq!(read_states("").expect("none means all"), []);
-        assert!(format!("{:?}", read_states("active,unknown").expect_err("no such state")).contains("unknown"));
+        assert_eq!(read_states("").expect("an empty list is valid"), []);
+        assert!(format!("{:?}", read_states("active,held").expect_err("held is no state")).contains("held"));
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that end in a problem, and how that looks over HTTP.
+//! Problems as HTTP responses.
 
 use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
@@ -9,15 +9,15 @@ use crate::api::{Code, Problem};
 use crate::node::{RequestError, Served};
 use crate::service::{self, RETRY_MS};
 
-/// A request that ends in a problem.
+/// The error of a request: an API problem and its response headers.
 #[derive(Debug)]
-pub(crate) struct HttpProblem(Box<Parts>);
+pub(crate) struct HttpProblem(Box<Inner>);
 
 #[derive(Debug)]
-struct Parts {
+struct Inner {
     problem: Problem,
     served: Option<Served>,
-    /// `host:port` of the leader, for a redirect there.
+    /// The leader's `host:port`, and the full URL after [`HttpProblem::redirect_to`].
     leader: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl HttpProblem {
         self.0.problem.code
     }
 
-    /// Says what state the refusal reflects.
+    /// Adds the state that the problem reflects.
     pub fn served(mut self, served: Served) -> HttpProblem {
         self.0.served = Some(served);
         self
@@ -44,7 +44,7 @@ impl HttpProblem {
 
 impl From<Problem> for HttpProblem {
     fn from(problem: Problem) -> HttpProblem {
-        HttpProblem(Box::new(Parts { problem, served: None, leader: None }))
+        HttpProblem(Box::new(Inner { problem, served: None, leader: None }))
     }
 }
 
@@ -60,12 +60,12 @@ impl From<RequestError> for HttpProblem {
             RequestError::NotLeader { http, .. } => Some(http.clone()),
             _ => None,
         };
-        HttpProblem(Box::new(Parts { problem: service::request_error(error), served: None, leader }))
+        HttpProblem(Box::new(Inner { problem: service::request_error(error), served: None, leader }))
     }
 }
 
 impl HttpProblem {
-    /// Sends a caller who asked not to be forwarded to the same path at the leader.
+    /// Completes the `Location` of a `not_leader` problem: the same path and query at the leader.
     pub fn redirect_to(mut self, path_and_query: &str) -> HttpProblem {
         self.0.leader = self.0.leader.map(|http| format!("http://{http}{path_and_query}"));
         self
@@ -74,15 +74,15 @@ impl HttpProblem {
 
 impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
-        let Parts { problem, served, leader } = *self.0;
-        let status = StatusCode::from_u16(problem.status).expect("the statuses of codes are HTTP's");
+        let Inner { problem, served, leader } = *self.0;
+        let status = StatusCode::from_u16(problem.status).expect("each problem code has a valid HTTP status");
         let mut response = answer::json(status, "application/problem+json", &problem);
         let headers = response.headers_mut();
         if let Some(served) = served {
             answer::stamp(headers, &served);
         }
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            // The header counts in seconds: 1 is the soonest it can say.
+            // `Retry-After` has a unit of one second, so 1 is its minimum.
             let seconds = problem.retry_after_ms.unwrap_or(RETRY_MS).div_ceil(1000);
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_names_the_same_path_at_the_leader() {
+    fn redirect_names_the_same_path_at_the_leader() {
         let error = RequestError::NotLeader { leader: 2, http: "127.0.0.1:7102".to_owned() };
         let response = HttpProblem::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
         assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_nothing_for_now_says_when_to_come_back() {
+    fn no_leader_problem_has_retry_after() {
         let response = HttpProblem::from(RequestError::NoLeader).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
     }

@@ -1,16 +1,16 @@
-//! Which paths there are.
+//! The route table.
 
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::routing::{MethodRouter, delete, get, post};
 
 use super::app::App;
-use super::observe::Observe;
+use super::observe::MetricsLayer;
 use super::refusal::HttpProblem;
 use super::{claims, reads, status, watch};
 use crate::api::Code;
 
-/// There only if somebody renders them.
+/// This route exists only if [`Settings::metrics`](super::Settings::metrics) is set.
 const METRICS: &str = "/metrics";
 
 /// One method of one path.
@@ -45,14 +45,14 @@ fn table() -> Vec<Route> {
     ]
 }
 
-/// The paths of the node, and a problem for every other path.
-pub(super) fn whole(app: App) -> Router {
-    around(&app, router(&app).fallback(no_such_path)).with_state(app)
+/// The routes of the node, and a problem for every other path.
+pub(super) fn standalone_router(app: App) -> Router {
+    observed(&app, router(&app).fallback(no_such_path)).with_state(app)
 }
 
-/// The paths of the node. What else there is is somebody else's.
-pub(super) fn routes(app: App) -> Router {
-    around(&app, router(&app)).with_state(app)
+/// The routes of the node without a fallback: the program that mounts them handles all other paths.
+pub(super) fn mountable_router(app: App) -> Router {
+    observed(&app, router(&app)).with_state(app)
 }
 
 fn router(app: &App) -> Router<App> {
@@ -61,10 +61,10 @@ fn router(app: &App) -> Router<App> {
     routes.fold(Router::new(), |router, route| router.route(route.path, route.handler))
 }
 
-fn around(app: &App, router: Router<App>) -> Router<App> {
-    let observe = Observe::new(app.settings.node, table().into_iter().map(|route| (route.path, route.method)));
-    // One layer for everything: each costs every request an allocation and an indirect call.
-    router.method_not_allowed_fallback(no_such_method).layer(observe)
+fn observed(app: &App, router: Router<App>) -> Router<App> {
+    let layer = MetricsLayer::new(app.settings.node, table().into_iter().map(|route| (route.path, route.method)));
+    // One layer does all the work: each layer costs every request an allocation and an indirect call.
+    router.method_not_allowed_fallback(no_such_method).layer(layer)
 }
 
 async fn no_such_path(uri: Uri) -> HttpProblem {
@@ -82,11 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_in_the_document_and_nothing_else_is() {
+    fn openapi_document_lists_exactly_the_routes() {
         let routes: BTreeSet<(String, String)> =
             table().iter().map(|route| (route.path.to_owned(), route.method.as_str().to_lowercase())).collect();
-        let document: serde_json::Value = serde_json::from_str(&super::super::document()).expect("it is JSON");
-        let paths = document["paths"].as_object().expect("it has paths");
+        let document: serde_json::Value =
+            serde_json::from_str(&super::super::document()).expect("the document is JSON");
+        let paths = document["paths"].as_object().expect("the document has paths");
         let documented: BTreeSet<(String, String)> = paths
             .iter()
             .flat_map(|(path, item)| {

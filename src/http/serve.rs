@@ -21,35 +21,39 @@ use tracing::{debug, error, warn};
 use super::app::{App, Settings};
 use super::{NodeRef, observe, routes};
 
-/// Pause after a failed accept: out of file descriptors is the usual reason, and trying at once would spin.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A client that says nothing for so long is asked whether it is there, then so often and so many times.
+/// TCP keep-alive: idle time before the first probe, time between probes, and number of probes without a reply.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Connections above the limit that are told so in good order, and for how long each may take. More are closed sooner.
-const REFUSALS: usize = 64;
-const REFUSED_WITHIN: Duration = Duration::from_secs(1);
-/// Largest request head that is always taken, in bytes. The read that passes it may bring the rest of a longer one, of less
-/// than twice as many bytes.
+/// Connections above the limit that get a complete 503 response at the same time, and the timeout for each of its
+/// steps. Further connections are closed at once.
+const MAX_REJECTIONS: usize = 64;
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// The listener accepts every request head up to this size, in bytes. One read can exceed it, so the listener may
+/// accept a head of up to twice this size.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
-/// What a connection above the limit is told before it is closed. Its request was not looked at, so nothing was done.
+/// The response on a connection above the limit. The listener never reads the request, so it is certainly not applied.
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 181\r\n\r\n\
     {\"type\":\"urn:tenure:problem:not_ready\",\"title\":\"The node is not ready\",\"status\":503,\
     \"detail\":\"the node has as many connections as it takes\",\"code\":\"not_ready\",\"retry_after_ms\":1000}";
 
-/// Serves requests until `shutdown`, and returns when the last connection is done with its request.
+/// Serves requests until `shutdown` is cancelled, and returns when the last connection has completed its request.
 ///
-/// A request that waits for a lease is ended by its node's shutdown, a watch by `shutdown`. Dropping the future
-/// closes every connection at once, which is how a caller bounds the wait. Metrics go to the recorder that is
-/// installed when this is called.
+/// The node's shutdown ends a request that waits for a lease; `shutdown` ends a watch. The metrics go to the recorder
+/// that is installed at the time of the call.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, all connections close at once. A caller can bound the shutdown time this way.
 pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
-    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
-    let router = routes::whole(App::new(node, settings, shutdown.clone()));
+    let router = routes::standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -67,11 +71,11 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
                 }
                 Err(_) => {
                     counter!("tenure_http_connections_refused_total").increment(1);
-                    match refusals.clone().try_acquire_owned() {
+                    match rejections.clone().try_acquire_owned() {
                         Ok(permit) => {
-                            connections.spawn(refuse(stream, shutdown.clone(), permit));
+                            connections.spawn(reject(stream, shutdown.clone(), permit));
                         }
-                        // The buffer of a new socket is empty, so this is taken whole or the peer is gone already.
+                        // The send buffer of a new socket is empty, so the write is complete unless the peer is gone.
                         Err(_) => _ = stream.try_write(TOO_MANY_CONNECTIONS),
                     }
                 }
@@ -88,7 +92,6 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
     }
 }
 
-/// How long a client may take.
 #[derive(Clone, Copy)]
 struct Timeouts {
     head: Duration,
@@ -102,15 +105,15 @@ async fn connection(
     shutdown: CancellationToken,
     _permit: OwnedSemaphorePermit,
 ) {
-    // An answer is one small write: with Nagle's algorithm it would wait for the acknowledgement of the one before.
+    // A response is one small write. With Nagle's algorithm it would wait for the acknowledgement of the previous one.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set TCP_NODELAY");
     }
-    if let Err(error) = notice_absence(&stream, timeouts.write) {
-        debug!(%error, "cannot have the kernel look whether a client is there");
+    if let Err(error) = set_keep_alive(&stream, timeouts.write) {
+        debug!(%error, "cannot set TCP keep-alive and TCP_USER_TIMEOUT");
     }
-    let open = observe::Open::new(gauge!("tenure_http_connections"));
-    // Counted only while the client takes nothing: one that reads slowly is served.
+    let open = observe::GaugeGuard::new(gauge!("tenure_http_connections"));
+    // The timeout applies only while the client reads nothing: a slow reader is served.
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(timeouts.write));
     let stream = Box::pin(stream);
@@ -128,16 +131,18 @@ async fn connection(
             connection.await
         }
     };
-    // Clients come and go in the middle of things; that is theirs to tell.
+    // A client that disconnects early is normal, so this is no warning.
     if let Err(error) = ended {
         debug!(%error, "connection ended");
     }
     drop(open);
 }
 
-/// Has the kernel end a connection whose client is silently gone: one that waits for a lease would keep its place. And one
-/// whose client does not read, though all of its answer fits into the kernel's memory.
-fn notice_absence(stream: &TcpStream, write_timeout: Duration) -> io::Result<()> {
+/// Lets the kernel close two kinds of connections that the server cannot detect:
+///
+/// - The client is gone without a FIN. A claim of such a client would stay in the queue. Keep-alive probes find it.
+/// - The client does not read, but the whole response fits into the send buffer. `TCP_USER_TIMEOUT` finds it.
+fn set_keep_alive(stream: &TcpStream, write_timeout: Duration) -> io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
     set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
@@ -147,21 +152,23 @@ fn notice_absence(stream: &TcpStream, write_timeout: Duration) -> io::Result<()>
     Ok(())
 }
 
-/// Answers that there are too many connections. A client takes an answer that comes before its request for a mistake, and
-/// never sees one whose connection is closed with a part of the request unread.
-async fn refuse(mut stream: TcpStream, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
-    let refused = async {
-        // One that asks nothing is told all the same.
-        let _ = tokio::time::timeout(REFUSED_WITHIN, stream.peek(&mut [0])).await;
+/// Sends [`TOO_MANY_CONNECTIONS`] after the first byte of the request, and reads the request before it closes.
+///
+/// HTTP clients treat a response before the request as an error. If unread bytes remain at the close, the kernel sends
+/// a reset, and the client may not see the response.
+async fn reject(mut stream: TcpStream, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
+    let rejected = async {
+        // After the timeout, a client that has sent nothing gets the response, too.
+        let _ = tokio::time::timeout(REJECTION_TIMEOUT, stream.peek(&mut [0])).await;
         stream.write_all(TOO_MANY_CONNECTIONS).await?;
         stream.shutdown().await?;
         let mut unread = tokio::io::sink();
-        let _ = tokio::time::timeout(REFUSED_WITHIN, tokio::io::copy(&mut stream, &mut unread)).await;
+        let _ = tokio::time::timeout(REJECTION_TIMEOUT, tokio::io::copy(&mut stream, &mut unread)).await;
         io::Result::Ok(())
     };
     tokio::select! {
-        // An error is a client that has gone.
-        _ = refused => {}
+        // An error means that the client has disconnected.
+        _ = rejected => {}
         () = shutdown.cancelled() => {}
     }
 }
@@ -170,7 +177,7 @@ fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        error!(%error, "a request made its connection's task panic");
+        error!(%error, "a connection's task panicked");
     }
 }
 
@@ -179,11 +186,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_of_a_connection_is_a_complete_answer() {
-        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).expect("it is text");
+    fn connection_rejection_is_a_complete_response() {
+        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).expect("the response is UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());
-        let problem: crate::api::Problem = serde_json::from_str(body).expect("a problem");
+        let problem: crate::api::Problem = serde_json::from_str(body).expect("the body is a problem");
         assert_eq!(problem.code, crate::api::Code::NotReady);
     }
 }

@@ -1,4 +1,4 @@
-//! Handlers that say how the node and its cluster are.
+//! Handlers for health, metrics, the version and the state of the cluster.
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -11,7 +11,7 @@ use super::refusal::HttpProblem;
 use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
 use crate::service;
 
-/// What this node knows of the cluster. Never forwarded.
+/// Get the cluster's state as this node sees it. The node never forwards this request.
 #[utoipa::path(get, path = "/v1/cluster", tag = "status",
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
 pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProblem> {
@@ -22,11 +22,11 @@ pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProb
     Ok(response)
 }
 
-/// Whether the process is alive. Fails only when a restart would help.
+/// Liveness probe. It fails only when a restart would help.
 #[utoipa::path(get, path = "/livez", tag = "status",
     responses(
-        (status = 200, description = "Alive, ready or not", body = Object),
-        (status = 503, description = "`failed`: the node has stopped for good", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The process is alive; it may not be ready", body = Object),
+        (status = 503, description = "`failed`: the node has failed permanently; restart it", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn livez(State(app): State<App>) -> Result<Response, HttpProblem> {
     match app.node.get().and_then(|node| node.health().failed) {
@@ -35,7 +35,7 @@ pub(super) async fn livez(State(app): State<App>) -> Result<Response, HttpProble
     }
 }
 
-/// Whether requests should come here: a leader is known, the node is caught up and not shutting down.
+/// Readiness probe. It succeeds when the node knows a leader, has caught up and is not shutting down.
 #[utoipa::path(get, path = "/readyz", tag = "status",
     responses(
         (status = 200, description = "Ready", body = Object),
@@ -50,22 +50,22 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, HttpProbl
     }
 }
 
-/// The process's metrics in the Prometheus text format.
+/// Get the metrics of the process in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "status",
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(app): State<App>) -> Response {
-    let render = app.settings.metrics.as_ref().expect("the path is there only with something to render");
+    let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
     answer::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render())
 }
 
-/// Which build answers.
+/// Get the version of the node's build.
 #[utoipa::path(get, path = "/version", tag = "status",
     responses((status = 200, description = "The version", body = api::Version)))]
 pub(super) async fn version() -> Response {
     answer::json(StatusCode::OK, "application/json", &json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// This document.
+/// Get this OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", tag = "status",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(super) async fn openapi(State(app): State<App>) -> Response {

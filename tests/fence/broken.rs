@@ -1,4 +1,4 @@
-//! A checker that never refused anything proves nothing: resources that are broken on purpose, each caught by name.
+//! The conformance test finds planted bugs, and names the violated rule.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,28 +12,28 @@ type Items = Arc<Mutex<BTreeMap<String, (u64, Option<String>)>>>;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// Accepts everything, and remembers the last.
+    /// Accepts all tokens and stores the last one.
     RemembersTheLast,
-    /// Takes a refused token for its mark, too.
+    /// Stores a refused token as the mark.
     RefusedMoveTheMark,
-    /// Remembers the first token and accepts what is at or above it.
+    /// Stores only the first token.
     RemembersTheFirst,
-    /// `fence < token`
+    /// Refuses an equal token.
     OnlyAbove,
-    /// `token::text`, without leading zeros.
+    /// Compares tokens as text without leading zeros.
     ComparesText,
-    /// Numbers of JavaScript and Lua.
+    /// Compares tokens as doubles, like JavaScript and Lua.
     ComparesDoubles,
-    /// Refuses, but writes the value.
+    /// Refuses the token, but writes the value.
     WritesAnyway,
-    /// One mark for all items.
+    /// Uses one mark for all items.
     OneMark,
-    /// Compares, then writes.
+    /// Compares, then writes, in two steps.
     ChecksThenWrites,
-    /// Fails when two insert the first mark.
+    /// Fails when two writers insert the first mark concurrently.
     FirstInsertCollides,
     ForgetsAtRestart,
-    /// Answers that a racing write with a stale token is accepted, and writes nothing.
+    /// Accepts a racing write with a stale token, and writes nothing.
     AcceptsStaleRacers,
 }
 
@@ -43,8 +43,8 @@ struct Broken {
 }
 
 impl Broken {
-    /// Which item's mark counts.
-    fn marked<'a>(&self, item: &'a str) -> &'a str {
+    /// The item that has the mark for `item`.
+    fn mark_item<'a>(&self, item: &'a str) -> &'a str {
         if self.fault == Fault::OneMark { "" } else { item }
     }
 
@@ -58,17 +58,17 @@ impl Broken {
         }
     }
 
-    /// Checks and writes under one lock, wrong as it may be otherwise.
-    fn write_at_once(&self, item: &str, token: u64, value: &str) -> Answer {
+    /// Checks and writes under one lock, with the planted bug.
+    fn write_atomically(&self, item: &str, token: u64, value: &str) -> Answer {
         let mut items = self.items.lock().expect("no panic");
-        let seen = items.get(self.marked(item)).map(|(mark, _)| *mark);
+        let seen = items.get(self.mark_item(item)).map(|(mark, _)| *mark);
         let accepted = self.accepts(seen.unwrap_or(0), token);
         if self.fault == Fault::AcceptsStaleRacers && !accepted && value.starts_with("by ") {
             return Answer::Accepted;
         }
         if accepted || self.fault == Fault::RefusedMoveTheMark {
             let first = seen.filter(|_| self.fault == Fault::RemembersTheFirst);
-            items.entry(self.marked(item).to_owned()).or_default().0 = first.unwrap_or(token);
+            items.entry(self.mark_item(item).to_owned()).or_default().0 = first.unwrap_or(token);
         }
         if accepted || self.fault == Fault::WritesAnyway {
             items.entry(item.to_owned()).or_default().1 = Some(value.to_owned());
@@ -97,7 +97,7 @@ impl Resource for Broken {
             Fault::FirstInsertCollides if seen.is_none() && self.mark(item).is_some() => {
                 Err("duplicate key value violates unique constraint")
             }
-            _ => Ok(self.write_at_once(item, token, value)),
+            _ => Ok(self.write_atomically(item, token, value)),
         }
     }
 
@@ -106,7 +106,7 @@ impl Resource for Broken {
     }
 }
 
-async fn examine(fault: Fault) -> Result<conformance::Report, NotConformant> {
+async fn check_fault(fault: Fault) -> Result<conformance::Report, NotConformant> {
     let items = Items::default();
     let open = async || {
         let items = &items;
@@ -119,7 +119,7 @@ async fn examine(fault: Fault) -> Result<conformance::Report, NotConformant> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_broken_resource_is_caught_by_the_rule_that_it_breaks() {
+async fn each_planted_bug_violates_its_rule() {
     let broken = [
         (Fault::RemembersTheLast, Rule::LowerIsRefused),
         (Fault::RefusedMoveTheMark, Rule::LowerIsRefused),
@@ -133,31 +133,31 @@ async fn every_broken_resource_is_caught_by_the_rule_that_it_breaks() {
         (Fault::ForgetsAtRestart, Rule::SurvivesRestart),
     ];
     for (fault, rule) in broken {
-        let error = examine(fault).await.expect_err("it is broken");
+        let error = check_fault(fault).await.expect_err("the resource has a bug");
         println!("{fault:?}: {error}");
         assert_eq!(error.rule(), rule, "{fault:?}: {error}");
     }
 }
 
-/// The race shows at first use or later; either names what happened.
+/// The bug shows in a race at first use or in a later one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checking_first_and_writing_afterwards_is_caught() {
-    caught_in_a_race(Fault::ChecksThenWrites).await;
+async fn check_then_write_is_found() {
+    found_in_a_race(Fault::ChecksThenWrites).await;
 }
 
-/// Only the answers tell: mark and value are right after each race.
+/// Only the answers show this bug: the mark and the value are correct after each race.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accepting_a_stale_token_in_a_race_is_caught() {
-    caught_in_a_race(Fault::AcceptsStaleRacers).await;
+async fn stale_token_accepted_in_a_race_is_found() {
+    found_in_a_race(Fault::AcceptsStaleRacers).await;
 }
 
-async fn caught_in_a_race(fault: Fault) {
-    let error = examine(fault).await.expect_err("it is broken");
+async fn found_in_a_race(fault: Fault) {
+    let error = check_fault(fault).await.expect_err("the resource has a bug");
     println!("{error}");
     assert!(matches!(error.rule(), Rule::FirstUsesMayRace | Rule::NoLowerAfterHigher), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_resource_without_a_fault_passes() {
-    examine(Fault::None).await.unwrap_or_else(|error| panic!("{error}"));
+async fn resource_without_a_bug_passes() {
+    check_fault(Fault::None).await.unwrap_or_else(|error| panic!("{error}"));
 }

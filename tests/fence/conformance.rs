@@ -1,11 +1,11 @@
-//! The gates pass the conformance test. What it catches is in `broken.rs`.
+//! The gates pass the conformance test. `broken.rs` checks the conformance test with planted bugs.
 
 use tenure::fence::Gate;
 use tenure::fence::conformance::{self, Effort, Rule};
 
 use crate::shelf::{Shelf, Values};
 
-/// The names of all rules, in the order in which they are checked.
+/// The names of all rules, in the order of their checks.
 const NAMES: [&str; 9] = [
     "equal_is_accepted",
     "higher_is_accepted",
@@ -18,15 +18,15 @@ const NAMES: [&str; 9] = [
     "survives_restart",
 ];
 
-/// In memory marks and values have to have the same lifetime: here both outlive the shelf.
+/// Marks in memory must live as long as the values: here both outlive the shelf.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gate_in_memory_conforms() {
+async fn gate_in_memory_conforms() {
     let (gate, values) = (Gate::in_memory(), Values::default());
     let open = async || Ok(Shelf { gate: gate.clone(), values: values.clone() });
     let report = conformance::check(open, Effort::default()).await.unwrap_or_else(|error| panic!("{error}"));
     println!("{report}");
     assert_eq!(report.checked.len(), 9);
-    // Four writers in a hundred races, with one write each or four, and a late write behind each race.
+    // 100 races with 4 writers. Each writer has 1 write or 4 writes, and each race ends with a late write.
     assert_eq!(report.checked[6..8], [(Rule::FirstUsesMayRace, 500), (Rule::NoLowerAfterHigher, 1_700)]);
     let text = report.to_string();
     let first_words: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
@@ -36,8 +36,8 @@ async fn a_gate_in_memory_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gate_with_a_journal_conforms() {
-    let folder = tempfile::tempdir().expect("a folder");
+async fn gate_with_journal_conforms() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let values = Values::default();
     let open = async || Ok(Shelf::open(&folder.path().join("marks"), &values));
     let report = conformance::check(open, Effort::default()).await.unwrap_or_else(|error| panic!("{error}"));

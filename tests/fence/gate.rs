@@ -1,4 +1,4 @@
-//! The gate: who is inside with whom, who waits, and what a failure does.
+//! The gate: concurrent callers, waiting, and failures of its store.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,24 +11,24 @@ use tokio::task::JoinSet;
 
 use crate::token::token;
 
-/// Waits until the token counts, which it does before it is inside.
-async fn counts(gate: &Gate, resource: &str, index: u64) {
+/// Waits until the token is the mark. The mark rises before the caller is inside.
+async fn mark_is(gate: &Gate, resource: &str, index: u64) {
     while gate.highest(resource).token() != token(index) {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn an_older_write_ends_before_a_newer_one_begins_and_no_older_one_begins_any_more() {
+async fn newer_write_starts_after_older_ones_and_blocks_further_ones() {
     let gate = Gate::in_memory();
     let (finish, finished) = oneshot::channel::<()>();
     let order = Arc::new(Mutex::new(Vec::new()));
-    let note = |what| {
+    let record = |event| {
         let order = Arc::clone(&order);
-        move || order.lock().unwrap().push(what)
+        move || order.lock().unwrap().push(event)
     };
     let older = tokio::spawn({
-        let (gate, began, ended) = (gate.clone(), note("older began"), note("older ended"));
+        let (gate, began, ended) = (gate.clone(), record("older began"), record("older ended"));
         async move {
             let write = || async {
                 began();
@@ -42,28 +42,28 @@ async fn an_older_write_ends_before_a_newer_one_begins_and_no_older_one_begins_a
         tokio::task::yield_now().await;
     }
     let newer = tokio::spawn({
-        let (gate, began) = (gate.clone(), note("newer began"));
+        let (gate, began) = (gate.clone(), record("newer began"));
         async move { gate.admit("a", token(2), || async { began() }).await }
     });
-    counts(&gate, "a", 2).await;
-    let late = gate.admit("a", token(1), || async { unreachable!("it is stale") }).await;
+    mark_is(&gate, "a", 2).await;
+    let late = gate.admit("a", token(1), || async { unreachable!("the token is stale") }).await;
     assert!(matches!(late, Err(Refused::Stale(stale)) if stale.offered == token(1) && stale.highest == token(2)));
     gate.admit("b", token(1), || async {}).await.expect("other resources do not wait");
     finish.send(()).unwrap();
-    older.await.unwrap().expect("it was inside");
-    newer.await.unwrap().expect("it is the newest");
+    older.await.unwrap().expect("the older caller was inside");
+    newer.await.unwrap().expect("the token is the highest");
     assert_eq!(*order.lock().unwrap(), ["older began", "older ended", "newer began"]);
 }
 
 #[tokio::test]
-async fn patience_is_bounded_and_nothing_was_written() {
+async fn busy_gate_refuses_after_its_patience() {
     let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
     let inside = gate.enter("a", token(1)).await.expect("the first");
-    let busy = gate.admit("a", token(2), || async { unreachable!("somebody is inside") }).await.unwrap_err();
+    let busy = gate.admit("a", token(2), || async { unreachable!("an older caller is inside") }).await.unwrap_err();
     let Refused::Busy { offered, older, waited } = busy else { panic!("{busy}") };
     assert_eq!((offered, older, waited), (token(2), token(1), Duration::from_millis(50)));
     drop(inside);
-    gate.admit("a", token(2), || async {}).await.expect("nobody is inside");
+    gate.admit("a", token(2), || async {}).await.expect("no caller is inside");
 }
 
 #[tokio::test]
@@ -74,9 +74,9 @@ async fn requests_of_one_holder_are_inside_together() {
     assert_eq!((one.token(), other.resource()), (token(1), "a"));
 }
 
-/// Of several that wait, the highest is let in, and the others learn that they are stale.
+/// The gate admits the waiter with the highest token, and refuses the others as stale.
 #[tokio::test]
-async fn whoever_waits_and_is_overtaken_is_refused() {
+async fn waiter_is_refused_when_a_higher_token_arrives() {
     let gate = Gate::in_memory();
     let inside = gate.enter("a", token(1)).await.expect("the first");
     let enter = |index| {
@@ -84,7 +84,7 @@ async fn whoever_waits_and_is_overtaken_is_refused() {
         tokio::spawn(async move { gate.enter("a", token(index)).await.map(drop) })
     };
     let second = enter(2);
-    counts(&gate, "a", 2).await;
+    mark_is(&gate, "a", 2).await;
     let third = enter(3);
     let overtaken = second.await.unwrap().unwrap_err();
     assert!(matches!(overtaken, Refused::Stale(stale) if stale.highest == token(3)), "{overtaken}");
@@ -93,22 +93,22 @@ async fn whoever_waits_and_is_overtaken_is_refused() {
 }
 
 #[tokio::test]
-async fn whoever_gives_up_waiting_leaves_nothing_behind() {
+async fn cancelled_waiter_does_not_block_the_gate() {
     let gate = Gate::in_memory();
     let inside = gate.enter("a", token(1)).await.expect("the first");
     let waiting = tokio::spawn({
         let gate = gate.clone();
         async move { gate.enter("a", token(2)).await.map(drop) }
     });
-    counts(&gate, "a", 2).await;
+    mark_is(&gate, "a", 2).await;
     waiting.abort();
     drop(waiting.await);
     drop(inside);
-    gate.enter("a", token(3)).await.map(drop).expect("nobody is inside");
+    gate.enter("a", token(3)).await.map(drop).expect("no caller is inside");
 }
 
 #[tokio::test]
-async fn waiting_places_are_bounded_and_given_back() {
+async fn waiters_are_bounded_and_release_their_permits() {
     let gate = Gate::in_memory();
     let _inside = gate.enter("a", token(1)).await.expect("the first");
     let hurried = gate.clone().with_patience(Duration::ZERO);
@@ -120,19 +120,19 @@ async fn waiting_places_are_bounded_and_given_back() {
         waiting.spawn(async move { gate.enter("a", token(2)).await.map(drop) });
     }
     let first = waiting.join_next().await.expect("one ends").expect("no panic");
-    assert!(matches!(first, Err(Refused::Crowded)), "the one beyond the last place: {first:?}");
+    assert!(matches!(first, Err(Refused::Crowded)), "one waiter above the limit: {first:?}");
     assert!(matches!(enter().await, Refused::Crowded));
     waiting.shutdown().await;
     assert!(matches!(enter().await, Refused::Busy { .. }));
 }
 
 #[test]
-fn gate_in_memory_recalls_nothing() {
-    assert_eq!(Volatile.recall().expect("it cannot fail"), []);
+fn volatile_store_recalls_nothing() {
+    assert_eq!(Volatile.recall().expect("the store never fails"), []);
 }
 
 #[test]
-fn threads_wait_as_tasks_do() {
+fn blocking_callers_wait_like_tasks() {
     let gate = Gate::in_memory();
     let inside = gate.enter_blocking("a", token(1)).expect("the first");
     let over = AtomicBool::new(false);
@@ -143,55 +143,57 @@ fn threads_wait_as_tasks_do() {
         }
         over.store(true, Ordering::SeqCst);
         drop(inside);
-        assert!(newer.join().unwrap().expect("the newest"), "it was inside together with an older one");
+        assert!(newer.join().unwrap().expect("the newest"), "the newer caller was inside together with an older one");
     });
     let short = gate.clone().with_patience(Duration::from_millis(20));
     let _inside = gate.enter_blocking("a", token(2)).expect("the same");
     assert!(matches!(short.admit_blocking("a", token(3), || ()), Err(Refused::Busy { .. })));
 }
 
-/// Marks on a disk that breaks.
-struct Breaking {
-    kept: Arc<Mutex<Vec<(String, u64)>>>,
-    breaks_at: usize,
+/// A store that fails after some marks.
+struct FailingStore {
+    stored: Arc<Mutex<Vec<(String, u64)>>>,
+    fails_after: usize,
 }
 
-impl HighWaterStore for Breaking {
+impl HighWaterStore for FailingStore {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(vec![("a".into(), HighWater::NONE), ("a".into(), HighWater::NONE.offer(token(5)).unwrap())])
     }
 
     fn remember(&mut self, resource: &str, mark: HighWater) -> io::Result<()> {
-        let mut kept = self.kept.lock().unwrap();
-        if kept.len() == self.breaks_at {
+        let mut stored = self.stored.lock().unwrap();
+        if stored.len() == self.fails_after {
             return Err(io::Error::other("the disk is broken"));
         }
-        kept.push((resource.to_owned(), mark.as_u64()));
+        stored.push((resource.to_owned(), mark.as_u64()));
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn a_mark_is_kept_before_anything_is_written_and_a_gate_that_cannot_keep_it_admits_nobody() {
-    let kept = Arc::new(Mutex::new(Vec::new()));
-    let gate = Gate::keeping(Breaking { kept: Arc::clone(&kept), breaks_at: 1 }).expect("it recalls");
-    assert!(matches!(gate.enter("a", token(4)).await, Err(Refused::Stale(_))), "recalled, the highest of two");
-    let before = gate.admit("a", token(6), || async { kept.lock().unwrap().clone() }).await.expect("higher");
+async fn gate_stores_marks_before_writes_and_fails_with_its_store() {
+    let stored = Arc::new(Mutex::new(Vec::new()));
+    let gate = Gate::keeping(FailingStore { stored: Arc::clone(&stored), fails_after: 1 })
+        .expect("the store recalls its marks");
+    assert!(matches!(gate.enter("a", token(4)).await, Err(Refused::Stale(_))), "the higher one of two recalled marks");
+    let before = gate.admit("a", token(6), || async { stored.lock().unwrap().clone() }).await.expect("higher");
     assert_eq!(before, [("a".to_owned(), token(6).as_u64())]);
-    gate.admit("a", token(6), || async {}).await.expect("equal: nothing new to keep");
+    gate.admit("a", token(6), || async {}).await.expect("an equal token stores no mark");
     for index in [7, 6, 8] {
-        let refused = gate.admit("a", token(index), || async { unreachable!("it failed") }).await.unwrap_err();
+        let refused =
+            gate.admit("a", token(index), || async { unreachable!("the gate has failed") }).await.unwrap_err();
         assert!(matches!(&refused, Refused::Failed(why) if why.contains("the disk is broken")), "{refused}");
     }
 }
 
-/// A disk that says when a mark is on its way, and takes it when it is told to.
-struct Slow {
+/// A store that reports the start of each write and then blocks until the test lets it continue.
+struct BlockingStore {
     began: std::sync::mpsc::Sender<()>,
     go_on: std::sync::mpsc::Receiver<()>,
 }
 
-impl HighWaterStore for Slow {
+impl HighWaterStore for BlockingStore {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
         Ok(Vec::new())
     }
@@ -203,21 +205,21 @@ impl HighWaterStore for Slow {
 }
 
 #[tokio::test]
-async fn mark_counts_for_no_caller_before_it_is_kept() {
+async fn mark_admits_no_caller_before_it_is_stored() {
     let ((began, begins), (go, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-    let gate = Gate::keeping(Slow { began, go_on }).expect("it recalls");
+    let gate = Gate::keeping(BlockingStore { began, go_on }).expect("the store recalls its marks");
     let enter = || {
         let gate = gate.clone();
         tokio::spawn(async move { gate.enter("a", token(5)).await.map(drop) })
     };
     let first = enter();
-    tokio::task::spawn_blocking(move || begins.recv()).await.unwrap().expect("the mark is on its way");
-    // The same holder comes once more while the disk works.
+    tokio::task::spawn_blocking(move || begins.recv()).await.unwrap().expect("the store writes the mark");
+    // The same holder enters again during the write.
     let mut second = enter();
     let early = tokio::time::timeout(Duration::from_millis(100), &mut second).await;
-    assert!(early.is_err(), "admitted under a mark that a power cut would lose: {early:?}");
+    assert!(early.is_err(), "admitted with a mark that a power failure would lose: {early:?}");
     assert_eq!(gate.highest("a"), HighWater::NONE);
-    go.send(()).expect("the disk waits");
-    first.await.unwrap().expect("its mark is kept");
-    second.await.unwrap().expect("the mark of both is kept");
+    go.send(()).expect("the store waits");
+    first.await.unwrap().expect("the mark is stored");
+    second.await.unwrap().expect("the mark is stored");
 }

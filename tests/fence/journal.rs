@@ -1,4 +1,4 @@
-//! The gate with marks in a file. What a power cut leaves of it is in `tests/powercut`.
+//! A gate with marks in a file. `tests/powercut` tests its file after power failures.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,8 @@ use tenure::fence::{Gate, OpenError, Refused};
 use crate::token::token;
 
 #[test]
-fn marks_outlive_the_gate() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn marks_survive_reopening() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
     let gate = Gate::open(&path).expect("a new file");
     gate.admit_blocking("a", token(7), || ()).expect("the first");
@@ -27,76 +27,76 @@ fn marks_outlive_the_gate() {
 }
 
 #[test]
-fn a_second_gate_on_the_file_is_refused_and_says_why() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn second_gate_on_the_same_file_is_refused() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
     let gate = Gate::open(&path).expect("a new file");
-    let error = Gate::open(&path).expect_err("it is in use");
+    let error = Gate::open(&path).expect_err("the file is in use");
     assert!(matches!(error, OpenError::InUse { .. }));
     assert!(error.to_string().contains("is in use by another gate"), "{error}");
-    // The lock goes with the last clone, admissions included.
+    // The last clone or admission releases the lock.
     let inside = gate.enter_blocking("a", token(1)).expect("the first");
     drop(gate);
     assert!(Gate::open(&path).is_err());
     drop(inside);
-    Gate::open(&path).expect("it is free");
+    Gate::open(&path).expect("the file is not locked");
 }
 
-/// A gate that began anew here would let old holders in.
+/// A gate that started without marks here would admit old holders.
 #[test]
-fn file_that_cannot_be_read_is_refused_and_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn unreadable_file_is_refused_and_not_replaced() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
-    std::os::unix::fs::symlink(&path, &path).expect("a link to itself, which nothing can read");
-    let error = Gate::open(&path).expect_err("it cannot be read");
-    assert!(error.to_string().starts_with("could not read"), "{error}");
-    assert!(fs::symlink_metadata(&path).expect("it is there").is_symlink());
+    std::os::unix::fs::symlink(&path, &path).expect("create a link to itself, which is unreadable");
+    let error = Gate::open(&path).expect_err("the file is unreadable");
+    assert!(error.to_string().starts_with("cannot read"), "{error}");
+    assert!(fs::symlink_metadata(&path).expect("the link exists").is_symlink());
 }
 
 #[test]
-fn a_torn_end_is_dropped_and_damage_before_it_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn torn_record_is_dropped_and_other_damage_is_refused() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
     let gate = Gate::open(&path).expect("a new file");
     gate.admit_blocking("a", token(1), || ()).expect("the first");
-    let acknowledged = fs::read(&path).expect("it is there");
+    let acknowledged = fs::read(&path).expect("read the file");
     gate.admit_blocking("a", token(2), || ()).expect("higher");
     drop(gate);
-    let whole = fs::read(&path).expect("it is there");
+    let whole = fs::read(&path).expect("read the file");
     for cut in acknowledged.len()..whole.len() {
-        fs::write(&path, &whole[..cut]).expect("it is ours");
+        fs::write(&path, &whole[..cut]).expect("write the file");
         let gate = Gate::open(&path).unwrap_or_else(|error| panic!("cut to {cut} bytes: {error}"));
         assert_eq!(gate.highest("a").token(), token(1));
     }
     let mut flipped = whole;
     flipped[20] ^= 1;
-    fs::write(&path, &flipped).expect("it is ours");
-    let error = Gate::open(&path).expect_err("it is damaged").to_string();
-    assert!(error.contains("is damaged: the record at byte 16 is broken"), "{error}");
-    fs::write(&path, "").expect("it is ours");
-    assert!(matches!(Gate::open(&path), Err(OpenError::Damaged { .. })), "an emptied file is not a new one");
+    fs::write(&path, &flipped).expect("write the file");
+    let error = Gate::open(&path).expect_err("the file is damaged").to_string();
+    assert!(error.contains("is damaged: the record at byte 16 is invalid"), "{error}");
+    fs::write(&path, "").expect("write the file");
+    assert!(matches!(Gate::open(&path), Err(OpenError::Damaged { .. })), "an empty file is not a new file");
 }
 
 #[test]
-fn where_nothing_can_be_kept_nothing_is_opened() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let error = Gate::open(folder.path().join("missing/marks")).expect_err("there is no such folder").to_string();
-    assert!(error.starts_with("could not open") && error.contains("missing/marks.lock"), "{error}");
+fn missing_directory_is_refused() {
+    let folder = tempfile::tempdir().expect("create a directory");
+    let error = Gate::open(folder.path().join("missing/marks")).expect_err("the directory does not exist").to_string();
+    assert!(error.starts_with("cannot open") && error.contains("missing/marks.lock"), "{error}");
 }
 
-/// A regression: a child that is being started has a copy of every file until it runs its program, locks included.
+/// Regression test: between `fork` and `exec`, a child process shares all open files, including their locks.
 #[test]
-fn a_child_that_is_being_started_does_not_keep_the_file_locked() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn starting_child_process_does_not_keep_the_lock() {
+    let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // With something to do before the program, the child is a real fork.
+                    // With these settings, the standard library uses `fork` and `exec` instead of `posix_spawn`.
                     let child = Command::new("true").current_dir("/").process_group(0).uid(getuid().as_raw()).status();
-                    child.expect("true is there");
+                    child.expect("run true");
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! The tower layer, in an axum service on a real socket.
+//! The tower layer, in an axum service on a TCP socket.
 
 use std::convert::Infallible;
 use std::future::Ready;
@@ -20,7 +20,7 @@ use tower::Layer;
 
 use crate::token::token;
 
-/// Long enough that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 const SOON: Duration = Duration::from_secs(20);
 
 struct Service {
@@ -33,8 +33,8 @@ impl Service {
         let layer = FenceLayer::by(gate.clone(), |request| request.uri.path().to_owned());
         let routes = routes.route_layer(layer).route("/free", put(async || "no token needed"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-        let task = tokio::spawn(async { axum::serve(listener, routes).await.expect("it never ends") });
+        let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
+        let task = tokio::spawn(async { axum::serve(listener, routes).await.expect("the server never fails") });
         Service { url, task }
     }
 
@@ -68,13 +68,13 @@ async fn seen(Extension(fenced): Extension<Fenced>) -> String {
 }
 
 #[tokio::test]
-async fn a_request_needs_a_token_that_is_not_stale() {
+async fn request_needs_a_token_that_is_not_stale() {
     let gate = Gate::in_memory();
     let service = Service::serve(Router::new().route("/reports/{id}", put(seen)), &gate).await;
     let answer = service.put_with("/reports/7", token(5)).await.text().await.expect("text");
     assert_eq!(answer, format!("{} of /reports/7", token(5)));
     assert_eq!(service.put_with("/reports/7", token(5).padded()).await.status(), 200);
-    assert_eq!(service.put_with("/reports/8", token(4)).await.status(), 200, "resources are apart");
+    assert_eq!(service.put_with("/reports/8", token(4)).await.status(), 200, "resources are independent");
     assert_eq!(service.put("/free").send().await.expect("an answer").status(), 200);
 
     let (status, stale) = problem(service.put_with("/reports/7", token(4)).await).await;
@@ -95,13 +95,13 @@ async fn a_request_needs_a_token_that_is_not_stale() {
 }
 
 #[tokio::test]
-async fn an_older_handler_ends_before_a_newer_one_begins() {
+async fn older_handler_ends_before_a_newer_one_starts() {
     let gate = Gate::in_memory();
-    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (started, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let handler = {
-        let (begun, may_end) = (Arc::clone(&begun), Arc::clone(&may_end));
+        let (started, may_end) = (Arc::clone(&started), Arc::clone(&may_end));
         async move |Extension(fenced): Extension<Fenced>| {
-            begun.add_permits(1);
+            started.add_permits(1);
             may_end.acquire().await.expect("never closed").forget();
             fenced.token().to_string()
         }
@@ -112,29 +112,33 @@ async fn an_older_handler_ends_before_a_newer_one_begins() {
         tokio::spawn(async move { service.put_with("/a", token(index)).await.status() })
     };
     let older = request(1);
-    begun.acquire().await.expect("never closed").forget();
+    started.acquire().await.expect("never closed").forget();
     let newer = request(2);
     while gate.highest("/a").token() != token(2) {
         tokio::task::yield_now().await;
     }
-    assert_eq!(service.put_with("/a", token(1)).await.status(), 412, "the newer one counts, though it still waits");
-    assert_eq!(begun.available_permits(), 0, "the newer handler began beside the older one");
+    assert_eq!(
+        service.put_with("/a", token(1)).await.status(),
+        412,
+        "the newer token is the mark, although its request still waits"
+    );
+    assert_eq!(started.available_permits(), 0, "the newer handler started during the older one");
     may_end.add_permits(1);
     assert_eq!(older.await.expect("no panic"), 200);
-    begun.acquire().await.expect("never closed").forget();
+    started.acquire().await.expect("never closed").forget();
     may_end.add_permits(1);
     assert_eq!(newer.await.expect("no panic"), 200);
 }
 
-/// A handler that does not ask for its admission is as fenced as one that does.
+/// The layer fences a handler that does not extract `Fenced`, too.
 #[tokio::test]
-async fn a_handler_without_the_token_keeps_newer_ones_out() {
+async fn handler_without_fenced_blocks_newer_ones() {
     let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
-    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (started, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let handler = {
-        let (begun, may_end) = (Arc::clone(&begun), Arc::clone(&may_end));
+        let (started, may_end) = (Arc::clone(&started), Arc::clone(&may_end));
         async move || {
-            begun.add_permits(1);
+            started.add_permits(1);
             may_end.acquire().await.expect("never closed").forget();
         }
     };
@@ -143,19 +147,19 @@ async fn a_handler_without_the_token_keeps_newer_ones_out() {
         let service = Arc::clone(&service);
         async move { service.put_with("/a", token(1)).await.status() }
     });
-    begun.acquire().await.expect("never closed").forget();
+    started.acquire().await.expect("never closed").forget();
     let newer = tokio::time::timeout(SOON, service.put_with("/a", token(2))).await;
-    let (status, busy) = problem(newer.expect("the newer handler began beside the older one")).await;
+    let (status, busy) = problem(newer.expect("the newer handler started during the older one")).await;
     assert_eq!((status, busy["code"].as_str()), (503, Some(http::BUSY)));
-    assert_eq!(begun.available_permits(), 0, "the newer handler began");
+    assert_eq!(started.available_permits(), 0, "the newer handler started");
     may_end.add_permits(2);
     assert_eq!(older.await.expect("no panic"), 200);
     assert_eq!(service.put_with("/a", token(2)).await.status(), 200);
 }
 
-/// Work that outlives the handler keeps the gate shut with a clone of `Fenced`.
+/// Work that outlives the handler blocks newer tokens with a clone of `Fenced`.
 #[tokio::test]
-async fn what_goes_on_after_the_response_keeps_newer_ones_out() {
+async fn work_after_the_response_blocks_newer_tokens() {
     let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
     let may_end = Arc::new(Semaphore::new(0));
     let handler = {
@@ -179,9 +183,9 @@ async fn what_goes_on_after_the_response_keeps_newer_ones_out() {
 
 /// A service that is never ready.
 #[derive(Clone)]
-struct Full;
+struct NeverReady;
 
-impl tower::Service<Request<String>> for Full {
+impl tower::Service<Request<String>> for NeverReady {
     type Response = AnyResponse<String>;
     type Error = Infallible;
     type Future = Ready<Result<AnyResponse<String>, Infallible>>;
@@ -191,13 +195,13 @@ impl tower::Service<Request<String>> for Full {
     }
 
     fn call(&mut self, _: Request<String>) -> Self::Future {
-        unreachable!("it is never ready")
+        unreachable!("the service is never ready")
     }
 }
 
 #[test]
 fn fenced_service_is_ready_only_when_the_inner_one_is() {
-    let mut fenced = FenceLayer::by(Gate::in_memory(), |_| "a".to_owned()).layer(Full);
+    let mut fenced = FenceLayer::by(Gate::in_memory(), |_| "a".to_owned()).layer(NeverReady);
     let mut context = Context::from_waker(Waker::noop());
     assert!(tower::Service::poll_ready(&mut fenced, &mut context).is_pending());
 }

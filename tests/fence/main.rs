@@ -1,7 +1,7 @@
-//! Fencing at the resource: gates, the HTTP layer, stores of others, and the conformance test with what it catches.
+//! Tests of the fencing check: gates, the HTTP layer, PostgreSQL, Redis, and the conformance test with planted bugs.
 //!
-//! The tests of PostgreSQL need its server programs (Debian: `apt-get install postgresql`), those of Redis `redis-server`;
-//! both are started and stopped by the tests. `docs/fencing.md` says more.
+//! The tests start and stop their own servers. They need the PostgreSQL server programs (Debian:
+//! `apt-get install postgresql`) and `redis-server`. See `docs/fencing.md`.
 
 mod broken;
 mod conformance;

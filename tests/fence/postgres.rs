@@ -1,4 +1,4 @@
-//! Both forms in a real PostgreSQL.
+//! The column form and the function form, in a PostgreSQL server.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,8 +30,8 @@ async fn pid(client: &Client) -> i32 {
     client.query_one("SELECT pg_backend_pid()", &[]).await.expect("an answer").get(0)
 }
 
-/// Waits until the session waits for a lock.
-async fn waits(watcher: &Client, pid: i32) {
+/// Returns when the session `pid` waits for a lock.
+async fn waits_for_lock(watcher: &Client, pid: i32) {
     let waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')";
     while !watcher.query_one(waiting, &[&pid]).await.expect("an answer").get::<_, bool>(0) {
         tokio::task::yield_now().await;
@@ -46,27 +46,27 @@ async fn notes(client: &Client) -> Vec<String> {
 async fn with_schema() -> Option<PostgresServer> {
     let server = PostgresServer::start().await?;
     let client = server.connect().await;
-    client.batch_execute(postgres::SCHEMA).await.expect("it applies");
-    client.batch_execute(postgres::SCHEMA).await.expect("it applies again");
+    client.batch_execute(postgres::SCHEMA).await.expect("apply the schema");
+    client.batch_execute(postgres::SCHEMA).await.expect("apply the schema again");
     client.batch_execute("CREATE TABLE note (text text, fence bigint)").await.expect("a table");
     Some(server)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_function_makes_a_whole_transaction_one_step() {
+async fn function_fences_a_whole_transaction() {
     let Some(server) = with_schema().await else { return };
     let (mut one, mut other, watcher) = (server.connect().await, server.connect().await, server.connect().await);
-    accepts_and_refuses(&mut one).await;
-    a_rollback_takes_the_rise_back(&mut one).await;
-    refuses_what_is_no_token(&one).await;
-    a_newer_one_waits_for_one_that_stalls(&mut one, &mut other, &watcher).await;
-    an_older_one_that_waited_is_refused(&mut one, &mut other, &watcher).await;
+    accepts_equal_and_refuses_lower(&mut one).await;
+    rollback_reverts_the_mark(&mut one).await;
+    refuses_invalid_tokens(&one).await;
+    newer_token_waits_for_a_stalled_transaction(&mut one, &mut other, &watcher).await;
+    older_token_is_refused_after_its_wait(&mut one, &mut other, &watcher).await;
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
-        above_read_committed_no_answer_is_from_the_past(&mut one, &mut other, &watcher, level).await;
+        snapshot_isolation_fails_after_a_wait(&mut one, &mut other, &watcher, level).await;
     }
 }
 
-async fn accepts_and_refuses(client: &mut Client) {
+async fn accepts_equal_and_refuses_lower(client: &mut Client) {
     for index in [5, 5, 6] {
         let write = client.transaction().await.expect("begun");
         check(&write, "plain", index).await.expect("not below");
@@ -75,31 +75,31 @@ async fn accepts_and_refuses(client: &mut Client) {
     let write = client.transaction().await.expect("begun");
     let error = check(&write, "plain", 5).await.expect_err("stale");
     assert_eq!(refusal(&error), Some(Stale { offered: token(5), highest: token(6) }));
-    // Whoever goes on all the same is stopped by PostgreSQL.
+    // PostgreSQL rejects further statements of the aborted transaction.
     let error = write.execute(WRITE, &[&"late", &5i64]).await.expect_err("aborted");
     assert_eq!((sqlstate(&error), refusal(&error)), ("25P02", None));
 }
 
-async fn a_rollback_takes_the_rise_back(client: &mut Client) {
+async fn rollback_reverts_the_mark(client: &mut Client) {
     let write = client.transaction().await.expect("begun");
     check(&write, "rolled back", 9).await.expect("the first");
     write.execute(WRITE, &[&"rolled back", &9i64]).await.expect("inside");
     write.rollback().await.expect("rolled back");
     let write = client.transaction().await.expect("begun");
-    check(&write, "rolled back", 8).await.expect("9 never was");
+    check(&write, "rolled back", 8).await.expect("the mark 9 was rolled back");
     write.commit().await.expect("committed");
     assert!(notes(client).await.is_empty());
 }
 
-async fn refuses_what_is_no_token(client: &Client) {
+async fn refuses_invalid_tokens(client: &Client) {
     for (resource, fence) in [(Some("x"), None), (None, Some(1i64)), (Some("x"), Some(-1))] {
         let error = client.execute(postgres::CHECK, &[&resource, &fence]).await.expect_err("no token");
         assert_eq!(sqlstate(&error), "22023");
     }
 }
 
-/// The old holder was checked, and then it is paused inside its transaction.
-async fn a_newer_one_waits_for_one_that_stalls(one: &mut Client, other: &mut Client, watcher: &Client) {
+/// The old holder is paused inside its transaction, after the check.
+async fn newer_token_waits_for_a_stalled_transaction(one: &mut Client, other: &mut Client, watcher: &Client) {
     let pid = pid(other).await;
     let older = one.transaction().await.expect("begun");
     check(&older, "stalls", 1).await.expect("the first");
@@ -107,12 +107,12 @@ async fn a_newer_one_waits_for_one_that_stalls(one: &mut Client, other: &mut Cli
     let ((), older) = tokio::join!(
         async {
             check(&newer, "stalls", 2).await.expect("higher");
-            // It sees what the older one wrote before it.
+            // The newer transaction sees the writes of the older one.
             let seen: i64 = newer.query_one("SELECT count(*) FROM note", &[]).await.expect("an answer").get(0);
-            assert_eq!(seen, 2, "it began while the older one was still writing");
+            assert_eq!(seen, 2, "the newer transaction continued before the older one committed");
         },
         async {
-            waits(watcher, pid).await;
+            waits_for_lock(watcher, pid).await;
             older.execute(WRITE, &[&"first half", &1i64]).await.expect("inside");
             older.execute(WRITE, &[&"second half", &1i64]).await.expect("inside");
             older.commit().await.expect("committed");
@@ -127,7 +127,7 @@ async fn a_newer_one_waits_for_one_that_stalls(one: &mut Client, other: &mut Cli
     assert_eq!(notes(one).await, ["first half", "second half"]);
 }
 
-async fn an_older_one_that_waited_is_refused(one: &mut Client, other: &mut Client, watcher: &Client) {
+async fn older_token_is_refused_after_its_wait(one: &mut Client, other: &mut Client, watcher: &Client) {
     let pid = pid(other).await;
     for resource in ["first use", "first use", "used"] {
         let (low, high) = if resource == "used" { (30, 31) } else { (10, 20) };
@@ -135,14 +135,14 @@ async fn an_older_one_that_waited_is_refused(one: &mut Client, other: &mut Clien
         check(&newer, resource, high).await.expect("the highest");
         let older = other.transaction().await.expect("begun");
         let (error, ()) = tokio::join!(async { check(&older, resource, low).await.expect_err("stale") }, async {
-            waits(watcher, pid).await;
+            waits_for_lock(watcher, pid).await;
             newer.commit().await.expect("committed");
         });
         assert_eq!(refusal(&error), Some(Stale { offered: token(low), highest: token(high) }));
     }
 }
 
-async fn above_read_committed_no_answer_is_from_the_past(
+async fn snapshot_isolation_fails_after_a_wait(
     one: &mut Client,
     other: &mut Client,
     watcher: &Client,
@@ -150,19 +150,19 @@ async fn above_read_committed_no_answer_is_from_the_past(
 ) {
     let pid = pid(other).await;
     let resource = format!("{level:?}");
-    // Also where the one that was waited for was the older or the same, and where it is the first use.
+    // The lock holder has a lower, higher or equal token, or is the first use of the resource.
     for (first, second) in [(1, 2), (5, 3), (6, 6), (7, 8)] {
         let holds = one.transaction().await.expect("begun");
         check(&holds, &resource, first).await.expect("the highest");
         let late = other.build_transaction().isolation_level(level).start().await.expect("begun");
         let (answer, ()) = tokio::join!(check(&late, &resource, second), async {
-            waits(watcher, pid).await;
+            waits_for_lock(watcher, pid).await;
             holds.commit().await.expect("committed");
         });
-        let error = answer.expect_err("its snapshot is older than what it waited for");
+        let error = answer.expect_err("its snapshot is older than the committed mark");
         assert_eq!((sqlstate(&error), refusal(&error)), ("40001", None), "{level:?} {first} {second}");
     }
-    // Run again, as 40001 asks for, each gets its answer.
+    // A retry after 40001 succeeds or finds the token stale.
     for (index, accepted) in [(8, true), (6, false)] {
         let again = other.build_transaction().isolation_level(level).start().await.expect("begun");
         let answer = check(&again, &resource, index).await;
@@ -174,7 +174,7 @@ async fn above_read_committed_no_answer_is_from_the_past(
     }
 }
 
-/// A table with one of the forms, and a connection for each writer.
+/// A table with one of the forms. Each writer has a connection.
 struct Table {
     server: Arc<PostgresServer>,
     clients: Mutex<Vec<Client>>,
@@ -185,8 +185,8 @@ struct Table {
 enum Form {
     Column,
     Function(IsolationLevel),
-    /// Broken: the check in a transaction of its own.
-    CheckedApart,
+    /// Planted bug: the check runs in a separate transaction.
+    SeparateCheck,
 }
 
 impl Table {
@@ -197,7 +197,7 @@ impl Table {
                 return Ok(if rows == 1 { Answer::Accepted } else { Answer::Refused });
             }
             Form::Function(level) => level,
-            Form::CheckedApart => IsolationLevel::ReadCommitted,
+            Form::SeparateCheck => IsolationLevel::ReadCommitted,
         };
         let mut write = client.build_transaction().isolation_level(level).start().await?;
         if let Err(error) =
@@ -205,7 +205,7 @@ impl Table {
         {
             return if refusal(&error).is_some() { Ok(Answer::Refused) } else { Err(error) };
         }
-        if let Form::CheckedApart = self.form {
+        if let Form::SeparateCheck = self.form {
             write.commit().await?;
             write = client.transaction().await?;
         }
@@ -249,12 +249,12 @@ impl Resource for Table {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_forms_conform_and_a_check_in_a_transaction_of_its_own_does_not() {
+async fn both_forms_conform_and_a_separate_check_does_not() {
     let Some(server) = with_schema().await.map(Arc::new) else { return };
     let client = server.connect().await;
     client.batch_execute(statement("column form: table")).await.expect("a table");
-    the_plain_update(&client).await;
-    let examine = async |form| {
+    check_plain_update(&client).await;
+    let check_form = async |form| {
         let open = async || Ok(Table { server: Arc::clone(&server), clients: Mutex::default(), form });
         conformance::check(open, Effort { rounds: 50, ..Effort::default() }).await
     };
@@ -264,14 +264,15 @@ async fn both_forms_conform_and_a_check_in_a_transaction_of_its_own_does_not() {
         Form::Function(IsolationLevel::RepeatableRead),
         Form::Function(IsolationLevel::Serializable),
     ] {
-        let report = examine(form).await.unwrap_or_else(|error| panic!("{form:?}: {error}"));
+        let report = check_form(form).await.unwrap_or_else(|error| panic!("{form:?}: {error}"));
         println!("{form:?}\n{report}");
     }
-    let error = examine(Form::CheckedApart).await.expect_err("another holder can come in between");
-    println!("{:?}: {error}", Form::CheckedApart);
+    let error =
+        check_form(Form::SeparateCheck).await.expect_err("another holder can write between the check and the write");
+    println!("{:?}: {error}", Form::SeparateCheck);
 }
 
-async fn the_plain_update(client: &Client) {
+async fn check_plain_update(client: &Client) {
     let update = statement("column form: update");
     let nothing = client.execute(update, &[&"one", &5i64, &"updated"]).await.expect("an answer");
     assert_eq!(nothing, 0, "no such row");

@@ -1,4 +1,4 @@
-//! The cookbook's script, in a real Redis.
+//! The script of `docs/fencing.md`, in a Redis server.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use tenure::token::FencingToken;
 use crate::cookbook::statement;
 use crate::redis_server::{Connection, RedisServer, Reply};
 
-/// A connection for each writer, so that they race in the server.
+/// Each writer has a connection, so that writers race in the server.
 struct Redis {
     script: String,
     connections: Mutex<Vec<Connection>>,
@@ -16,7 +16,7 @@ struct Redis {
 }
 
 impl Redis {
-    fn ask(&self, words: &[&str]) -> Result<Reply, std::io::Error> {
+    fn command(&self, words: &[&str]) -> Result<Reply, std::io::Error> {
         let connection = self.connections.lock().unwrap().pop();
         let mut connection = connection.unwrap_or_else(|| (self.connect)());
         let reply = connection.ask(words);
@@ -29,7 +29,7 @@ impl Resource for Redis {
     type Error = std::io::Error;
 
     async fn write(&self, item: &str, token: FencingToken, value: &str) -> Result<Answer, std::io::Error> {
-        match self.ask(&["EVAL", &self.script, "1", item, &token.padded(), value])? {
+        match self.command(&["EVAL", &self.script, "1", item, &token.padded(), value])? {
             Reply::Integer(1) => Ok(Answer::Accepted),
             Reply::Integer(0) => Ok(Answer::Refused),
             other => Err(std::io::Error::other(format!("{other:?}"))),
@@ -37,7 +37,7 @@ impl Resource for Redis {
     }
 
     async fn read(&self, item: &str) -> Result<Option<String>, std::io::Error> {
-        match self.ask(&["HGET", item, "value"])? {
+        match self.command(&["HGET", item, "value"])? {
             Reply::Nil => Ok(None),
             Reply::Text(value) => Ok(Some(value)),
             other => Err(std::io::Error::other(format!("{other:?}"))),
@@ -45,7 +45,7 @@ impl Resource for Redis {
     }
 }
 
-async fn examine(
+async fn check_script(
     server: &std::sync::Arc<RedisServer>,
     script: &str,
 ) -> Result<conformance::Report, conformance::NotConformant> {
@@ -58,17 +58,17 @@ async fn examine(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_script_conforms_and_comparing_numbers_in_lua_does_not() {
+async fn script_conforms_and_lua_number_comparison_does_not() {
     let Some(server) = RedisServer::start().map(std::sync::Arc::new) else { return };
     let script = statement("redis: write under a token");
-    let report = examine(&server, script).await.unwrap_or_else(|error| panic!("{error}"));
+    let report = check_script(&server, script).await.unwrap_or_else(|error| panic!("{error}"));
     println!("{report}");
     let unpadded = server.connect().ask(&["EVAL", script, "1", "item", "7", "value"]).expect("an answer");
     assert!(matches!(&unpadded, Reply::Error(why) if why.contains("20 digits")), "{unpadded:?}");
 
     let numbers = script.replace("ARGV[1] < seen", "tonumber(ARGV[1]) < tonumber(seen)");
     assert_ne!(numbers, script);
-    let error = examine(&server, &numbers).await.expect_err("Lua's numbers are doubles");
+    let error = check_script(&server, &numbers).await.expect_err("Lua's numbers are doubles");
     println!("{error}");
     assert_eq!(error.rule(), Rule::ExtremesAreOrdered, "{error}");
 }

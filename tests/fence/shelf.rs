@@ -1,4 +1,4 @@
-//! The resource of these tests: values behind a gate, as durable as the gate's marks.
+//! A resource for the tests: values behind a gate, as durable as the gate's marks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tenure::fence::conformance::{Answer, Resource};
 use tenure::fence::{Gate, Refused};
 use tenure::token::FencingToken;
 
-/// Values in memory, which outlive the shelf: what a disk does for a process.
+/// Values in memory that outlive the shelf, like data on a disk outlives a process.
 pub type Values = Arc<Mutex<BTreeMap<String, String>>>;
 
 pub struct Shelf {
@@ -28,7 +28,7 @@ impl Resource for Shelf {
 
     async fn write(&self, item: &str, token: FencingToken, value: &str) -> Result<Answer, Refused> {
         let write = || async {
-            // Between the check and the write others get their turn, and the gate has to keep the newer ones out.
+            // Lets other tasks run between the check and the write. The gate must block newer tokens here.
             tokio::task::yield_now().await;
             self.values.lock().expect("no panic").insert(item.to_owned(), value.to_owned());
         };

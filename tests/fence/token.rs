@@ -1,6 +1,6 @@
 use tenure::token::FencingToken;
 
-/// A token by its log index, all of one term.
+/// A token with this log index. All tokens have the same term.
 pub const fn token(index: u64) -> FencingToken {
     FencingToken { term: 3, index }
 }

@@ -1,23 +1,23 @@
-//! The lease is kept until everything that the command started has ended.
+//! The lease is held until all child processes of the command have exited.
 
 use std::time::Duration;
 
 use crate::steady::steady;
 use crate::world::{World, code};
 
-steady!(what_the_command_leaves_behind_keeps_the_lease);
+steady!(child_processes_keep_the_lease);
 
-async fn what_the_command_leaves_behind_keeps_the_lease() {
+async fn child_processes_keep_the_lease() {
     let world = World::start().await;
     let left = "(mark up left; sleep 0.8; mark end left) & exit 3";
     let escaped = "setsid sh -c '. \"$D/library\"; mark up away; sleep 0.8; mark end away' & exit 4";
     for (name, file, script, own) in [("one", "left", left, 3), ("two", "away", escaped, 4)] {
         let mut run = world.run(&format!("{name} --ttl 5s"), script);
-        world.marked(file, "up").await;
-        let granted = world.next_holder(name).await.await.expect("it was granted");
+        world.wait_for_mark(file, "up").await;
+        let granted = world.next_holder(name).await.await.expect("the lease was granted");
         assert_eq!(code(&mut run).await, own);
-        assert!(granted >= world.when(file, "end"), "released while {file} ran");
-        assert!(granted <= world.when(file, "end") + Duration::from_millis(150), "released when it had ended");
-        assert!(run.said().contains("keeps the lease"), "{}", run.said());
+        assert!(granted >= world.first_mark(file, "end"), "released while {file} ran");
+        assert!(granted <= world.first_mark(file, "end") + Duration::from_millis(150), "released when it had ended");
+        assert!(run.said().contains("keep the lease"), "{}", run.said());
     }
 }

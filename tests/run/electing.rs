@@ -1,4 +1,4 @@
-//! `tenure elect`: who leads, and what runs while it does.
+//! `tenure elect`: leaders, observers and commands.
 
 use rustix::process::Signal;
 
@@ -6,50 +6,50 @@ use crate::process::{Process, tenure};
 use crate::steady::steady;
 use crate::world::{World, code};
 
-steady!(leaders_follow_each_other_and_observers_see_it, a_command_runs_in_every_leadership_until_it_ends_by_itself,);
+steady!(observers_see_successive_leaders, command_runs_in_each_leadership_until_it_exits,);
 
-fn elect(world: &World, who: &str, words: &str, script: Option<&str>) -> Process {
+fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
     let mut command = tenure();
-    command.args(["elect", "duty", "-o", "json", "--ttl", "2s", "--holder", who]);
-    command.args(words.split_whitespace());
+    command.args(["elect", "duty", "-o", "json", "--ttl", "2s", "--holder", holder]);
+    command.args(options.split_whitespace());
     if let Some(script) = script {
         command.args(["--", "sh", "-c", &format!(". \"$D/library\"; {script}")]);
     }
     command.env("TENURE_ENDPOINTS", world.link.endpoints()).env("D", world.cluster.folder());
-    Process::start(who, command, world.cluster.folder())
+    Process::start(holder, command, world.cluster.folder())
 }
 
-async fn says(process: &Process, words: &str) {
+async fn wait_for_output(process: &Process, text: &str) {
     let began = std::time::Instant::now();
-    while !(process.printed() + &process.said()).contains(words) {
-        assert!(began.elapsed() < crate::cluster::SOON, "no {words}: {} {}", process.printed(), process.said());
+    while !(process.printed() + &process.said()).contains(text) {
+        assert!(began.elapsed() < crate::cluster::SOON, "no {text}: {} {}", process.printed(), process.said());
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 
-async fn leaders_follow_each_other_and_observers_see_it() {
+async fn observers_see_successive_leaders() {
     let world = World::start().await;
     let mut observer = elect(&world, "observer", "--observe", None);
-    says(&observer, r#""holder":null"#).await;
+    wait_for_output(&observer, r#""holder":null"#).await;
     let mut first = elect(&world, "first", "", None);
-    says(&first, r#""event":"elected""#).await;
-    says(&observer, r#""holder":"first""#).await;
+    wait_for_output(&first, r#""event":"elected""#).await;
+    wait_for_output(&observer, r#""holder":"first""#).await;
     let mut second = elect(&world, "second", "--once", None);
-    while !world.is_waited_for("duty").await {
+    while !world.has_waiter("duty").await {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     first.signal(Signal::TERM);
     assert_eq!(code(&mut first).await, 0);
-    says(&first, r#""event":"resigned""#).await;
-    says(&observer, r#""holder":"second""#).await;
+    wait_for_output(&first, r#""event":"resigned""#).await;
+    wait_for_output(&observer, r#""holder":"second""#).await;
     assert_eq!(world.tenure("lease revoke duty").await, 0);
     assert_eq!(code(&mut second).await, 123);
-    says(&second, r#""reason":"revoked""#).await;
+    wait_for_output(&second, r#""reason":"revoked""#).await;
     observer.signal(Signal::INT);
     assert_eq!(code(&mut observer).await, 0);
 }
 
-async fn a_command_runs_in_every_leadership_until_it_ends_by_itself() {
+async fn command_runs_in_each_leadership_until_it_exits() {
     let world = World::start().await;
     let script = "mark $TENURE_TOKEN terms; [ $(wc -l < $D/terms) = 2 ] && exit 123; exec sleep 60";
     let mut leader = elect(&world, "leader", "", Some(script));
@@ -57,7 +57,7 @@ async fn a_command_runs_in_every_leadership_until_it_ends_by_itself() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!(world.tenure("lease revoke duty").await, 0);
-    // Its own exit code, though it is also that of a loss: that it was not.
+    // The command exits with 123, which is also the code of a loss. `tenure elect` passes it on and resigns.
     assert_eq!(code(&mut leader).await, 123, "{}", leader.said());
     assert!(leader.said().contains("resigned"), "{}", leader.said());
     let tokens: Vec<u64> = world.marks("terms").iter().map(|mark| mark.word.parse().expect("a token")).collect();

@@ -11,31 +11,31 @@ use crate::steady::steady;
 use crate::world::{World, code};
 
 steady!(
-    the_exit_code_says_what_became_of_the_command,
-    the_command_knows_its_lease,
-    stdin_is_the_commands,
-    who_waits_has_the_lease_when_the_command_has_ended,
-    a_command_that_waits_starts_when_its_turn_comes,
-    who_is_told_to_end_while_waiting_leaves_the_queue,
-    the_commands_code_counts_though_the_release_fails,
+    exit_code_tells_the_end_of_the_command,
+    command_has_its_lease_in_the_environment,
+    command_inherits_stdin,
+    waiter_gets_the_lease_after_the_command_exits,
+    waiting_run_starts_after_the_grant,
+    term_during_the_wait_leaves_the_queue,
+    failed_release_keeps_the_exit_code,
 );
 
-async fn the_exit_code_says_what_became_of_the_command() {
+async fn exit_code_tells_the_end_of_the_command() {
     let world = World::start().await;
     assert_eq!(code(&mut world.run("job --ttl 2s", "exit 7")).await, 7);
     assert_eq!(code(&mut world.run("job --ttl 2s", "kill -KILL $$")).await, 137);
-    assert_eq!(code(&mut world.run_words("job --ttl 2s", &["/no/such/command"])).await, 127);
+    assert_eq!(code(&mut world.run_command("job --ttl 2s", &["/no/such/command"])).await, 127);
     let plain = world.path("plain");
-    fs::write(&plain, "").expect("the folder is the test's own");
-    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).expect("it is there");
-    let plain = plain.to_str().expect("it is plain");
-    assert_eq!(code(&mut world.run_words("job --ttl 2s", &[plain])).await, 126);
-    // All of them gave it back: it is free at once, for longer than any ttl of theirs.
+    fs::write(&plain, "").expect("write the file");
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).expect("set the permissions");
+    let plain = plain.to_str().expect("the path is UTF-8");
+    assert_eq!(code(&mut world.run_command("job --ttl 2s", &[plain])).await, 126);
+    // All runs have released the lease: it is free before their ttl ends.
     assert!(!world.is_held("job").await);
-    world.cluster.client.acquire("job", "somebody", 60_000).await;
+    world.cluster.client.acquire("job", "other", 60_000).await;
     assert_eq!(code(&mut world.run("job --ttl 2s", "mark ran never")).await, 124);
     assert_eq!(code(&mut world.run("job --ttl 2s --wait 100ms", "mark ran never")).await, 124);
-    assert!(world.marks("never").is_empty(), "without the lease nothing is started");
+    assert!(world.marks("never").is_empty(), "no command starts without the lease");
     for invalid in ["job --ttl 2", "job --ttl 1s --grace 600ms", "job --ttl 1ms", "-job", "job --wait 25h", "job --no"]
     {
         assert_eq!(code(&mut world.run(invalid, "true")).await, 125, "{invalid}");
@@ -44,10 +44,10 @@ async fn the_exit_code_says_what_became_of_the_command() {
     assert_eq!(code(&mut world.run(&nowhere, "true")).await, 125);
 }
 
-async fn the_command_knows_its_lease() {
+async fn command_has_its_lease_in_the_environment() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 2s --holder me --meta host=x", "env > $D/env; mark up marks; exec sleep 60");
-    world.marked("marks", "up").await;
+    world.wait_for_mark("marks", "up").await;
     let lease = world.cluster.client.done(0, &crate::client::Call::get("/v1/leases/job")).await;
     assert_eq!((&lease["holder"], &lease["metadata"]["host"]), (&"me".into(), &"x".into()), "{lease}");
     let token = lease["token"].as_str().expect("a decimal string");
@@ -63,12 +63,12 @@ async fn the_command_knows_its_lease() {
         assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
     }
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    assert!(world.is_held("job").await, "it is renewed beyond its ttl");
+    assert!(world.is_held("job").await, "the lease is renewed beyond its ttl");
     run.signal(Signal::TERM);
     assert_eq!(code(&mut run).await, 143);
 }
 
-async fn stdin_is_the_commands() {
+async fn command_inherits_stdin() {
     let world = World::start().await;
     let run = "printf 'one\\ntwo\\n' | $T run job --ttl 2s -- sh -c 'read -r a; read -r b; echo \"$b $a\"'";
     let mut command = std::process::Command::new("sh");
@@ -77,44 +77,44 @@ async fn stdin_is_the_commands() {
     assert_eq!((code(&mut shell).await, shell.printed()), (0, "two one\n".to_owned()));
 }
 
-async fn who_waits_has_the_lease_when_the_command_has_ended() {
+async fn waiter_gets_the_lease_after_the_command_exits() {
     let world = World::start().await;
     let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
-    world.marked("first", "up").await;
+    world.wait_for_mark("first", "up").await;
     let claim = world.next_holder("job").await;
-    let granted = claim.await.expect("it was granted");
+    let granted = claim.await.expect("the lease was granted");
     assert_eq!(code(&mut first).await, 0);
-    let gap = granted.checked_sub(world.last("first")).expect("not before the end");
+    let gap = granted.checked_sub(world.last_mark("first")).expect("not before the end");
     println!("granted {} ms after the command's end", gap.as_millis());
     assert!(gap <= Duration::from_millis(100), "{gap:?}");
 }
 
-async fn a_command_that_waits_starts_when_its_turn_comes() {
+async fn waiting_run_starts_after_the_grant() {
     let world = World::start().await;
     let mut first = world.run("job --ttl 10s", "mark up first; sleep 0.5; mark end first");
-    world.marked("first", "up").await;
+    world.wait_for_mark("first", "up").await;
     let mut second = world.run("job --ttl 10s --wait ttl", "mark up second");
     assert_eq!((code(&mut first).await, code(&mut second).await), (0, 0));
-    let gap = world.when("second", "up").checked_sub(world.last("first")).expect("not before the end");
-    println!("the next command ran {} ms after the end of the one before", gap.as_millis());
+    let gap = world.first_mark("second", "up").checked_sub(world.last_mark("first")).expect("not before the end");
+    println!("the next command ran {} ms after the end of the previous one", gap.as_millis());
 }
 
-async fn who_is_told_to_end_while_waiting_leaves_the_queue() {
+async fn term_during_the_wait_leaves_the_queue() {
     let world = World::start().await;
-    world.cluster.client.acquire("job", "somebody", 60_000).await;
+    world.cluster.client.acquire("job", "other", 60_000).await;
     let mut run = world.run("job --wait 10s", "mark ran never");
-    while !world.is_waited_for("job").await {
+    while !world.has_waiter("job").await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     run.signal(Signal::TERM);
     assert_eq!(code(&mut run).await, 124);
-    assert!(!world.is_waited_for("job").await && world.marks("never").is_empty());
+    assert!(!world.has_waiter("job").await && world.marks("never").is_empty());
 }
 
-async fn the_commands_code_counts_though_the_release_fails() {
+async fn failed_release_keeps_the_exit_code() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 5s --timeout 500ms", "mark up marks; sleep 0.5; exit 5");
-    world.marked("marks", "up").await;
+    world.wait_for_mark("marks", "up").await;
     world.link.cut();
     assert_eq!(code(&mut run).await, 5);
     assert!(run.said().contains("not released"), "{}", run.said());

@@ -1,4 +1,4 @@
-//! Whichever of `tenure run` and its guardian stops or dies: the command ends in time.
+//! The command ends in time if `tenure run` or its guardian is stopped or killed.
 
 use std::time::Duration;
 
@@ -9,112 +9,116 @@ use crate::steady::steady;
 use crate::world::{World, code, wall};
 
 steady!(
-    a_stopped_run_is_no_reason_for_the_command_to_go_on,
-    a_run_that_is_stopped_for_a_moment_loses_nothing,
-    a_killed_run_takes_the_command_with_it,
-    a_killed_guardian_ends_the_command_and_the_lease_is_given_back,
-    a_stopped_guardian_is_replaced_by_the_run,
-    the_command_does_not_outlive_both,
-    term_to_all_of_them_ends_the_command_well,
+    stopped_run_does_not_extend_the_command,
+    briefly_stopped_run_keeps_the_lease,
+    killed_run_ends_the_command,
+    killed_guardian_ends_the_command_and_releases_the_lease,
+    run_kills_the_command_of_a_stopped_guardian,
+    killed_run_and_guardian_end_the_command,
+    term_to_all_processes_ends_the_command_gracefully,
 );
 
-const DEAF: &str = "echo $PPID > $D/guardian; trap '' TERM; ticks marks";
+const IGNORES_TERM: &str = "echo $PPID > $D/guardian; trap '' TERM; ticks marks";
 
-async fn a_stopped_run_is_no_reason_for_the_command_to_go_on() {
+async fn stopped_run_does_not_extend_the_command() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 1s", DEAF);
-    world.marked("marks", "tick").await;
+    let mut run = world.run("job --ttl 1s", IGNORES_TERM);
+    world.wait_for_mark("marks", "tick").await;
     let claim = world.next_holder("job").await;
     run.signal(Signal::STOP);
-    let granted = claim.await.expect("it was granted");
-    let before = granted.checked_sub(world.last("marks")).expect("it ran too long");
-    println!("its last trace {} ms before the next grant", before.as_millis());
+    let granted = claim.await.expect("the lease was granted");
+    let before = granted.checked_sub(world.last_mark("marks")).expect("the command ran after the grant");
+    println!("the last mark is {} ms before the next grant", before.as_millis());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(world.last("marks") < granted, "and it stays so");
+    assert!(world.last_mark("marks") < granted, "the command does not run again");
     run.signal(Signal::CONT);
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
 }
 
-async fn a_run_that_is_stopped_for_a_moment_loses_nothing() {
+async fn briefly_stopped_run_keeps_the_lease() {
     let world = World::start().await;
     let mut run = world.run("job --ttl 2s", "mark up marks; sleep 1.5; exit 6");
-    world.marked("marks", "up").await;
+    world.wait_for_mark("marks", "up").await;
     run.signal(Signal::STOP);
     tokio::time::sleep(Duration::from_millis(500)).await;
     run.signal(Signal::CONT);
     assert_eq!(code(&mut run).await, 6, "{}", run.said());
 }
 
-async fn a_killed_run_takes_the_command_with_it() {
+async fn killed_run_ends_the_command() {
     let world = World::start().await;
-    let mut deaf = world.run("deaf --ttl 2s --grace 300ms", DEAF);
+    let mut deaf = world.run("deaf --ttl 2s --grace 300ms", IGNORES_TERM);
     let mut polite = world.run("polite --ttl 2s", "trap 'mark TERM polite; exit' TERM; ticks polite");
-    world.marked("marks", "tick").await;
-    world.marked("polite", "tick").await;
+    world.wait_for_mark("marks", "tick").await;
+    world.wait_for_mark("polite", "tick").await;
     let claim = world.next_holder("deaf").await;
     let killed = wall();
     deaf.kill();
     polite.kill();
-    world.marked("polite", "TERM").await;
-    let granted = claim.await.expect("it was granted");
-    let (term, end) = (world.when("polite", "TERM") - killed, world.last("marks") - killed);
-    println!("TERM {} ms after kill -9, and the end of one that ignores it {} ms", term.as_millis(), end.as_millis());
+    world.wait_for_mark("polite", "TERM").await;
+    let granted = claim.await.expect("the lease was granted");
+    let (term, end) = (world.first_mark("polite", "TERM") - killed, world.last_mark("marks") - killed);
+    println!(
+        "TERM came {} ms after kill -9; a command that ignores TERM ended after {} ms",
+        term.as_millis(),
+        end.as_millis()
+    );
     assert!(term < Duration::from_millis(200) && end < Duration::from_millis(500), "{term:?} {end:?}");
-    assert!(world.last("marks") < granted);
+    assert!(world.last_mark("marks") < granted);
 }
 
-async fn a_killed_guardian_ends_the_command_and_the_lease_is_given_back() {
+async fn killed_guardian_ends_the_command_and_releases_the_lease() {
     let world = World::start().await;
     let child = "(trap '' TERM; ticks below) & echo $PPID > $D/guardian; trap '' TERM; ticks marks";
     let mut run = world.run("job --ttl 20s", child);
-    world.marked("marks", "tick").await;
-    world.marked("below", "tick").await;
+    world.wait_for_mark("marks", "tick").await;
+    world.wait_for_mark("below", "tick").await;
     let claim = world.next_holder("job").await;
     let killed = wall();
     world.signal("guardian", Signal::KILL);
     assert_eq!(code(&mut run).await, 125, "{}", run.said());
-    let granted = claim.await.expect("it was granted");
+    let granted = claim.await.expect("the lease was granted");
     for file in ["marks", "below"] {
-        let end = world.last(file);
+        let end = world.last_mark(file);
         assert!(end < granted && end < killed + Duration::from_millis(200), "{file} ended {:?} after", end - killed);
     }
-    assert!(granted < killed + Duration::from_secs(1), "given back, not expired");
+    assert!(granted < killed + Duration::from_secs(1), "the lease was released before its expiry");
 }
 
-async fn a_stopped_guardian_is_replaced_by_the_run() {
+async fn run_kills_the_command_of_a_stopped_guardian() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 1s", DEAF);
-    world.marked("marks", "tick").await;
+    let mut run = world.run("job --ttl 1s", IGNORES_TERM);
+    world.wait_for_mark("marks", "tick").await;
     let claim = world.next_holder("job").await;
     world.signal("guardian", Signal::STOP);
     world.link.cut();
-    let granted = claim.await.expect("it was granted");
+    let granted = claim.await.expect("the lease was granted");
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
-    let before = granted.checked_sub(world.last("marks")).expect("it ran too long");
-    println!("its last trace {} ms before the next grant", before.as_millis());
+    let before = granted.checked_sub(world.last_mark("marks")).expect("the command ran after the grant");
+    println!("the last mark is {} ms before the next grant", before.as_millis());
 }
 
-async fn the_command_does_not_outlive_both() {
+async fn killed_run_and_guardian_end_the_command() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 20s", DEAF);
-    world.marked("marks", "tick").await;
+    let mut run = world.run("job --ttl 20s", IGNORES_TERM);
+    world.wait_for_mark("marks", "tick").await;
     world.signal("guardian", Signal::STOP);
     run.kill();
     world.signal("guardian", Signal::KILL);
     let killed = wall();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(world.last("marks") < killed + Duration::from_millis(100));
+    assert!(world.last_mark("marks") < killed + Duration::from_millis(100));
 }
 
-/// A supervisor signals every process that it sees: the command gets its time all the same.
-async fn term_to_all_of_them_ends_the_command_well() {
+/// A process manager signals all processes of a service. The command still gets its grace.
+async fn term_to_all_processes_ends_the_command_gracefully() {
     let world = World::start().await;
     let script = "echo $PPID > $D/guardian; trap 'sleep 0.3; mark done marks; exit 8' TERM; ticks marks";
     let mut run = world.run("job --ttl 5s", script);
-    world.marked("marks", "tick").await;
+    world.wait_for_mark("marks", "tick").await;
     world.signal("guardian", Signal::TERM);
     run.signal(Signal::TERM);
     let status = run.exit(SOON).await;
     assert_eq!(status.code(), Some(8), "{}", run.said());
-    world.when("marks", "done");
+    world.first_mark("marks", "done");
 }

@@ -1,11 +1,11 @@
-//! The way to a cluster, which can be cut: connections stay open, and nothing comes through any more.
+//! A link to a cluster that can be cut: connections stay open, but no data passes any more.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// A listener for each node, and what it forwards.
+/// A listener for each node, which forwards connections to it.
 pub struct Link {
     endpoints: String,
     cut: watch::Sender<bool>,
@@ -13,14 +13,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// To the nodes with these URLs.
+    /// Creates a link to the nodes with these URLs.
     pub async fn to(urls: &str) -> Link {
         let cut = watch::Sender::new(false);
         let mut forwarding = JoinSet::new();
         let mut endpoints = Vec::new();
         for url in urls.split(',') {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
-            endpoints.push(format!("http://{}", listener.local_addr().expect("it is bound")));
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a loopback port");
+            endpoints.push(format!("http://{}", listener.local_addr().expect("the listener is bound")));
             let node = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
             forwarding.spawn(listen(listener, node, cut.subscribe()));
         }
@@ -53,6 +53,6 @@ async fn forward(mut client: TcpStream, node: String, mut cut: watch::Receiver<b
         _ = cut.wait_for(|cut| *cut) => {}
         _ = copy_bidirectional(&mut client, &mut node) => return,
     }
-    // Both ends are held open until the test ends, and silent.
+    // Keeps both connections open without data until the end of the test.
     std::future::pending().await
 }

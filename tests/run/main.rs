@@ -1,10 +1,10 @@
-//! `tenure run` with real clusters, real commands and real signals: what becomes of the command, and when.
+//! Tests of `tenure run` and `tenure elect` with real clusters, commands and signals.
 //!
-//! Commands write down when they run and what they are sent. What counts is read from that: whether the last trace of
-//! a command is older than the next holder's grant.
+//! Commands write marks with the time at which they run and the signals that they receive. The tests compare the last
+//! mark of a command with the time of the next holder's grant.
 #![cfg(target_os = "linux")]
 
-// Shared with the tests of whole clusters, which use all of it.
+// Shared with tests/processes, which uses all items.
 #[allow(dead_code)]
 #[path = "../processes/client.rs"]
 mod client;

@@ -1,4 +1,4 @@
-//! What `tenure elect` prints: a line for each thing that happens, on stderr while stdout is a command's.
+//! The output of `tenure elect`: one line per event.
 
 use serde_json::{Value, json};
 
@@ -9,17 +9,17 @@ use crate::election::LeaderView;
 use crate::token::FencingToken;
 
 #[derive(Clone, Copy)]
-pub struct Words {
+pub struct EventPrinter {
     pub format: Format,
-    /// Stdout is a command's.
-    pub aside: bool,
+    /// Whether to print to stderr, because a command uses stdout.
+    pub to_stderr: bool,
 }
 
-impl Words {
-    /// Who leads.
+impl EventPrinter {
+    /// Prints the current leader.
     pub fn view(self, view: &LeaderView) -> Result<(), Failure> {
         match &view.leader {
-            None => self.line(json!({"event": "leader", "holder": null}), "nobody leads".to_owned()),
+            None => self.line(json!({"event": "leader", "holder": null}), "no leader".to_owned()),
             Some(leader) => self.line(
                 json!({
                     "event": "leader", "holder": leader.holder, "token": leader.token.to_string(),
@@ -41,16 +41,16 @@ impl Words {
     pub fn lost(self, token: FencingToken, state: HoldState) -> Result<(), Failure> {
         let (reason, why) = match state {
             HoldState::Lost { why, .. } => (why.as_str(), why.to_string()),
-            // Given up before its time was over, because it could not be renewed.
-            _ => ("unreachable", "it could not be renewed".to_owned()),
+            // The candidate has resigned before the lease expired, because it could not renew the lease.
+            _ => ("unreachable", "the lease could not be renewed".to_owned()),
         };
         let event = json!({"event": "lost", "token": token.to_string(), "reason": reason});
         self.line(event, format!("lost, token {token}: {why}"))
     }
 
-    fn line(self, event: Value, words: String) -> Result<(), Failure> {
-        let line = if self.format == Format::Json { event.to_string() } else { words };
-        if self.aside {
+    fn line(self, event: Value, text: String) -> Result<(), Failure> {
+        let line = if self.format == Format::Json { event.to_string() } else { text };
+        if self.to_stderr {
             eprintln!("{line}");
             return Ok(());
         }

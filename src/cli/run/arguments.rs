@@ -12,50 +12,52 @@ use crate::client::{
 };
 use crate::types::{HolderId, LeaseName, MAX_WAIT_MS, Metadata, Ttl};
 
-/// Longest grace that is chosen by itself; a quarter of a shorter ttl.
-const LONGEST_OWN_GRACE: Duration = Duration::from_secs(10);
-/// So long before the deadline KILL is sent, so that it has done its work by then; a twentieth of a shorter ttl.
-const LONGEST_KILL_MARGIN: Duration = Duration::from_millis(50);
+/// Maximum of the default grace, which is a quarter of the ttl.
+const MAX_DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// Maximum time between KILL and the deadline, which is a twentieth of the ttl. The kernel needs it to end the
+/// processes.
+const MAX_KILL_MARGIN: Duration = Duration::from_millis(50);
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The lease
+    /// Name of the lease
     name: LeaseName,
-    /// Wait for at most this long when somebody else holds the lease; `ttl`: for one ttl
+    /// Maximum time to wait for the lease, at most 24h; `ttl` waits for one ttl [default: fail at once if it is held]
     #[arg(long, value_parser = read_wait, value_name = "DURATION|ttl")]
     wait: Option<Wait>,
     #[command(flatten)]
-    holding: Holding,
-    /// The command and its arguments
+    holding: HoldArguments,
+    /// Command to run, with its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// How the lease is held, and what its loss is to a command.
+/// How to hold the lease, and how to stop the command when the lease is lost.
 #[derive(Args)]
-pub struct Holding {
-    /// How long the lease lasts without a renewal, and so how long others wait when this machine dies; or `infinite`
+pub struct HoldArguments {
+    /// Time until the lease expires without a renewal, for instance after a crash of this machine; or `infinite`
     #[arg(long, default_value = "30s", value_parser = duration::parse_ttl, value_name = "DURATION")]
     ttl: TtlMs,
-    /// Between TERM and KILL when the lease is lost; at most half the ttl [default: a quarter of the ttl, 10s at most]
+    /// Time between TERM and KILL when the lease is lost; at most half the ttl [default: a quarter of the ttl, at most
+    /// 10s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     grace: Option<Duration>,
-    /// What to send the command when the lease is lost: TERM and, after the grace, KILL; or KILL alone
-    #[arg(long, value_name = "WHAT", default_value = "term")]
+    /// Signal when the lease is lost: `term` sends TERM and, after the grace, KILL; `kill` sends only KILL
+    #[arg(long, value_name = "SIGNAL", default_value = "term")]
     on_lost: OnLost,
-    /// Who claims it: any text that no other claimant uses [default: host, process and a random part]
+    /// Holder name, unique among all clients [default: host name, process id and a random part]
     #[arg(long, alias = "id")]
     holder: Option<HolderId>,
-    /// A note for whoever looks at the lease; can be given several times
+    /// Metadata that readers of the lease see; repeat it for several entries
     #[arg(long = "meta", alias = "metadata", value_parser = metadata::read, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
-    /// After an expiry or a revoke nobody gets the lease for this long
+    /// Time after an expiry or a revoke in which no client gets the lease, at most 24h [default: 0s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     lock_delay: Option<Duration>,
-    /// URLs of the nodes, with commas between them
+    /// URLs of the nodes, separated by commas
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
-    /// Time for acquiring the lease, beside what it waits for it, and for releasing it
+    /// Timeout to acquire the lease, without the wait in the queue, and to release it
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
 }
@@ -66,14 +68,14 @@ pub enum OnLost {
     Kill,
 }
 
-/// What is to be run, and how its lease is held.
+/// The validated arguments.
 pub struct Plan {
     pub name: LeaseName,
-    /// `None`: infinite.
+    /// `None` is infinite.
     pub ttl: Option<Duration>,
     pub metadata: Metadata,
     pub lock_delay: Duration,
-    /// `None`: no TERM.
+    /// Time between TERM and KILL. `None` sends no TERM.
     pub grace: Option<Duration>,
     pub kill_margin: Duration,
     pub holder: Option<HolderId>,
@@ -83,35 +85,39 @@ pub struct Plan {
 }
 
 impl Arguments {
+    /// Validates the arguments.
+    ///
     /// # Errors
     ///
-    /// What is wrong, in words.
+    /// An argument is invalid. The error is a message for the user.
     pub fn plan(self) -> Result<(Plan, Wait), String> {
         Ok((self.holding.plan(self.name, self.command)?, self.wait.unwrap_or_default()))
     }
 }
 
-impl Holding {
+impl HoldArguments {
+    /// Validates the arguments.
+    ///
     /// # Errors
     ///
-    /// What is wrong, in words.
+    /// An argument is invalid. The error is a message for the user.
     pub fn plan(self, name: LeaseName, command: Vec<OsString>) -> Result<Plan, String> {
         let ttl = match self.ttl {
-            TtlMs::Millis(ms) => Some(Duration::from_millis(Ttl::millis(ms).and(Ok(ms)).map_err(in_words)?)),
+            TtlMs::Millis(ms) => Some(Duration::from_millis(Ttl::millis(ms).and(Ok(ms)).map_err(to_message)?)),
             TtlMs::Infinite => None,
         };
-        let own_grace = ttl.map_or(LONGEST_OWN_GRACE, |ttl| (ttl / 4).min(LONGEST_OWN_GRACE));
-        let grace = self.grace.unwrap_or(own_grace);
+        let default_grace = ttl.map_or(MAX_DEFAULT_GRACE, |ttl| (ttl / 4).min(MAX_DEFAULT_GRACE));
+        let grace = self.grace.unwrap_or(default_grace);
         if let Some(ttl) = ttl.filter(|ttl| grace > *ttl / 2) {
-            return Err(format!("a grace of {grace:?} is more than half the ttl of {ttl:?}: nothing could be renewed"));
+            return Err(format!("--grace {grace:?} is above half the ttl of {ttl:?}: choose at most {:?}", ttl / 2));
         }
         Ok(Plan {
             name,
             ttl,
-            metadata: Metadata::new(self.metadata.into_iter().collect()).map_err(in_words)?,
+            metadata: Metadata::new(self.metadata.into_iter().collect()).map_err(to_message)?,
             lock_delay: self.lock_delay.unwrap_or_default(),
             grace: (self.on_lost == OnLost::Term).then_some(grace),
-            kill_margin: ttl.map_or(Duration::ZERO, |ttl| (ttl / 20).min(LONGEST_KILL_MARGIN)),
+            kill_margin: ttl.map_or(Duration::ZERO, |ttl| (ttl / 20).min(MAX_KILL_MARGIN)),
             holder: self.holder,
             endpoints: self.endpoints,
             timeout: self.timeout,
@@ -144,13 +150,13 @@ fn read_wait(text: &str) -> Result<Wait, String> {
     if text == "ttl" {
         return Ok(Wait::ForTtl);
     }
-    let wait = duration::parse(text).map_err(|error| format!("{error}; or `ttl`"))?;
+    let wait = duration::parse(text).map_err(|error| format!("{error}, or `ttl`"))?;
     if wait.as_millis() > u128::from(MAX_WAIT_MS) {
-        return Err(format!("{text} is longer than 24 hours"));
+        return Err(format!("{text} is longer than the maximum of 24 hours"));
     }
     Ok(Wait::UpTo(wait))
 }
 
-fn in_words(error: impl std::fmt::Display) -> String {
+fn to_message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

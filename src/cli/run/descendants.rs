@@ -1,43 +1,43 @@
-//! The processes below this one, however far they have gone from their group, and signals to all of them.
+//! All descendants of this process, in any process group or session, and signals to them.
 //!
-//! Whoever calls this is a subreaper: a process whose parent ends becomes its child, so that every descendant is found
-//! by walking down, in sessions of their own too. A process that some daemon starts on request is no descendant.
+//! This process must be a subreaper. A descendant whose parent exits then becomes its child, so a walk over the process
+//! tree finds all descendants. A process that a daemon starts on request is no descendant.
 
 use std::collections::HashMap;
 use std::fs;
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, pidfd_send_signal, wait};
 
-/// A running process as `/proc` has it.
+/// A process, from `/proc/{pid}/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
-    /// Clock ticks after boot: with the number it names one process for ever.
+    /// Start time in clock ticks after boot. Together with the pid, it identifies a process uniquely.
     started: u64,
 }
 
-/// Sends a signal to every process below this one, less those of a group that has had it. What has ended in between is
-/// no matter; what may not be signalled (a program that runs as somebody else) is left.
-pub fn signal_all(signal: Signal, but: Option<Pid>) {
+/// Sends a signal to all descendants except those in the group `except`. Ignores processes that have exited, and those
+/// of another user, which this process must not signal.
+pub fn signal_all(signal: Signal, except: Option<Pid>) {
     for process in below(getpid()) {
-        if but.is_some_and(|group| group.as_raw_pid() == process.group) {
+        if except.is_some_and(|group| group.as_raw_pid() == process.group) {
             continue;
         }
         let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { continue };
-        // The handle is of whoever had the number when it was opened: look whether that is still the one meant.
+        // Between the walk and `pidfd_open`, the kernel may have reused the pid for another process.
         if read(process.pid.as_raw_pid()).is_some_and(|now| now.started == process.started) {
             let _ = pidfd_send_signal(handle, signal);
         }
     }
 }
 
-/// Takes the children that have ended. `false`: there is no child any more, and therefore no descendant.
-pub fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> bool {
+/// Reaps the exited children. Returns false if this process has no child, and therefore no descendant.
+pub fn reap(mut exited: impl FnMut(Pid, WaitStatus)) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => ended(pid, status),
+            Ok(Some((pid, status))) => exited(pid, status),
             Ok(None) => return true,
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return false,
@@ -45,8 +45,8 @@ pub fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> bool {
     }
 }
 
-/// A walk can miss a process whose parent ends meanwhile: it has moved up by the next walk.
-fn below(me: Pid) -> Vec<Process> {
+/// The descendants of `root`. A walk can miss a process whose parent exits during the walk; the next walk finds it.
+fn below(root: Pid) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
@@ -55,9 +55,9 @@ fn below(me: Pid) -> Vec<Process> {
         }
     }
     let mut found = Vec::new();
-    let mut parents = vec![me.as_raw_pid()];
+    let mut parents = vec![root.as_raw_pid()];
     while let Some(parent) = parents.pop() {
-        // Taken out, so that numbers which were used again between two reads make no circle.
+        // `remove` prevents an endless loop if the kernel reuses a pid between two reads.
         for child in children.remove(&parent).unwrap_or_default() {
             parents.push(child.pid.as_raw_pid());
             found.push(child);
@@ -70,7 +70,8 @@ fn read(pid: i32) -> Option<Process> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `pid (name) state parent group session ...`: the name can hold anything, so fields are counted from its last `)`.
+/// `pid (name) state parent group session ...`: the name can contain any character, so fields are counted from the last
+/// `)`.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     const PARENT: usize = 1;
     const GROUP: usize = 2;
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_mislead() {
+    fn parse_accepts_any_process_name() {
         let stat = "7 (a) S 1 (b)) R 3 5 7 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
         let expected = Process { pid: Pid::from_raw(7).expect("not 0"), parent: 3, group: 5, started: 4711 };
         assert_eq!(parse(7, stat), Some(expected));
@@ -98,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_found_below_its_parent_only() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("there is a sleep");
+    fn child_is_found_below_its_parent_only() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("start sleep");
         let pid = Pid::from_child(&child);
         assert!(below(getpid()).iter().any(|process| process.pid == pid));
         assert!(below(pid).is_empty());
-        child.kill().expect("it runs");
-        child.wait().expect("it is a child");
+        child.kill().expect("kill the child");
+        child.wait().expect("reap the child");
     }
 }

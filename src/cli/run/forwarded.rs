@@ -1,4 +1,4 @@
-//! Signals that are meant for the command.
+//! Signals that the supervisor forwards to the command.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,37 +7,42 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Those that are listened to.
-const PASSED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
-/// Those that a terminal sends to the command itself when it runs in the terminal's group.
-const OF_THE_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
+/// The forwarded signals.
+const FORWARDED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+/// Signals that a terminal sends directly to a command in its foreground group.
+const FROM_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 
-/// The signals of this process, from when it is made.
+/// Receives the forwarded signals of this process from its creation on.
 pub struct ForwardedSignals(Vec<(Signal, Stream)>);
 
 impl ForwardedSignals {
-    /// What this process was started to ignore (HUP below `nohup`) is left ignored, here and by the command.
+    /// Installs handlers. A signal that this process already ignores (HUP below `nohup`) stays ignored, and the command
+    /// inherits that.
     pub fn listen() -> io::Result<ForwardedSignals> {
         let ignored = ignored();
-        let listened = PASSED.into_iter().filter(|forwarded| ignored & bit(*forwarded) == 0);
+        let listened = FORWARDED.into_iter().filter(|forwarded| ignored & bit(*forwarded) == 0);
         let stream = |forwarded: Signal| Ok((forwarded, signal(SignalKind::from_raw(forwarded.as_raw()))?));
         Ok(ForwardedSignals(listened.map(stream).collect::<io::Result<_>>()?))
     }
 
-    /// Waits for the next one. Dropping the future loses nothing.
+    /// Waits for the next signal.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no signal is lost.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
-            let came = self.0.iter_mut().find_map(|(forwarded, stream)| match stream.poll_recv(context) {
+            let received = self.0.iter_mut().find_map(|(forwarded, stream)| match stream.poll_recv(context) {
                 Poll::Ready(Some(())) => Some(*forwarded),
                 _ => None,
             });
-            came.map_or(Poll::Pending, Poll::Ready)
+            received.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 
-    /// Waits for one that asks to end.
-    pub async fn asked_to_end(&mut self) -> Signal {
+    /// Waits for a signal other than USR1 and USR2.
+    pub async fn end_requested(&mut self) -> Signal {
         loop {
             match self.next().await {
                 Signal::USR1 | Signal::USR2 => {}
@@ -47,9 +52,9 @@ impl ForwardedSignals {
     }
 }
 
-/// Whether the command has had it already when it runs in the terminal's group.
-pub fn is_of_the_terminal(signal: Signal) -> bool {
-    OF_THE_TERMINAL.contains(&signal)
+/// Whether a command in the terminal's foreground group gets this signal directly.
+pub fn is_from_terminal(signal: Signal) -> bool {
+    FROM_TERMINAL.contains(&signal)
 }
 
 fn ignored() -> u64 {
@@ -71,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_read() {
+    fn ignored_signals_are_parsed() {
         let nohup = "Name:\tsh\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000000000\n";
         assert_eq!(read_ignored(nohup), Some(bit(Signal::HUP)));
         assert_eq!(read_ignored(""), None);

@@ -1,9 +1,10 @@
-//! The guardian: a process of its own between `tenure run` and the command, which ends the command by the deadline
-//! although `tenure run` is stopped, killed or stuck.
+//! The guardian: a process between the supervisor (`tenure run`) and the command. It ends the command by the deadline,
+//! also if the supervisor is stopped, killed or stuck.
 //!
-//! It knows no lease and no cluster: times come over a socket, and not being told of a later one is enough. Everything
-//! that the command starts is below it, because it is a subreaper. It writes to nothing but the socket: from its
-//! process group a terminal can stop a writer.
+//! The guardian knows no lease and no cluster. It receives deadlines over a socket. Without a later deadline, it stops
+//! the command at the last one. It is a subreaper, so all processes that the command starts are its descendants.
+//!
+//! It writes only to the socket, because a terminal can stop a background process that writes to it (SIGTTOU).
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,18 +19,18 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::messages::{self, Order, Report, Times};
-use super::{OURSELVES, codes, descendants};
+use super::messages::{self, Deadlines, Instruction, Report};
+use super::{SELF_EXE, codes, descendants};
 use crate::clock::{Clock, SystemClock};
 
-/// Timers stand still while the machine is suspended, and deadlines do not: the clock is looked at this often.
-const LOOK: Duration = Duration::from_millis(100);
-/// Between two walks that kill: what is being forked during one is found by the next.
-const KILL_AGAIN: Duration = Duration::from_millis(3);
-/// For so long after the time for KILL.
-const AT_ONCE: Duration = Duration::from_secs(1);
-/// What would end or stop the guardian though it was meant for the command: a supervisor signals every process that
-/// it sees.
+/// Interval at which the guardian reads the clock. Timers stop during suspend, but deadlines do not.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between two rounds of KILL. A process that is forked during one round gets KILL in the next one.
+const KILL_INTERVAL: Duration = Duration::from_millis(3);
+/// The guardian repeats KILL at [`KILL_INTERVAL`] for this time, and then at [`CLOCK_INTERVAL`].
+const FAST_KILL_PERIOD: Duration = Duration::from_secs(1);
+/// Signals for the command that the guardian must survive: a process manager such as systemd signals all processes of a
+/// service.
 const SURVIVED: [Signal; 10] = [
     Signal::TERM,
     Signal::INT,
@@ -49,82 +50,92 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Guards one command to its end.
+/// Guards one command until it and all its descendants have exited.
 pub fn run(arguments: Arguments) -> ExitCode {
     match begin(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody but `tenure run` starts this, and it takes the end of the socket for what it is.
-        Err(_) => ExitCode::from(codes::OURS),
+        // The supervisor detects the closed socket, so no message is needed.
+        Err(_) => ExitCode::from(codes::FAILED),
     }
 }
 
 fn begin(arguments: Arguments) -> std::io::Result<()> {
-    // Not `tenure`: whoever kills by that name means the keeper.
+    // A different name: `pkill tenure` must end the supervisor only.
     rustix::thread::set_name(c"guards-a-lease")?;
     set_child_subreaper(Some(getpid()))?;
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let stdin = messages::take(&socket)?;
+    let stdin = messages::receive_file(&socket)?;
     socket.set_nonblocking(true)?;
-    // One thread, because the command dies with the thread that started it.
+    // A single thread: the parent-death signal of the command fires when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         for survived in SURVIVED {
-            // Once listened to it stays harmless, whether or not anybody listens on.
+            // tokio keeps the handler after the drop, so the signal keeps having no effect.
             drop(signal(SignalKind::from_raw(survived.as_raw()))?);
         }
         let reports = socket.try_clone()?;
-        let mut orders = BufReader::new(tokio::net::UnixStream::from_std(socket)?).lines();
-        let Some(Order::Start { times, grace, group }) = next(&mut orders).await else { return Ok(()) };
-        let mut guard =
-            Guard { reports, times, grace, group, main: None, code: None, stopping: false, rest: Rest::Unseen };
-        guard.launch(arguments.command, stdin);
-        guard.watch(orders).await
+        let mut instructions = BufReader::new(tokio::net::UnixStream::from_std(socket)?).lines();
+        let Some(Instruction::Start { deadlines, grace, group }) = next(&mut instructions).await else {
+            return Ok(());
+        };
+        let mut guardian = Guardian {
+            reports,
+            deadlines,
+            grace,
+            group,
+            main: None,
+            code: None,
+            stopping: false,
+            draining: Draining::No,
+        };
+        guardian.launch(arguments.command, stdin);
+        guardian.watch(instructions).await
     })
 }
 
-struct Guard {
-    /// Never blocks.
+struct Guardian {
+    /// Non-blocking.
     reports: UnixStream,
-    times: Times,
+    deadlines: Deadlines,
     grace: Option<Duration>,
     group: Option<i32>,
-    /// The command, until it is reaped: as long its number and its group's are nobody else's.
+    /// The command, until it is reaped. Until then, the kernel does not reuse its process id and group id.
     main: Option<Pid>,
     code: Option<u8>,
     stopping: bool,
-    rest: Rest,
+    draining: Draining,
 }
 
-/// What is left of a command that has ended.
+/// Whether descendants of an exited command still run.
 #[derive(Clone, Copy)]
-enum Rest {
-    Unseen,
-    /// First seen then.
-    Seen(Duration),
-    Told,
+enum Draining {
+    No,
+    /// Since this time.
+    Since(Duration),
+    Reported,
 }
 
-impl Guard {
-    /// Starts the command. If that fails nothing is below this process, which ends the watch.
+impl Guardian {
+    /// Starts the command. If this fails, the guardian has no child, so `watch` returns at once.
     fn launch(&mut self, command: Vec<OsString>, stdin: OwnedFd) {
-        let before = self.times.term_at.or(self.times.kill_at);
+        let before = self.deadlines.term_at.or(self.deadlines.kill_at);
         if before.is_some_and(|before| SystemClock.elapsed() >= before) {
-            return self.say(&Report::TooLate);
+            return self.report(&Report::TooLate);
         }
-        let mut launcher = Command::new(OURSELVES);
+        let mut launcher = Command::new(SELF_EXE);
         launcher.arg0("tenure").arg("run-launch").args(["--parent", &getpid().as_raw_pid().to_string()]);
         launcher.args(before.map(|before| format!("--before={}", before.as_nanos())));
         launcher.arg("--").args(command).stdin(Stdio::from(stdin)).process_group(self.group.unwrap_or(0));
         match launcher.spawn() {
             Ok(child) => self.main = Some(Pid::from_child(&child)),
-            Err(error) => self.say(&Report::Failed(format!("the command cannot be started: {error}"))),
+            Err(error) => self.report(&Report::Failed(format!("cannot start the launcher of the command: {error}"))),
         }
     }
 
-    /// Until nothing runs below this process.
-    async fn watch(mut self, mut orders: Lines<BufReader<tokio::net::UnixStream>>) -> std::io::Result<()> {
+    /// Returns when the guardian has no descendants.
+    async fn watch(mut self, mut instructions: Lines<BufReader<tokio::net::UnixStream>>) -> std::io::Result<()> {
         let mut child_ended = signal(SignalKind::child())?;
-        let mut is_kept = true;
+        let mut supervisor_is_alive = true;
         loop {
             let is_running = descendants::reap(|pid, status| {
                 if self.main == Some(pid) {
@@ -133,18 +144,18 @@ impl Guard {
             });
             if !is_running {
                 if let Some(code) = self.code {
-                    self.say(&Report::Ended { code, was_stopped: self.stopping });
+                    self.report(&Report::Ended { code, was_stopped: self.stopping });
                 }
                 return Ok(());
             }
-            self.look_at_the_rest();
-            let pause = self.look();
+            self.report_draining();
+            let pause = self.check_deadlines();
             tokio::select! {
-                order = next(&mut orders), if is_kept => match order {
-                    Some(order) => self.obey(order),
-                    // The keeper is gone, and nobody will renew the lease.
+                instruction = next(&mut instructions), if supervisor_is_alive => match instruction {
+                    Some(instruction) => self.handle(instruction),
+                    // The supervisor has died, so no process renews the lease.
                     None => {
-                        is_kept = false;
+                        supervisor_is_alive = false;
                         self.stop(self.grace.unwrap_or_default());
                     }
                 },
@@ -154,57 +165,59 @@ impl Guard {
         }
     }
 
-    /// Says once that the command has ended and something of it has not; most of that ends in a moment.
-    fn look_at_the_rest(&mut self) {
+    /// Reports once that the command has exited but descendants still run. Most descendants exit at the same time, so
+    /// the report has a delay.
+    fn report_draining(&mut self) {
         let (Some(code), false) = (self.code, self.stopping) else { return };
         let now = SystemClock.elapsed();
-        self.rest = match self.rest {
-            Rest::Seen(since) if now >= since + LOOK => {
-                self.say(&Report::Draining { code });
-                Rest::Told
+        self.draining = match self.draining {
+            Draining::Since(since) if now >= since + CLOCK_INTERVAL => {
+                self.report(&Report::Draining { code });
+                Draining::Reported
             }
-            Rest::Unseen => Rest::Seen(now),
-            as_it_was => as_it_was,
+            Draining::No => Draining::Since(now),
+            unchanged => unchanged,
         };
     }
 
-    /// Does what is due. Returns when to look again.
-    fn look(&mut self) -> Duration {
+    /// Sends the signals that are due. Returns the time until the next check.
+    fn check_deadlines(&mut self) -> Duration {
         let now = SystemClock.elapsed();
-        if let Some(at) = self.times.kill_at.filter(|at| *at <= now) {
+        if let Some(at) = self.deadlines.kill_at.filter(|at| *at <= now) {
             self.begin_to_stop();
             self.signal_all(Signal::KILL);
-            // What withstands that waits for a disk, or is not ours to kill.
-            return if now < at + AT_ONCE { KILL_AGAIN } else { LOOK };
+            // A process that survives KILL is in uninterruptible I/O, or belongs to another user.
+            return if now < at + FAST_KILL_PERIOD { KILL_INTERVAL } else { CLOCK_INTERVAL };
         }
-        if !self.stopping && self.times.term_at.is_some_and(|at| at <= now) {
+        if !self.stopping && self.deadlines.term_at.is_some_and(|at| at <= now) {
             self.stop(Duration::MAX);
         }
-        let next = if self.stopping { self.times.kill_at } else { self.times.term_at.or(self.times.kill_at) };
-        next.map_or(LOOK, |next| next.saturating_sub(now).min(LOOK))
+        let next =
+            if self.stopping { self.deadlines.kill_at } else { self.deadlines.term_at.or(self.deadlines.kill_at) };
+        next.map_or(CLOCK_INTERVAL, |next| next.saturating_sub(now).min(CLOCK_INTERVAL))
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            // What has been told to stop is not told to go on.
-            Order::Keep(times) if !self.stopping => self.times = times,
-            Order::Stop { kill_at } => self.stop(kill_at.saturating_sub(SystemClock.elapsed())),
-            Order::Pass(number) => {
+    fn handle(&mut self, instruction: Instruction) {
+        match instruction {
+            // A command that is stopping must not continue.
+            Instruction::Extend(deadlines) if !self.stopping => self.deadlines = deadlines,
+            Instruction::Stop { kill_at } => self.stop(kill_at.saturating_sub(SystemClock.elapsed())),
+            Instruction::Forward(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    self.pass(signal);
+                    self.forward(signal);
                 }
             }
-            Order::Keep(_) | Order::Start { .. } => {}
+            Instruction::Extend(_) | Instruction::Start { .. } => {}
         }
     }
 
-    /// Asks everything to end, and kills it after the grace, or when it would be killed anyhow.
+    /// Sends TERM to all descendants. KILL follows after the grace, or at the deadline if that is earlier.
     fn stop(&mut self, grace: Duration) {
         let by = SystemClock.elapsed().checked_add(grace);
-        self.times.kill_at = [by, self.times.kill_at].into_iter().flatten().min();
+        self.deadlines.kill_at = [by, self.deadlines.kill_at].into_iter().flatten().min();
         if !self.stopping && self.grace.is_some() {
             self.signal_all(Signal::TERM);
-            // One that is stopped sees it only when it goes on.
+            // A stopped process handles TERM only after CONT.
             self.signal_all(Signal::CONT);
         }
         self.begin_to_stop();
@@ -212,23 +225,23 @@ impl Guard {
 
     fn begin_to_stop(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
-            self.say(&Report::Stopping);
+            self.report(&Report::Stopping);
         }
     }
 
-    /// To the command's group at once, then to everything else below.
+    /// Signals the command's process group in one call, then all other descendants.
     fn signal_all(&self, signal: Signal) {
         let group = self.main.filter(|_| self.group.is_none());
         if let Some(group) = group {
-            // Fails when it is the launcher, which has not made the group yet.
+            // Fails if the launcher has not created the group yet.
             let _ = kill_process_group(group, signal);
         }
         descendants::signal_all(signal, group);
     }
 
-    /// As a terminal would: to the command's group; when the command has ended, to what is left.
-    fn pass(&self, signal: Signal) {
-        // Fails for what has just ended.
+    /// Signals the command's process group, like a terminal does. If the command has exited, signals all descendants.
+    fn forward(&self, signal: Signal) {
+        // Fails if the process has just exited.
         let _ = match (self.main, self.group) {
             (Some(main), None) => kill_process_group(main, signal),
             (Some(main), Some(_)) => kill_process(main, signal),
@@ -236,14 +249,14 @@ impl Guard {
         };
     }
 
-    /// A keeper that is gone or stuck hears nothing, and must not keep the guardian from anything.
-    fn say(&self, report: &Report) {
+    /// Ignores errors: a dead or stuck supervisor must not block the guardian.
+    fn report(&self, report: &Report) {
         let _ = (&self.reports).write(&messages::line(report));
     }
 }
 
-/// `None`: the keeper is gone, or is no keeper.
-async fn next(orders: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Option<Order> {
-    let line = orders.next_line().await.ok()??;
+/// The next instruction, or `None` if the supervisor has died or sent an invalid line.
+async fn next(instructions: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Option<Instruction> {
+    let line = instructions.next_line().await.ok()??;
     serde_json::from_str(&line).ok()
 }

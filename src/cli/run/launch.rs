@@ -1,5 +1,5 @@
-//! The step between the guardian and the command: a process that arranges to die with the guardian, and becomes the
-//! command.
+//! The launcher: a process between the guardian and the command. It sets the parent-death signal, so that the kernel
+//! kills the command with the guardian, and then executes the command.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,10 +15,10 @@ use crate::clock::{Clock, SystemClock};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The guardian
+    /// Process id of the guardian
     #[arg(long)]
     parent: i32,
-    /// Nanoseconds of the clock that counts suspend: the command is not begun after this
+    /// Do not execute the command after this time, in nanoseconds of the boot-time clock
     #[arg(long)]
     before: Option<u64>,
     #[arg(last = true, required = true)]
@@ -28,17 +28,17 @@ pub struct Arguments {
 /// Returns only if the command could not be executed.
 pub fn run(arguments: Arguments) -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        eprintln!("tenure: cannot arrange for the command to end with its guardian: {error}");
-        return ExitCode::from(codes::OURS);
+        eprintln!("tenure: cannot set the parent-death signal: {error}");
+        return ExitCode::from(codes::FAILED);
     }
-    // Had it died before that, nothing would ever come.
+    // If the guardian died before the call above, the kernel sends no signal.
     if getppid() != Pid::from_raw(arguments.parent) {
-        return ExitCode::from(codes::OURS);
+        return ExitCode::from(codes::FAILED);
     }
     if arguments.before.is_some_and(|before| SystemClock.elapsed() >= Duration::from_nanos(before)) {
         return ExitCode::from(codes::LOST);
     }
-    let [program, rest @ ..] = &arguments.command[..] else { return ExitCode::from(codes::OURS) };
+    let [program, rest @ ..] = &arguments.command[..] else { return ExitCode::from(codes::FAILED) };
     let error = Command::new(program).args(rest).exec();
     eprintln!("tenure: cannot execute {}: {error}", program.display());
     ExitCode::from(if error.kind() == ErrorKind::NotFound { codes::NOT_FOUND } else { codes::NOT_EXECUTABLE })

@@ -1,5 +1,5 @@
-//! What `tenure run` and its guardian say to each other: lines of JSON over a socket, after one byte that brings the
-//! standard input of the command.
+//! The messages between the supervisor and its guardian: lines of JSON over a socket pair. The first byte carries the
+//! file descriptor of the command's stdin.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,67 +12,68 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// When the command has to end unless this is moved, by the clock that counts suspend. `None`: never.
+/// The times at which the guardian stops the command, by the boot-time clock, which includes suspend. `None` is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
+pub struct Deadlines {
     pub term_at: Option<Duration>,
     pub kill_at: Option<Duration>,
 }
 
-/// To the guardian.
+/// An instruction to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// Start the command, if there is time.
+pub enum Instruction {
+    /// Start the command, unless a deadline has passed.
     Start {
-        times: Times,
-        /// Between TERM and KILL when the keeper is gone; `None`: no TERM.
+        deadlines: Deadlines,
+        /// Time between TERM and KILL if the supervisor dies. `None` sends no TERM.
         grace: Option<Duration>,
-        /// The process group to start it in; `None`: one of its own.
+        /// The process group of the command. `None` creates one.
         group: Option<i32>,
     },
-    /// The lease was renewed.
-    Keep(Times),
-    /// Pass a signal on.
-    Pass(i32),
-    /// The lease is lost: stop the command now, and KILL it then.
+    /// The lease was renewed, with these deadlines.
+    Extend(Deadlines),
+    /// Forward a signal to the command.
+    Forward(i32),
+    /// The lease is lost: stop the command now, and send KILL at `kill_at`.
     Stop { kill_at: Duration },
 }
 
-/// From the guardian.
+/// A report from the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// The command could not be started, for this reason of ours.
+    /// The guardian could not start the command, for this reason.
     Failed(String),
-    /// There was no time left to start it.
+    /// A deadline had passed before the start of the command.
     TooLate,
-    /// The command has ended, and something that it started runs on.
+    /// The command has exited, but processes that it started still run.
     Draining { code: u8 },
-    /// The command is being stopped.
+    /// The guardian is stopping the command.
     Stopping,
-    /// Nothing runs any more.
+    /// The command and all its descendants have exited.
     Ended { code: u8, was_stopped: bool },
 }
 
 pub fn line(message: &impl Serialize) -> Vec<u8> {
-    let mut line = serde_json::to_vec(message).expect("numbers and text");
+    let mut line = serde_json::to_vec(message).expect("messages have numbers and strings only");
     line.push(b'\n');
     line
 }
 
-const HANDED: &[u8] = b"!";
+/// A message with a file descriptor needs at least one byte of data.
+const FILE_BYTE: &[u8] = b"!";
 
-/// Hands an open file over.
-pub fn hand(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends an open file.
+pub fn send_file(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut files = SendAncillaryBuffer::new(&mut space);
     let files_of_message = [file];
     files.push(SendAncillaryMessage::ScmRights(&files_of_message));
-    sendmsg(socket, &[IoSlice::new(HANDED)], &mut files, SendFlags::empty())?;
+    sendmsg(socket, &[IoSlice::new(FILE_BYTE)], &mut files, SendFlags::empty())?;
     Ok(())
 }
 
-/// Takes it.
-pub fn take(socket: impl AsFd) -> io::Result<OwnedFd> {
+/// Receives an open file.
+pub fn receive_file(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut files = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
@@ -82,7 +83,7 @@ pub fn take(socket: impl AsFd) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    file.ok_or_else(|| io::Error::other("no file was handed over"))
+    file.ok_or_else(|| io::Error::other("the message has no file descriptor"))
 }
 
 #[cfg(test)]
@@ -93,17 +94,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_handed_over_and_what_follows_is_left() {
-        let (mut here, mut there) = UnixStream::pair().expect("a pair");
-        let (mut kept, handed) = UnixStream::pair().expect("a pair");
-        hand(here.as_fd(), handed.as_fd()).expect("there is room");
-        here.write_all(b"more").expect("there is room");
-        let mut taken = UnixStream::from(take(&there).expect("it was sent"));
+    fn receive_file_leaves_the_following_bytes() {
+        let (mut here, mut there) = UnixStream::pair().expect("create a socket pair");
+        let (mut kept, sent) = UnixStream::pair().expect("create a socket pair");
+        send_file(here.as_fd(), sent.as_fd()).expect("send the file");
+        here.write_all(b"more").expect("write to the socket");
+        let mut received = UnixStream::from(receive_file(&there).expect("receive the file"));
         let mut rest = [0; 4];
-        there.read_exact(&mut rest).expect("it was sent");
+        there.read_exact(&mut rest).expect("read from the socket");
         assert_eq!(&rest, b"more");
-        kept.write_all(b"x").expect("there is room");
-        taken.read_exact(&mut rest[..1]).expect("it is the other end");
+        kept.write_all(b"x").expect("write to the other pair");
+        received.read_exact(&mut rest[..1]).expect("read from the received file");
         assert_eq!(rest[0], b'x');
     }
 }

@@ -1,4 +1,4 @@
-//! One command under one lease, from the acquire to the release.
+//! The supervisor: it acquires the lease, runs the command through the guardian, and releases the lease.
 
 use std::io;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use rustix::process::{Pid, Signal};
 
 use super::arguments::Plan;
 use super::codes;
-use super::forwarded::{ForwardedSignals, is_of_the_terminal};
-use super::guarded::{Guarded, terminal_group};
-use super::messages::{Order, Report, Times};
+use super::forwarded::{ForwardedSignals, is_from_terminal};
+use super::guarded::{GuardianHandle, terminal_group};
+use super::messages::{Deadlines, Instruction, Report};
 use crate::api::Code;
 use crate::client::{CallError, ENDPOINTS_VARIABLE, HoldState, Lease, Wait};
 use crate::clock::{Clock, SystemClock};
 use crate::token::FencingToken;
 
-/// Timers stand still while the machine is suspended, and deadlines do not: the clock is looked at this often.
-const LOOK: Duration = Duration::from_millis(100);
-/// So long after its time for KILL a guardian that has not said that all is over does not run.
-const GUARDIAN_LATE: Duration = Duration::from_millis(20);
-/// Least time for giving back what is lost by this side's clock: others wait for nothing then.
-const LEAST_RELEASE: Duration = Duration::from_millis(250);
+/// Interval at which the supervisor reads the clock. Timers stop during suspend, but deadlines do not.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
+/// A guardian without a final report counts as stuck this long after the time for KILL.
+const GUARDIAN_TIMEOUT: Duration = Duration::from_millis(20);
+/// Minimum timeout for the release of a lease that has expired by the local clock. The cluster may still hold it.
+const MIN_RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Returns the exit code.
+/// Acquires the lease, runs the command and returns the exit code.
 pub async fn run(plan: Plan, wait: Wait) -> u8 {
     let mut forwarded = match ForwardedSignals::listen() {
         Ok(forwarded) => forwarded,
         Err(error) => {
-            eprintln!("tenure: cannot listen to signals: {error}");
-            return codes::OURS;
+            eprintln!("tenure: cannot install signal handlers: {error}");
+            return codes::FAILED;
         }
     };
     let manager = plan.manager();
@@ -36,10 +36,10 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
         Ok(lease) => hold(&plan, wait, &lease, &mut forwarded).await,
         Err(error) => {
             eprintln!("tenure: {error}");
-            codes::OURS
+            codes::FAILED
         }
     };
-    // Whatever comes of it, the command has ended, and its code is what counts.
+    // The command has exited, so a failed shutdown must not change the exit code.
     let _ = tokio::time::timeout(plan.timeout, manager.shutdown()).await;
     code
 }
@@ -47,46 +47,46 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
 async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedSignals) -> u8 {
     let acquired = tokio::select! {
         acquired = lease.acquire(wait) => acquired,
-        signal = forwarded.asked_to_end() => {
-            eprintln!("tenure: {}: {signal:?} came before the lease was acquired", plan.name);
+        signal = forwarded.end_requested() => {
+            eprintln!("tenure: {}: the lease is not acquired: received {signal:?} first", plan.name);
             return codes::NOT_ACQUIRED;
         }
     };
     match acquired {
-        Ok(token) => run_held(plan, lease, token, forwarded).await.code(),
+        Ok(token) => run_command(plan, lease, token, forwarded).await.code(),
         Err(error) => {
-            eprintln!("tenure: {}: not acquired: {error}", plan.name);
+            eprintln!("tenure: {}: the lease is not acquired: {error}", plan.name);
             code_of(&error)
         }
     }
 }
 
-/// Runs the command under a lease that is held, and releases it.
-pub async fn run_held(plan: &Plan, lease: &Lease, token: FencingToken, forwarded: &mut ForwardedSignals) -> End {
-    let end = match Session::begin(plan, lease, token).await {
-        Ok(session) => session.watch(forwarded).await,
+/// Runs the command while the lease is held, and then releases the lease.
+pub async fn run_command(plan: &Plan, lease: &Lease, token: FencingToken, forwarded: &mut ForwardedSignals) -> End {
+    let end = match Supervisor::begin(plan, lease, token).await {
+        Ok(supervisor) => supervisor.watch(forwarded).await,
         Err(error) => {
-            eprintln!("tenure: {}: the command cannot be started: {error}", plan.name);
-            End::Itself(codes::OURS)
+            eprintln!("tenure: {}: cannot start the guardian of the command: {error}", plan.name);
+            End::Exited(codes::FAILED)
         }
     };
     release(plan, lease, end).await;
     end
 }
 
-/// What ended a command. Its own exit code can be any number, that of a loss too.
+/// The end of a command. The command can exit with any code, including [`codes::LOST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Not the lease, with this exit code.
-    Itself(u8),
-    /// The lease was lost, and nothing of the command is left.
+    /// The command has exited with this code.
+    Exited(u8),
+    /// The lease was lost, and all processes of the command have exited.
     Lost,
 }
 
 impl End {
     pub fn code(self) -> u8 {
         match self {
-            End::Itself(code) => code,
+            End::Exited(code) => code,
             End::Lost => codes::LOST,
         }
     }
@@ -94,70 +94,74 @@ impl End {
 
 async fn release(plan: &Plan, lease: &Lease, end: End) {
     let within = match end {
-        End::Lost => lease.remaining().unwrap_or_default().clamp(LEAST_RELEASE, plan.timeout.max(LEAST_RELEASE)),
-        End::Itself(_) => plan.timeout,
+        End::Lost => {
+            lease.remaining().unwrap_or_default().clamp(MIN_RELEASE_TIMEOUT, plan.timeout.max(MIN_RELEASE_TIMEOUT))
+        }
+        End::Exited(_) => plan.timeout,
     };
     match tokio::time::timeout(within, lease.release()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => eprintln!("tenure: {}: not released, and expires: {error}", plan.name),
-        Err(_) => eprintln!("tenure: {}: not released within {within:?}, and expires", plan.name),
+        Ok(Err(error)) => eprintln!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
+        Err(_) => eprintln!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
     }
 }
 
-/// What a claim that failed comes to.
+/// The exit code for a failed claim.
 pub fn code_of(error: &CallError) -> u8 {
     match error {
-        CallError::Refused(problem) if problem.code == Code::Invalid => codes::OURS,
+        CallError::Refused(problem) if problem.code == Code::Invalid => codes::FAILED,
         CallError::Refused(_) => codes::NOT_ACQUIRED,
-        CallError::Unknown { .. } | CallError::Unavailable(_) | CallError::ShutDown => codes::OURS,
+        CallError::Unknown { .. } | CallError::Unavailable(_) | CallError::ShutDown => codes::FAILED,
     }
 }
 
-struct Session<'a> {
+struct Supervisor<'a> {
     plan: &'a Plan,
     lease: &'a Lease,
-    guarded: Guarded,
+    guardian: GuardianHandle,
     group: Option<Pid>,
-    /// As the guardian knows them.
-    times: Times,
+    /// The last deadlines that were sent to the guardian.
+    deadlines: Deadlines,
 }
 
-impl<'a> Session<'a> {
-    async fn begin(plan: &'a Plan, lease: &'a Lease, token: FencingToken) -> io::Result<Session<'a>> {
+impl<'a> Supervisor<'a> {
+    async fn begin(plan: &'a Plan, lease: &'a Lease, token: FencingToken) -> io::Result<Supervisor<'a>> {
         let environment = [
             ("TENURE_LEASE", plan.name.to_string()),
             ("TENURE_TOKEN", token.to_string()),
             ("TENURE_HOLDER", lease.holder().to_string()),
             (ENDPOINTS_VARIABLE, plan.endpoints.to_string()),
         ];
-        let (guarded, group) = (Guarded::prepare(&plan.command, environment)?, terminal_group());
-        let mut session = Session { plan, lease, guarded, group, times: Times::default() };
-        session.times = session.read_times();
+        let (guardian, group) = (GuardianHandle::spawn(&plan.command, environment)?, terminal_group());
+        let mut supervisor = Supervisor { plan, lease, guardian, group, deadlines: Deadlines::default() };
+        supervisor.deadlines = supervisor.current_deadlines();
         let group = group.map(Pid::as_raw_pid);
-        let start = Order::Start { times: session.times, grace: plan.grace, group };
-        if let Err(error) = session.guarded.tell(&start).await {
-            // It may have understood all the same.
-            session.put_down("its guardian does not answer", End::Itself(codes::OURS)).await;
+        let start = Instruction::Start { deadlines: supervisor.deadlines, grace: plan.grace, group };
+        if let Err(error) = supervisor.guardian.send(&start).await {
+            // The guardian may have received the instruction.
+            supervisor.kill_all("its guardian does not respond", End::Exited(codes::FAILED)).await;
             return Err(error);
         }
-        Ok(session)
+        Ok(supervisor)
     }
 
-    /// Until nothing of the command runs any more. Does not return if that cannot be had: a
-    /// lease whose work goes on is not given back.
+    /// Returns when all processes of the command have exited. If some cannot be killed, this process exits without a
+    /// release: a lease must not be released while its command still runs.
     async fn watch(mut self, forwarded: &mut ForwardedSignals) -> End {
         let gone = self.lease.gone();
         let mut states = self.lease.states();
         let mut is_lost = false;
         loop {
             let pause = self.pause();
-            let told = tokio::select! {
-                report = self.guarded.report() => match self.heard(report) {
-                    Heard::Nothing => Ok(()),
-                    Heard::End(end) => return end,
-                    Heard::Silence => return self.put_down("its guardian has died", End::Itself(codes::OURS)).await,
+            let sent = tokio::select! {
+                report = self.guardian.report() => match self.handle_report(report) {
+                    AfterReport::Continue => Ok(()),
+                    AfterReport::Return(end) => return end,
+                    AfterReport::GuardianDied => {
+                        return self.kill_all("its guardian has died", End::Exited(codes::FAILED)).await;
+                    }
                 },
-                // The manager lives as long as this does, and with it the sender.
+                // The manager outlives the supervisor, so the sender exists.
                 _ = states.changed() => {
                     let state = *states.borrow_and_update();
                     self.renewed(state).await
@@ -166,50 +170,50 @@ impl<'a> Session<'a> {
                     is_lost = true;
                     self.lost().await
                 }
-                signal = forwarded.next() => self.pass(signal).await,
+                signal = forwarded.next() => self.forward(signal).await,
                 () = tokio::time::sleep(pause) => Ok(()),
             };
-            if told.is_err() {
-                return self.put_down("its guardian does not answer", End::Itself(codes::OURS)).await;
+            if sent.is_err() {
+                return self.kill_all("its guardian does not respond", End::Exited(codes::FAILED)).await;
             }
             if self.pause().is_zero() {
-                // Everything may be over, and only not heard yet.
-                return match self.guarded.report_by_now().await {
-                    Some(Report::Ended { code, was_stopped: false }) => End::Itself(code),
+                // The final report may have arrived, but is not read yet.
+                return match self.guardian.received_final_report().await {
+                    Some(Report::Ended { code, was_stopped: false }) => End::Exited(code),
                     Some(Report::Ended { .. }) => End::Lost,
-                    _ => self.put_down("its guardian does not answer", End::Lost).await,
+                    _ => self.kill_all("its guardian does not respond", End::Lost).await,
                 };
             }
         }
     }
 
-    /// How long nothing is to be done by the clock. None: the guardian is late.
+    /// Time until the next check of the clock. Zero means that the guardian is late.
     fn pause(&self) -> Duration {
-        let left = |at: Duration| (at + GUARDIAN_LATE).saturating_sub(SystemClock.elapsed());
-        self.times.kill_at.map_or(LOOK, left).min(LOOK)
+        let left = |at: Duration| (at + GUARDIAN_TIMEOUT).saturating_sub(SystemClock.elapsed());
+        self.deadlines.kill_at.map_or(CLOCK_INTERVAL, left).min(CLOCK_INTERVAL)
     }
 
-    fn heard(&self, report: Option<Report>) -> Heard {
-        let Some(report) = report else { return Heard::Silence };
+    fn handle_report(&self, report: Option<Report>) -> AfterReport {
+        let Some(report) = report else { return AfterReport::GuardianDied };
         match report {
             Report::Failed(why) => {
                 self.say(&why);
-                Heard::End(End::Itself(codes::OURS))
+                AfterReport::Return(End::Exited(codes::FAILED))
             }
             Report::TooLate => {
-                self.say("there was no time left to start the command");
-                Heard::End(End::Lost)
+                self.say("the command is not started: the lease was about to expire");
+                AfterReport::Return(End::Lost)
             }
             Report::Draining { code } => {
-                self.say(&format!("the command has ended ({code}); what it started still runs, and keeps the lease"));
-                Heard::Nothing
+                self.say(&format!("the command has exited ({code}); its child processes still run and keep the lease"));
+                AfterReport::Continue
             }
             Report::Stopping => {
-                self.say(&format!("{}; stopping the command", self.why()));
-                Heard::Nothing
+                self.say(&format!("{}: stopping the command", self.why()));
+                AfterReport::Continue
             }
-            Report::Ended { was_stopped: true, .. } => Heard::End(End::Lost),
-            Report::Ended { code, .. } => Heard::End(End::Itself(code)),
+            Report::Ended { was_stopped: true, .. } => AfterReport::Return(End::Lost),
+            Report::Ended { code, .. } => AfterReport::Return(End::Exited(code)),
         }
     }
 
@@ -217,44 +221,44 @@ impl<'a> Session<'a> {
         if !matches!(state, HoldState::Held { .. }) || !self.lease.is_held() {
             return Ok(());
         }
-        self.times = self.read_times();
-        self.guarded.tell(&Order::Keep(self.times)).await
+        self.deadlines = self.current_deadlines();
+        self.guardian.send(&Instruction::Extend(self.deadlines)).await
     }
 
-    /// Not held any more, by somebody's will or by the clock.
+    /// The lease was revoked or handed over, or has expired by the local clock.
     async fn lost(&mut self) -> io::Result<()> {
         let by = SystemClock.elapsed() + self.plan.grace.unwrap_or_default();
-        let kill_at = self.times.kill_at.map_or(by, |known| known.min(by));
-        self.times = Times { term_at: None, kill_at: Some(kill_at) };
-        self.guarded.tell(&Order::Stop { kill_at }).await
+        let kill_at = self.deadlines.kill_at.map_or(by, |known| known.min(by));
+        self.deadlines = Deadlines { term_at: None, kill_at: Some(kill_at) };
+        self.guardian.send(&Instruction::Stop { kill_at }).await
     }
 
-    async fn pass(&mut self, signal: Signal) -> io::Result<()> {
-        if self.group.is_some() && is_of_the_terminal(signal) {
+    async fn forward(&mut self, signal: Signal) -> io::Result<()> {
+        if self.group.is_some() && is_from_terminal(signal) {
             return Ok(());
         }
-        self.guarded.tell(&Order::Pass(signal.as_raw())).await
+        self.guardian.send(&Instruction::Forward(signal.as_raw())).await
     }
 
-    async fn put_down(self, why: &str, end: End) -> End {
-        eprintln!("tenure: {}: {why}; killing the command", self.plan.name);
-        if !self.guarded.put_down().await {
-            eprintln!("tenure: {}: a process of the command cannot be killed; the lease expires", self.plan.name);
+    async fn kill_all(self, why: &str, end: End) -> End {
+        eprintln!("tenure: {}: {why}: killing the command", self.plan.name);
+        if !self.guardian.kill_all().await {
+            eprintln!("tenure: {}: cannot kill a process of the command: the lease is not released", self.plan.name);
             std::process::exit(end.code().into());
         }
         end
     }
 
-    /// The clock is read first, so that nothing that happens in between makes them later than they are.
-    fn read_times(&self) -> Times {
+    /// Reads the clock before the remaining time, so that a delay between both makes the deadlines earlier, not later.
+    fn current_deadlines(&self) -> Deadlines {
         let now = SystemClock.elapsed();
         match self.lease.remaining() {
-            Some(Duration::MAX) => Times::default(),
+            Some(Duration::MAX) => Deadlines::default(),
             left => {
                 let deadline = now + left.unwrap_or_default();
                 let kill_at = deadline.saturating_sub(self.plan.kill_margin);
                 let term_at = self.plan.grace.map(|grace| deadline.saturating_sub(grace).min(kill_at));
-                Times { term_at, kill_at: Some(kill_at) }
+                Deadlines { term_at, kill_at: Some(kill_at) }
             }
         }
     }
@@ -267,14 +271,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn say(&self, words: &str) {
-        eprintln!("tenure: {}: {words}", self.plan.name);
+    fn say(&self, message: &str) {
+        eprintln!("tenure: {}: {message}", self.plan.name);
     }
 }
 
-enum Heard {
-    Nothing,
-    End(End),
-    /// There will be no report any more.
-    Silence,
+/// The next step of the supervisor after a report.
+enum AfterReport {
+    Continue,
+    Return(End),
+    GuardianDied,
 }

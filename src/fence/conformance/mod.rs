@@ -1,6 +1,8 @@
-//! A test for any resource that claims to check fencing tokens.
+//! A conformance test for resources that check fencing tokens.
 //!
-//! Give it a [`Resource`], and a way to open it anew:
+//! Implement [`Resource`], and pass [`check`] a closure that opens it:
+//!
+//! # Examples
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -39,9 +41,9 @@
 //! # });
 //! ```
 //!
-//! Run it on a runtime of several threads, so that racing writes really race. It uses items of its own, whose names begin
-//! with `conformance-`, and leaves them behind. Races are tried, not enumerated: passing means that many tries
-//! found nothing.
+//! Run it on a multi-threaded runtime, so that concurrent writes run in parallel. The test creates items whose names
+//! start with `conformance-`, and does not delete them. It samples races and does not enumerate them, so a pass is no
+//! proof.
 
 mod races;
 mod rules;
@@ -50,13 +52,14 @@ use std::fmt;
 use std::future::Future;
 
 use crate::token::FencingToken;
-use rules::Examination;
+use rules::Checker;
 
-/// What is examined. Items are apart from each other: each has its own mark and value, and none at first.
+/// The resource to check. Each item has its own mark and value, and has neither at first.
 pub trait Resource: Send + Sync + 'static {
+    /// An error of the resource other than a stale token.
     type Error: fmt::Display + Send;
 
-    /// Writes the item's value under the token, if the resource accepts it.
+    /// Writes the item's value if the resource accepts the token.
     fn write(
         &self,
         item: &str,
@@ -64,25 +67,25 @@ pub trait Resource: Send + Sync + 'static {
         value: &str,
     ) -> impl Future<Output = Result<Answer, Self::Error>> + Send;
 
-    /// The item's value; `None` before its first accepted write.
+    /// The item's value, or `None` before its first accepted write.
     fn read(&self, item: &str) -> impl Future<Output = Result<Option<String>, Self::Error>> + Send;
 }
 
-/// What the resource did with a write.
+/// The resource's answer to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Written, and the token is remembered.
+    /// The resource has written the value and stored the token.
     Accepted,
-    /// Nothing was written, because the token is stale.
+    /// The token is stale, and the resource has written nothing.
     Refused,
 }
 
-/// How hard races are tried.
+/// The number and size of races.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Races of each kind. 100 unless set: every planted race of our own was found within these.
+    /// Number of races of each kind. Default: 100, which finds every bug that this crate's own tests plant.
     pub rounds: usize,
-    /// Writers in a race at once, at least 2; 4 unless set.
+    /// Number of concurrent writers in a race, at least 2. Default: 4.
     pub writers: usize,
 }
 
@@ -92,31 +95,32 @@ impl Default for Effort {
     }
 }
 
-/// What is asked of a resource, in the order in which it is checked.
+/// The rules for a resource, in the order of their checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// A token is accepted again: a holder writes more than once.
+    /// The resource accepts an equal token, because a holder writes more than once.
     EqualIsAccepted,
-    /// A higher token is accepted.
+    /// The resource accepts a higher token.
     HigherIsAccepted,
-    /// A token below the highest is refused, however often it is offered.
+    /// The resource refuses a token below the mark, also when it is sent again.
     LowerIsRefused,
-    /// A refused write changes neither value nor mark.
+    /// A refused write changes neither the value nor the mark.
     RefusedLeavesNoTrace,
-    /// Tokens of all sizes are compared as integers: around 2^53, where doubles end, and up to 2^63 - 1.
+    /// The resource compares all tokens as integers: around 2^53, where doubles lose precision, and up to 2^63 - 1.
     ExtremesAreOrdered,
-    /// What one item has seen does not count for another.
+    /// The mark of one item does not affect another item.
     ItemsAreApart,
-    /// When the first writes of an item race, the highest is accepted, its value stays, and none fails.
+    /// When the first writes of an item race, the resource accepts the highest token, keeps its value, and no write
+    /// fails.
     FirstUsesMayRace,
-    /// When writes race, no lower one lands after a higher one was accepted.
+    /// When writes race, the resource accepts no lower token after a higher one.
     NoLowerAfterHigher,
-    /// Mark and value survive that the resource is closed and opened anew.
+    /// The mark and the value survive a restart of the resource.
     SurvivesRestart,
 }
 
 impl Rule {
-    /// The name that programs and reports use.
+    /// The name of the rule in reports.
     pub fn name(self) -> &'static str {
         match self {
             Rule::EqualIsAccepted => "equal_is_accepted",
@@ -132,32 +136,36 @@ impl Rule {
     }
 }
 
-/// Every rule was kept.
+/// The report of a resource that keeps all rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Each rule, and how many writes were made for it.
+    /// Each rule, and the number of writes that checked it.
     pub checked: Vec<(Rule, usize)>,
 }
 
-/// Examines the resource, and stops at the first rule that is broken.
+/// Checks a resource against all rules, and stops at the first violation.
 ///
-/// `open` opens it, over the same stored data each time: for [`Rule::SurvivesRestart`] the resource is dropped and
-/// opened anew, as a restart of its process would.
+/// `open` opens the resource, each time with the same stored data. To check [`Rule::SurvivesRestart`], the test drops
+/// the resource and opens it again, like a restart of its process.
+///
+/// # Errors
+///
+/// The resource violates a rule, or the test could not check a rule because the resource failed.
 pub async fn check<R: Resource>(
     open: impl AsyncFn() -> Result<R, R::Error>,
     effort: Effort,
 ) -> Result<Report, NotConformant> {
     let resource = open().await.map_err(|error| Rule::EqualIsAccepted.unchecked(&error))?;
-    let mut examination = Examination::new(resource, effort);
-    examination.equal_is_accepted().await?;
-    examination.higher_is_accepted().await?;
-    examination.lower_is_refused().await?;
-    examination.refused_leaves_no_trace().await?;
-    examination.extremes_are_ordered().await?;
-    examination.items_are_apart().await?;
-    examination.first_uses_may_race().await?;
-    examination.no_lower_after_higher().await?;
-    examination.survives_restart(open).await
+    let mut checker = Checker::new(resource, effort);
+    checker.equal_is_accepted().await?;
+    checker.higher_is_accepted().await?;
+    checker.lower_is_refused().await?;
+    checker.refused_leaves_no_trace().await?;
+    checker.extremes_are_ordered().await?;
+    checker.items_are_apart().await?;
+    checker.first_uses_may_race().await?;
+    checker.no_lower_after_higher().await?;
+    checker.survives_restart(open).await
 }
 
 impl fmt::Display for Rule {
@@ -168,12 +176,12 @@ impl fmt::Display for Rule {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.checked.iter().try_for_each(|(rule, writes)| writeln!(f, "{:<24} kept in {writes} writes", rule.name()))
+        self.checked.iter().try_for_each(|(rule, writes)| writeln!(f, "{:<24} holds in {writes} writes", rule.name()))
     }
 }
 
 impl Rule {
-    fn broken(self, what: impl Into<String>) -> NotConformant {
+    fn violated(self, what: impl Into<String>) -> NotConformant {
         NotConformant::Broken { rule: self, what: what.into() }
     }
 
@@ -182,18 +190,19 @@ impl Rule {
     }
 }
 
-/// Why a resource did not pass.
+/// A resource did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotConformant {
-    #[error("the resource breaks {rule}: {what}")]
+    /// The resource violates a rule.
+    #[error("the resource violates {rule}: {what}")]
     Broken { rule: Rule, what: String },
-    /// The resource failed to answer. A write that fails where it should be accepted or refused is a fault of its own.
-    #[error("{rule} could not be checked, the resource failed: {error}")]
+    /// The resource has returned an error instead of an [`Answer`]. Such an error is a failure, too.
+    #[error("cannot check {rule}, because the resource failed: {error}")]
     Unchecked { rule: Rule, error: String },
 }
 
 impl NotConformant {
-    /// The rule that is broken, or was being checked.
+    /// The violated rule, or the rule that could not be checked.
     pub fn rule(&self) -> Rule {
         match self {
             NotConformant::Broken { rule, .. } | NotConformant::Unchecked { rule, .. } => *rule,

@@ -1,4 +1,4 @@
-//! The rules that only show when writers race.
+//! The rules that need concurrent writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::rules::{Examination, fencing};
+use super::rules::{Checker, fencing};
 use super::{Answer, NotConformant, Resource, Rule};
 
-/// Writes of each racing holder. More than one, so that some of an older one's come after the newer one was accepted.
+/// Writes per holder in a race. With more than one, some writes of an older holder come after the newer one is
+/// accepted.
 const WRITES: usize = 4;
 
-/// One write of a race.
-struct Raced {
+/// One write of a race, and its answer.
+struct RaceWrite {
     token: u64,
-    /// The highest token that was known to be accepted when this write was sent.
+    /// The highest token whose acceptance was known when this write was sent.
     accepted_before: u64,
     answer: Answer,
 }
 
-impl<R: Resource> Examination<R> {
+impl<R: Resource> Checker<R> {
     pub async fn first_uses_may_race(&mut self) -> Result<(), NotConformant> {
         let rule = Rule::FirstUsesMayRace;
         for _ in 0..self.effort.rounds {
@@ -41,8 +42,8 @@ impl<R: Resource> Examination<R> {
         Ok(())
     }
 
-    /// Holders with the tokens from `lowest` on write at once. Afterwards it must look as if the accepted writes had come in
-    /// the order of their tokens.
+    /// Holders with consecutive tokens from `lowest` on write concurrently. The result must equal that of the accepted
+    /// writes in the order of their tokens.
     async fn race(&mut self, rule: Rule, item: &str, lowest: u64, writes: usize) -> Result<(), NotConformant> {
         let holders = self.effort.writers.max(2);
         let highest = lowest + holders as u64 - 1;
@@ -54,48 +55,48 @@ impl<R: Resource> Examination<R> {
             let (start, accepted) = (Arc::clone(&start), Arc::clone(&accepted));
             racing.spawn(async move {
                 start.wait().await;
-                hold(&*resource, &item, token, writes, &accepted).await
+                write_as_holder(&*resource, &item, token, writes, &accepted).await
             });
         }
         self.count(rule, holders * writes);
-        let mut raced = Vec::new();
+        let mut race_writes = Vec::new();
         while let Some(ended) = racing.join_next().await {
             let ended = ended.map_err(|panic| rule.unchecked(&panic))?;
-            raced.extend(ended.map_err(|error| rule.unchecked(&error))?);
+            race_writes.extend(ended.map_err(|error| rule.unchecked(&error))?);
         }
         if let Some(late) =
-            raced.iter().find(|write| write.answer == Answer::Accepted && write.token < write.accepted_before)
+            race_writes.iter().find(|write| write.answer == Answer::Accepted && write.token < write.accepted_before)
         {
             let (token, before) = (late.token, late.accepted_before);
-            return Err(rule.broken(format!("{token} was accepted after {before} had been")));
+            return Err(rule.violated(format!("token {token} was accepted after token {before}")));
         }
-        if raced.iter().any(|write| write.token == highest && write.answer == Answer::Refused) {
-            return Err(rule.broken(format!("{highest} was refused, though nobody offered a higher one")));
+        if race_writes.iter().any(|write| write.token == highest && write.answer == Answer::Refused) {
+            return Err(rule.violated(format!("token {highest} was refused, although no holder has a higher one")));
         }
-        self.holds(rule, item, Some(&value(highest))).await?;
+        self.expect_value(rule, item, Some(&value(highest))).await?;
         self.write(rule, item, highest - 1, "late", Answer::Refused).await?;
-        self.holds(rule, item, Some(&value(highest))).await
+        self.expect_value(rule, item, Some(&value(highest))).await
     }
 }
 
-/// One holder's writes, one after the other.
-async fn hold<R: Resource>(
+/// The sequential writes of one holder.
+async fn write_as_holder<R: Resource>(
     resource: &R,
     item: &str,
     token: u64,
     writes: usize,
     accepted: &AtomicU64,
-) -> Result<Vec<Raced>, R::Error> {
-    let mut raced = Vec::with_capacity(writes);
+) -> Result<Vec<RaceWrite>, R::Error> {
+    let mut race_writes = Vec::with_capacity(writes);
     for _ in 0..writes {
         let accepted_before = accepted.load(Ordering::SeqCst);
         let answer = resource.write(item, fencing(token), &value(token)).await?;
         if answer == Answer::Accepted {
             accepted.fetch_max(token, Ordering::SeqCst);
         }
-        raced.push(Raced { token, accepted_before, answer });
+        race_writes.push(RaceWrite { token, accepted_before, answer });
     }
-    Ok(raced)
+    Ok(race_writes)
 }
 
 fn value(token: u64) -> String {

@@ -1,4 +1,4 @@
-//! The rules that one writer after the other can check.
+//! The rules that sequential writes can check.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,23 +6,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::{Answer, Effort, NotConformant, Report, Resource, Rule};
 use crate::token::FencingToken;
 
-/// Where a mistake in the size of a number shows: digits, 32 bits, doubles, the whole 63 bits.
+/// Boundaries of number types: number of digits, 32 bits, doubles and 63 bits.
 const EXTREMES: [u64; 12] =
     [0, 1, 9, 10, (1 << 31) - 1, 1 << 32, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, 1 << 62, (1 << 63) - 2, (1 << 63) - 1];
 
-pub(super) struct Examination<R> {
+pub(super) struct Checker<R> {
     pub resource: Arc<R>,
     pub effort: Effort,
     checked: Vec<(Rule, usize)>,
-    /// Items of an earlier run may still be there, with high marks.
+    /// Part of the item names: items of an earlier run may still exist, with high marks.
     run: u128,
     items: usize,
 }
 
-impl<R: Resource> Examination<R> {
-    pub fn new(resource: R, effort: Effort) -> Examination<R> {
+impl<R: Resource> Checker<R> {
+    pub fn new(resource: R, effort: Effort) -> Checker<R> {
         let run = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        Examination { resource: Arc::new(resource), effort, checked: Vec::new(), run, items: 0 }
+        Checker { resource: Arc::new(resource), effort, checked: Vec::new(), run, items: 0 }
     }
 
     pub async fn equal_is_accepted(&mut self) -> Result<(), NotConformant> {
@@ -30,7 +30,7 @@ impl<R: Resource> Examination<R> {
         let item = self.new_item();
         for value in ["first", "second", "third"] {
             self.write(rule, &item, 1000, value, Answer::Accepted).await?;
-            self.holds(rule, &item, Some(value)).await?;
+            self.expect_value(rule, &item, Some(value)).await?;
         }
         Ok(())
     }
@@ -40,12 +40,12 @@ impl<R: Resource> Examination<R> {
         let item = self.new_item();
         for token in [7, 8, 70, 1000] {
             self.write(rule, &item, token, &format!("by {token}"), Answer::Accepted).await?;
-            self.holds(rule, &item, Some(&format!("by {token}"))).await?;
+            self.expect_value(rule, &item, Some(&format!("by {token}"))).await?;
         }
         Ok(())
     }
 
-    /// Offered twice: what remembers the token of the last *request* lets it in the second time.
+    /// Sends each token twice: a resource that stores the token of the last *request* accepts the second one.
     pub async fn lower_is_refused(&mut self) -> Result<(), NotConformant> {
         let rule = Rule::LowerIsRefused;
         let item = self.new_item();
@@ -59,13 +59,13 @@ impl<R: Resource> Examination<R> {
     pub async fn refused_leaves_no_trace(&mut self) -> Result<(), NotConformant> {
         let rule = Rule::RefusedLeavesNoTrace;
         let item = self.new_item();
-        self.holds(rule, &item, None).await?;
+        self.expect_value(rule, &item, None).await?;
         self.write(rule, &item, 1000, "kept", Answer::Accepted).await?;
         self.write(rule, &item, 999, "late", Answer::Refused).await?;
-        self.holds(rule, &item, Some("kept")).await?;
-        // The mark stands where it stood: what lies between the two is refused as before.
+        self.expect_value(rule, &item, Some("kept")).await?;
+        // The refused write has not lowered the mark.
         self.write(rule, &item, 999, "late", Answer::Refused).await?;
-        self.holds(rule, &item, Some("kept")).await
+        self.expect_value(rule, &item, Some("kept")).await
     }
 
     pub async fn extremes_are_ordered(&mut self) -> Result<(), NotConformant> {
@@ -78,7 +78,7 @@ impl<R: Resource> Examination<R> {
             if let Some(below) = below.replace(token) {
                 self.write(rule, &item, below, "late", Answer::Refused).await?;
             }
-            self.holds(rule, &item, Some(&value)).await?;
+            self.expect_value(rule, &item, Some(&value)).await?;
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ impl<R: Resource> Examination<R> {
         let (one, other) = (self.new_item(), self.new_item());
         self.write(rule, &one, 1000, "one", Answer::Accepted).await?;
         self.write(rule, &other, 1, "other", Answer::Accepted).await?;
-        self.holds(rule, &one, Some("one")).await?;
-        self.holds(rule, &other, Some("other")).await
+        self.expect_value(rule, &one, Some("one")).await?;
+        self.expect_value(rule, &other, Some("other")).await
     }
 
     pub async fn survives_restart(
@@ -99,16 +99,16 @@ impl<R: Resource> Examination<R> {
         let rule = Rule::SurvivesRestart;
         let item = self.new_item();
         self.write(rule, &item, 1000, "kept", Answer::Accepted).await?;
-        // The races are over, so this is the last one: what holds a lock lets go of it here.
-        let Examination { resource, effort, mut checked, run, items } = self;
-        drop(Arc::into_inner(resource).expect("every racing writer was awaited"));
+        // All racing writers are done, so this drops the last reference, and the resource releases its locks.
+        let Checker { resource, effort, mut checked, run, items } = self;
+        drop(Arc::into_inner(resource).expect("all racing writers are joined"));
         let resource = open().await.map_err(|error| rule.unchecked(&error))?;
         checked.retain(|(checked, _)| *checked != rule);
-        let mut again = Examination { resource: Arc::new(resource), effort, checked, run, items };
+        let mut again = Checker { resource: Arc::new(resource), effort, checked, run, items };
         again.count(rule, 1);
-        again.holds(rule, &item, Some("kept")).await?;
+        again.expect_value(rule, &item, Some("kept")).await?;
         again.write(rule, &item, 999, "late", Answer::Refused).await?;
-        again.holds(rule, &item, Some("kept")).await?;
+        again.expect_value(rule, &item, Some("kept")).await?;
         again.write(rule, &item, 1000, "again", Answer::Accepted).await?;
         Ok(Report { checked: again.checked })
     }
@@ -125,7 +125,7 @@ impl<R: Resource> Examination<R> {
         }
     }
 
-    /// Writes, and sees that the answer is the expected one.
+    /// Writes, and checks the answer.
     pub async fn write(
         &mut self,
         rule: Rule,
@@ -138,19 +138,19 @@ impl<R: Resource> Examination<R> {
         let answer = self.resource.write(item, fencing(token), value).await;
         match answer.map_err(|error| rule.unchecked(&error))? {
             answer if answer == expected => Ok(()),
-            answer => Err(rule.broken(format!("a write under {token} was {answer:?} and should be {expected:?}"))),
+            answer => Err(rule.violated(format!("a write with token {token} was {answer:?}: expected {expected:?}"))),
         }
     }
 
-    pub async fn holds(&self, rule: Rule, item: &str, expected: Option<&str>) -> Result<(), NotConformant> {
+    pub async fn expect_value(&self, rule: Rule, item: &str, expected: Option<&str>) -> Result<(), NotConformant> {
         let found = self.resource.read(item).await.map_err(|error| rule.unchecked(&error))?;
         if found.as_deref() != expected {
-            return Err(rule.broken(format!("the value is {found:?} and should be {expected:?}")));
+            return Err(rule.violated(format!("the value is {found:?}: expected {expected:?}")));
         }
         Ok(())
     }
 }
 
 pub(super) fn fencing(token: u64) -> FencingToken {
-    FencingToken::try_from(token).expect("the tests use 63 bits")
+    FencingToken::try_from(token).expect("the checks use at most 63 bits")
 }

@@ -1,18 +1,19 @@
-//! The gate as a tower layer: requests carry their token in the [`Fencing-Token`](HEADER) header.
+//! The gate as a tower layer. Requests carry their token in the [`Fencing-Token`](HEADER) header.
 //!
-//! The layer admits a request *before* it reaches the handler, and the request stays inside the gate until the handler's
-//! response is there. A request with a newer token waits for that (at most the gate's patience), so checking and handling
-//! are one step, and no handler of an older holder is still writing when a newer one begins.
+//! The layer admits a request *before* the handler runs. The request is inside the gate until the handler returns its
+//! response. A request with a newer token waits for this, at most for the gate's patience. The check and the handler
+//! are therefore one step: no handler of an older holder still writes when a newer one starts.
 //!
-//! Every request that is routed through the layer is checked, whatever its method: put it on the routes that write
-//! (`route_layer`), and leave reads outside.
+//! The layer checks all requests of all methods. Add it only to the routes that write (`route_layer`).
+//!
+//! # Examples
 //!
 //! ```
 //! use axum::{Extension, Router, routing::put};
 //! use tenure::fence::{Gate, http::{FenceLayer, Fenced}};
 //!
 //! async fn write(Extension(fenced): Extension<Fenced>) -> String {
-//!     // Inside the gate. Stores that can check take the token along: `fenced.token().as_i64()`.
+//!     // Inside the gate. If the store can check tokens, pass it on: `fenced.token().as_i64()`.
 //!     format!("written under {}\n", fenced.token())
 //! }
 //!
@@ -22,15 +23,16 @@
 //!     .route_layer(FenceLayer::by(gate, |request| request.uri.path().to_owned()));
 //! ```
 //!
-//! Where it ends:
+//! # Limits
 //!
-//! - Work that outlives the handler's future is outside the gate, unless it keeps a clone of [`Fenced`] for as long as it
-//!   writes: a spawned task, a blocking thread, a response body that writes while it is sent. Servers drop the handler's
-//!   future when the client hangs up: a write that would go on after that has to keep a clone, too.
-//! - One gate is one process. Two processes before one store each know only the tokens that they saw: pass the token on
+//! - Work that outlives the handler's future is outside the gate: a spawned task, a blocking thread, a response body
+//!   that writes while it is sent. Such work must keep a clone of [`Fenced`] until its last write.
+//! - A server drops the handler's future when the client disconnects. A write that continues after this drop must keep
+//!   a clone, too.
+//! - A gate covers one process. If two processes write to one store, each knows only its own tokens: pass the token on
 //!   to the store.
-//! - It compares tokens and knows nobody: whoever can send requests can send a high token, and shut everybody out.
-//!   Authenticate outside of this layer.
+//! - The layer does not authenticate clients. A client that sends a very high token locks out all other clients.
+//!   Authenticate requests before this layer.
 
 mod refusal;
 
@@ -49,41 +51,43 @@ use super::{Admission, Gate};
 use crate::token::FencingToken;
 use refusal::Problem;
 
-/// The header with the token in its decimal integer form, leading zeros allowed.
+/// The header of the token. Its value is a decimal integer; leading zeros are valid.
 pub const HEADER: &str = "fencing-token";
 
 type Key = dyn Fn(&Parts) -> String + Send + Sync;
 
-/// Lets requests through a [`Gate`] to whatever service it is put on.
+/// A tower layer that passes requests through a [`Gate`].
 #[derive(Clone)]
 pub struct FenceLayer {
     gate: Gate,
     key: Arc<Key>,
 }
 
-/// The service that [`FenceLayer`] makes.
+/// The service that [`FenceLayer`] produces.
 #[derive(Clone, Debug)]
 pub struct Fence<S> {
     inner: S,
     layer: FenceLayer,
 }
 
-/// In the extensions of every request that was let through. While a clone of it lives, no newer token is admitted to the
-/// resource: keep one for as long as something is being written.
+/// The admission of a request, in the extensions of the request.
+///
+/// While a clone exists, the gate admits no newer token to the resource. Keep a clone until the last write.
 #[derive(Clone, Debug)]
 pub struct Fenced(Arc<Admission>);
 
 impl FenceLayer {
-    /// All requests are about one resource.
+    /// Creates a layer for requests to a single resource.
     pub fn new(gate: Gate, resource: impl Into<String>) -> FenceLayer {
         let resource = resource.into();
         FenceLayer::by(gate, move |_| resource.clone())
     }
 
-    /// `key` names the resource that a request is about, 1 to [`MAX_RESOURCE_BYTES`](super::MAX_RESOURCE_BYTES) bytes.
+    /// Creates a layer for requests to several resources. `key` returns the resource name of a request.
     ///
-    /// Give all spellings of a resource one name. Names that callers can make up at will fill the gate, which keeps
-    /// [`MAX_RESOURCES`](super::MAX_RESOURCES) and then refuses new ones.
+    /// A name has 1 to [`MAX_RESOURCE_BYTES`](super::MAX_RESOURCE_BYTES) bytes. `key` must map all spellings of a
+    /// resource to one name. It must not use arbitrary names from clients, because the gate refuses new resources above
+    /// [`MAX_RESOURCES`](super::MAX_RESOURCES).
     pub fn by(gate: Gate, key: impl Fn(&Parts) -> String + Send + Sync + 'static) -> FenceLayer {
         FenceLayer { gate, key: Arc::new(key) }
     }
@@ -96,12 +100,12 @@ impl FenceLayer {
 }
 
 impl Fenced {
-    /// The token that was admitted.
+    /// The admitted token.
     pub fn token(&self) -> FencingToken {
         self.0.token()
     }
 
-    /// The name that the layer's key gave the resource.
+    /// The resource name, from the layer's `key`.
     pub fn resource(&self) -> &str {
         self.0.resource()
     }
@@ -131,7 +135,7 @@ where
     }
 
     fn call(&mut self, request: Request<In>) -> Self::Future {
-        // The one that was found ready goes along; its clone has to be found ready first.
+        // `poll_ready` has reserved capacity in `self.inner`, not in its clone, so the call must use `self.inner`.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
@@ -149,7 +153,7 @@ where
     }
 }
 
-/// The request's one token.
+/// The token of a request, which must have exactly one.
 pub(crate) fn token(headers: &HeaderMap) -> Result<FencingToken, Problem> {
     let mut values = headers.get_all(HEADER).iter();
     let value = values.next().ok_or_else(Problem::missing)?;

@@ -1,4 +1,4 @@
-//! What a request gets that was not let through: RFC 9457 problem details. In every case nothing was written.
+//! The responses to refused requests: RFC 9457 problem details. A refused request has written nothing.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
@@ -10,18 +10,18 @@ use crate::fence::{Refused, Stale};
 pub const MISSING: &str = "fencing_token_missing";
 /// 400: the token is not one decimal integer of at most 63 bits.
 pub const MALFORMED: &str = "fencing_token_malformed";
-/// 412, with `offered` and `highest`: somebody newer was here. Sending it again is of no use.
+/// 412, with `offered` and `highest`: the resource has seen a higher token. A retry cannot succeed.
 pub const STALE: &str = "fencing_token_stale";
 /// 400: the resource's name is empty or too long.
 pub const RESOURCE: &str = "fence_resource_invalid";
-/// 503 with `Retry-After`: older requests are not over yet, or too many wait for that.
+/// 503 with `Retry-After`: older requests are still in progress, or too many requests wait for them.
 pub const BUSY: &str = "fence_busy";
-/// 503: the gate knows as many resources as it may.
+/// 503: the gate has reached its limit of resources.
 pub const FULL: &str = "fence_full";
-/// 503: the gate cannot keep its marks. The service has to open it anew.
+/// 503: the gate has failed to store a mark. The service must open a new gate.
 pub const FAILED: &str = "fence_failed";
 
-/// When a busy gate may be tried again, in seconds.
+/// The `Retry-After` of a busy gate, in seconds.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Problem {
     }
 
     pub fn malformed(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, MALFORMED, "The fencing token cannot be read", detail)
+        Problem::new(StatusCode::BAD_REQUEST, MALFORMED, "The fencing token is malformed", detail)
     }
 
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
@@ -57,7 +57,7 @@ impl Problem {
         response
     }
 
-    /// Tokens are decimal strings: numbers above 2^53 do not survive JavaScript and jq.
+    /// Tokens are decimal strings, because JavaScript and jq round numbers above 2^53.
     fn json(&self) -> Value {
         let mut json = json!({
             "type": format!("urn:tenure:problem:{}", self.code),
@@ -79,12 +79,12 @@ impl From<Refused> for Problem {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         let (status, code, title) = match refused {
             Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, STALE, "The fencing token is stale"),
-            Refused::Busy { .. } | Refused::Crowded => (unavailable, BUSY, "Older requests are not over yet"),
-            Refused::TooManyResources => (unavailable, FULL, "The gate takes no more resources"),
-            Refused::ResourceName { .. } => (StatusCode::BAD_REQUEST, RESOURCE, "The resource has no valid name"),
-            Refused::Failed(_) => (unavailable, FAILED, "The gate cannot keep its marks"),
+            Refused::Busy { .. } | Refused::Crowded => (unavailable, BUSY, "Older requests are in progress"),
+            Refused::TooManyResources => (unavailable, FULL, "The gate has reached its limit of resources"),
+            Refused::ResourceName { .. } => (StatusCode::BAD_REQUEST, RESOURCE, "The resource name is invalid"),
+            Refused::Failed(_) => (unavailable, FAILED, "The gate has failed to store a mark"),
         };
-        // What failed on this machine's disk is not the caller's business.
+        // Hides the cause, which may have a path of this machine, from the client.
         let detail = if let Refused::Failed(_) = refused { title.to_owned() } else { refused.to_string() };
         let stale = if let Refused::Stale(stale) = refused { Some(stale) } else { None };
         Problem { status, code, title, detail, stale }

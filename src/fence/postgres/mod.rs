@@ -1,30 +1,32 @@
-//! PostgreSQL as the resource. No driver is needed here: these are SQL texts and the reading of one error.
+//! Fencing for resources in PostgreSQL. This module has SQL texts and an error parser, and needs no driver.
 //!
-//! **Column form**, for a row that is written by one statement: a `BIGINT` column beside the data.
+//! **Column form**, for a row that one statement writes: a `BIGINT` column next to the data.
 //!
 //! ```sql
-//! UPDATE report SET body = $1, fence = $2 WHERE id = $3 AND fence <= $2;   -- 0 rows: refused, or no such row
+//! UPDATE report SET body = $1, fence = $2 WHERE id = $3 AND fence <= $2;   -- 0 rows: stale token, or no such row
 //! ```
 //!
-//! **Function form**, for transactions of several statements: apply [`SCHEMA`] once as a migration, then begin every
-//! transaction that writes with [`CHECK`] (the resource's name, and [`FencingToken::as_i64`]). A stale token raises
-//! [`STALE_SQLSTATE`], which [`refusal`] reads; the transaction is aborted and has changed nothing.
+//! **Function form**, for transactions of several statements: apply [`SCHEMA`] once as a migration. Then start each
+//! writing transaction with [`CHECK`]. Its parameters are the resource's name and [`FencingToken::as_i64`]. A stale
+//! token raises [`STALE_SQLSTATE`], and [`refusal`] parses this error. PostgreSQL aborts the transaction, which has
+//! changed nothing.
 //!
-//! The function locks the resource's row until the transaction ends. So a transaction that was checked and then stalls
-//! makes newer ones wait; whatever it still writes, it writes before them. If it ends in a rollback, the token's rise is
-//! rolled back with the writes. Bound the wait with `lock_timeout`, and the stall with
-//! `idle_in_transaction_session_timeout`: a holder that is paused inside a transaction keeps its successor out until
-//! PostgreSQL ends its session.
+//! The function locks the resource's row until the end of the transaction. If a transaction stalls after the check,
+//! newer ones wait, so all its writes come before theirs. A rollback also reverts the new mark.
 //!
-//! | isolation | what happens when another transaction had the lock |
+//! A holder that is paused inside a transaction blocks the next holder until PostgreSQL ends its session. Set
+//! `idle_in_transaction_session_timeout` to bound this pause, and `lock_timeout` to bound the wait.
+//!
+//! | isolation level | behavior if another transaction holds the lock |
 //! |---|---|
-//! | `READ COMMITTED` | waits, then compares with what was committed; statements after the check see it |
-//! | `REPEATABLE READ`, `SERIALIZABLE` | waits, then fails with `40001` if the other committed: run the transaction again. Make the check the *first* statement, so that the snapshot is not older than the lock |
+//! | `READ COMMITTED` | the check waits, then compares with the committed mark; later statements see the committed data |
+//! | `REPEATABLE READ`, `SERIALIZABLE` | the check waits, then fails with `40001` if the other transaction committed: retry the transaction. Make the check the *first* statement, so that the snapshot is not older than the lock |
 //!
-//! Do not call the function inside the statement that it protects (`UPDATE .. WHERE ..`): the order of evaluation is
-//! PostgreSQL's, and the snapshot is older than the lock. Do not catch the error in a savepoint and write on. Marks are as
-//! durable as the commits: `synchronous_commit = off`, or failing over to a replica that lags, can lose a rise together
-//! with the writes under it, and then an older holder's token is the highest that the database knows.
+//! - Do not call the function inside the statement that it protects (`UPDATE .. WHERE ..`). PostgreSQL chooses the
+//!   order of evaluation, and the snapshot is older than the lock.
+//! - Do not catch the error with a savepoint and continue to write.
+//! - A mark is as durable as its commit. `synchronous_commit = off`, or a failover to a replica that lags, can lose a
+//!   mark together with its writes. The database then accepts the token of an older holder again.
 //!
 //! With `tokio-postgres`:
 //!
@@ -48,25 +50,24 @@
 //! # }
 //! ```
 //!
-//! Sources: PostgreSQL's manual on `INSERT` (`ON CONFLICT`), 13.2 Transaction Isolation, 13.3 Explicit Locking. The tests
-//! run against a real server.
+//! References: the PostgreSQL manual on `INSERT` (`ON CONFLICT`), 13.2 Transaction Isolation, 13.3 Explicit Locking.
 
 use super::Stale;
 #[cfg(doc)]
 use crate::token::FencingToken;
 
-/// The table `tenure_fences` and the function `tenure_fence(resource text, token bigint)`, to be applied as a migration.
+/// The migration: the table `tenure_fences` and the function `tenure_fence(resource text, token bigint)`.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
-/// The check, as a statement of its own. `$1` is the resource's name (`text`), `$2` the token (`bigint`).
+/// The check, as a separate statement. `$1` is the resource's name (`text`), `$2` is the token (`bigint`).
 pub const CHECK: &str = "SELECT tenure_fence($1, $2)";
 
-/// The SQLSTATE of a stale token. It is in the range that neither the standard nor PostgreSQL uses.
+/// The SQLSTATE of a stale token. Neither the SQL standard nor PostgreSQL uses its class.
 pub const STALE_SQLSTATE: &str = "TNF01";
 
-/// The refusal in an error of the server: its SQLSTATE and its `DETAIL`, which every driver hands out.
+/// Parses a server error for a stale token, from its SQLSTATE and its `DETAIL`.
 ///
-/// `None`: another error. It says nothing about the token.
+/// Returns `None` for any other error. Such an error does not say whether the token is stale.
 pub fn refusal(sqlstate: &str, detail: Option<&str>) -> Option<Stale> {
     if sqlstate != STALE_SQLSTATE {
         return None;
@@ -80,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_read_and_nothing_else_is_taken_for_one() {
-        let stale = refusal("TNF01", Some("offered=5 highest=844424930132010")).expect("it is one");
+    fn refusal_parses_only_errors_of_stale_tokens() {
+        let stale = refusal("TNF01", Some("offered=5 highest=844424930132010")).expect("the error is a stale token");
         assert_eq!((stale.offered.as_u64(), stale.highest.as_u64()), (5, 844_424_930_132_010));
         assert_eq!(refusal("40001", Some("offered=5 highest=7")), None);
         assert_eq!(refusal("TNF01", None), None);

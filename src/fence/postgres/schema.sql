@@ -1,23 +1,25 @@
--- Fencing for PostgreSQL: apply once, as a migration, in the schema where the table shall be. Applying it again changes nothing.
+-- Fencing for PostgreSQL. Apply it as a migration, in the schema of the new table. It is idempotent.
 --
 --   BEGIN;
---   SELECT tenure_fence('report-7', 844424930132010);   -- raises TNF01 if somebody newer was here
+--   SELECT tenure_fence('report-7', 844424930132010);   -- raises TNF01 if the token is stale
 --   ... any number of statements ...
 --   COMMIT;
 
 CREATE TABLE IF NOT EXISTS tenure_fences (
     resource text PRIMARY KEY,
     token bigint NOT NULL CHECK (token >= 0)
-) WITH (fillfactor = 50); -- the row of a busy resource is updated in place
+) WITH (fillfactor = 50); -- free space in each page, so that updates stay in the page (HOT)
 
--- Accepts the token or raises SQLSTATE TNF01, and locks the resource until the transaction ends: a newer token waits.
--- It has to be a statement of its own, before those that it protects.
+-- Accepts the token or raises SQLSTATE TNF01. It locks the resource until the end of the transaction, so a newer token
+-- waits. Call it in a separate statement, before the statements that it protects.
 --
--- One INSERT .. ON CONFLICT does it all. The row is locked even where its WHERE is false; two first uses meet at the
--- primary key; and in REPEATABLE READ and above, a row that changed since the snapshot ends in 40001 and not in an answer
--- from the past. The row is updated for an equal token, too, for just that reason.
+-- The function relies on these properties of INSERT .. ON CONFLICT DO UPDATE:
+-- - It locks the row even if the WHERE is false.
+-- - The primary key serializes two concurrent first uses.
+-- - In REPEATABLE READ and above, it fails with 40001 if the row has changed since the snapshot, instead of using a
+--   stale row. For this reason it updates the row also for an equal token.
 --
--- Not STRICT: with a null token, a strict function would return without having checked anything.
+-- Not STRICT: with a null token, a strict function would return without a check.
 CREATE OR REPLACE FUNCTION tenure_fence(resource text, token bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
-//! The task that keeps what a manager holds: renews it, notices what is lost, and carries out what was only asked for.
+//! The keeper task of a manager: it renews the held leases, detects losses and runs background commands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::time;
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
-/// Timers stand still while the machine is suspended, and deadlines do not: with anything held, the clock is looked at
-/// this often.
+/// Longest time between two checks while a lease is held. Timers stop while the machine is suspended and deadlines do
+/// not, so the keeper must read the clock often.
 const LOOK: Duration = Duration::from_millis(100);
-/// Least time for a renewal, however short the ttl.
+/// Shortest timeout of a renewal, for very short ttls.
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 
 type Work = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// Keeps until `stop`; then gives back what is held, within the operation timeout.
+/// Runs until `stop`. Then it releases the held leases within the operation timeout.
 pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
     let mut work = Work::new();
     let mut meant = shared.now();
@@ -38,7 +38,7 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
         }
         let next = look_after(&shared, now, late, &mut work);
         let pause = next.map_or(LOOK, |next| next.saturating_sub(now).min(LOOK));
-        // Somebody who waits for nothing cannot be late.
+        // Without a held lease there is no planned check, so the next one cannot be late.
         meant = next.map_or(Duration::MAX, |_| now + pause);
         tokio::select! {
             biased;
@@ -55,14 +55,14 @@ pub(super) async fn keep(shared: Arc<Shared>, stop: CancellationToken) {
         work.push(Box::pin(carry_out(shared.clone(), order)));
     }
     let _ = tokio::time::timeout(shared.options.operation_timeout, work.collect::<()>()).await;
-    // What could not be given back expires; nobody here may believe in it.
+    // A lease that was not released expires at the cluster. This process must treat it as not held from now on.
     for hold in shared.all_held() {
         hold.give_up();
     }
 }
 
-/// Looks at what is due, and sends the renewals: one request for all of one holder's leases that can go along.
-/// Returns when to look again; `None` when nothing is held.
+/// Checks the due leases and sends the renewals, batched per holder. Returns the time of the next check; `None` if no
+/// lease is held.
 fn look_after(shared: &Arc<Shared>, now: Duration, late: Duration, work: &mut Work) -> Option<Duration> {
     let mut due: BTreeSet<HolderId> = BTreeSet::new();
     let mut renewals = Vec::new();
@@ -99,7 +99,7 @@ fn look_after(shared: &Arc<Shared>, now: Duration, late: Duration, work: &mut Wo
     next
 }
 
-/// While a lease is being renewed its deadline still counts.
+/// Schedules a check at the deadline of a lease during its renewal.
 fn watch_deadline(schedule: &mut RenewalSchedule, hold: &Arc<Hold>, now: Duration, late: Duration) {
     if let Due::At(at) = hold.look(now, late) {
         schedule.insert(at, hold);
@@ -152,13 +152,13 @@ async fn carry_out(shared: Arc<Shared>, order: KeeperCommand) {
     match order {
         KeeperCommand::Release { hold, permit } => {
             if let Err(error) = operations::release(&shared, &hold).await {
-                tracing::warn!(lease = %hold.name, %error, "a lease was not released, and expires");
+                tracing::warn!(lease = %hold.name, %error, "the release of a lease failed; the lease expires by its ttl");
             }
             drop(permit);
         }
         KeeperCommand::Settle { hold, claim } => operations::resolve_ambiguous(&shared, &hold, claim).await,
         KeeperCommand::GiveBack { hold, token } => {
-            // It expires by itself; this only saves the others that time.
+            // The lease expires without this release. A success only shortens the wait of other holders.
             let _ = operations::send_release(&shared, &hold, token).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Those who want to be told of a lease: after it was acquired, before it is released, and when it is lost.
+//! Listeners of a lease: after an acquire, before a release and on a loss.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ pub(super) type AfterAcquire = Arc<dyn Fn(FencingToken) + Send + Sync>;
 pub(super) type OnLost = Arc<dyn Fn(Loss) + Send + Sync>;
 pub(super) type BeforeRelease = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// The listeners of one lease, in the order in which they came.
+/// The listeners of one lease, in the order of their subscription.
 #[derive(Default)]
 pub(super) struct Listeners {
     last: u64,
@@ -66,7 +66,7 @@ impl Listeners {
     }
 }
 
-/// A listener's registration. Dropping it unsubscribes: nothing that happens after that is told.
+/// A listener's registration. Dropping it unsubscribes the listener from later events.
 #[must_use = "dropping it unsubscribes"]
 pub struct Subscription {
     hold: Weak<Hold>,
@@ -79,7 +79,7 @@ impl Subscription {
         Subscription { hold: Arc::downgrade(hold), number }
     }
 
-    /// Listens for as long as the lease is known to its manager.
+    /// Keeps the listener until the manager forgets the lease.
     pub fn detach(mut self) {
         self.hold = Weak::new();
     }
@@ -93,14 +93,14 @@ impl Drop for Subscription {
     }
 }
 
-/// What happened to a lease.
+/// An event of a lease that its listeners receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Notice {
     Acquired(FencingToken),
     Lost(Loss),
 }
 
-/// What is still to be told, in the order in which it happened.
+/// Undelivered events of all leases of a manager, in the order in which they occurred.
 #[derive(Default)]
 pub(super) struct Notices {
     queue: Mutex<VecDeque<(Arc<Hold>, Notice)>>,
@@ -113,8 +113,8 @@ impl Notices {
         self.came.notify_one();
     }
 
-    /// Tells listeners, until `stop` and everything before it is told. A listener that blocks keeps the others
-    /// waiting, and nothing else; one that panics is told of the next thing as if it had not.
+    /// Calls the listeners until `stop` is cancelled and the queue is empty. A listener that blocks delays only other
+    /// listeners. A listener that panics still receives later events.
     pub async fn tell(&self, stop: CancellationToken) {
         loop {
             let next = self.queue().pop_front();
@@ -137,6 +137,6 @@ impl Notices {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, Notice)>> {
-        self.queue.lock().expect("nothing panics while it has the lock")
+        self.queue.lock().expect("no code panics while it holds this lock")
     }
 }

@@ -1,5 +1,5 @@
-//! What is asked of the cluster for one lease. Each runs to its end alone: the caller has the lease's operation lock,
-//! or takes it here.
+//! The requests to the cluster for one lease. The operation lock of the lease serializes them: an operation takes the
+//! lock itself, or its caller holds it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, Re
 use crate::token::FencingToken;
 use crate::types::{HolderId, wait_ms};
 
-/// Between two looks at a claim that was given up and still waits.
+/// Pause between two checks of an abandoned claim that may still wait in the queue.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
-/// A claim that was given up and still waits after this is withdrawn by another request.
+/// After this time, another request withdraws an abandoned claim that still waits.
 const LEAVE_AFTER: Duration = Duration::from_millis(250);
 
-/// Acquires unless it is held already, and has it kept.
+/// Acquires the lease unless it is held already. The keeper renews it from then on.
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     hold: &Arc<Hold>,
@@ -34,7 +34,7 @@ pub(super) async fn acquire(
         () = shared.closing.cancelled() => return Err(CallError::ShutDown),
         queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()) => queued,
     };
-    let Ok(_alone) = queued else { return Err(refused(Code::WaitTimeout, "another acquire of it is under way here")) };
+    let Ok(_alone) = queued else { return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process")) };
     let mut retries = options.retries;
     loop {
         if shared.closing.is_cancelled() {
@@ -66,13 +66,14 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
     if let Some(token) = hold.unreleased_token() {
-        // The work of that time may not have ended: this one must not have its token.
+        // The cluster would answer a claim with the token of the lost grant. Work under that grant may still run, so the
+        // new work must get a new token.
         send_release(shared, hold, token).await?;
     }
     let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
     let claim = Acquire { wait_ms, ..claim_of(hold, &options) };
     let sent = shared.now();
-    // From here until the answer it may be granted without this side knowing; a shutdown settles that.
+    // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
     hold.set_ambiguous(true);
     let mut doubt =
         AmbiguousClaim { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_certain: false };
@@ -96,7 +97,8 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
     }
 }
 
-/// A claim on its way, in a task of the manager: its caller may stop polling or be dropped. Aborted when dropped.
+/// A claim in flight. It runs in a task of the manager, so that its caller can stop polling or be dropped. Dropping the
+/// `SentClaim` aborts the task.
 #[derive(Debug)]
 pub(super) struct SentClaim {
     task: AbortOnDropHandle<Option<Result<Lease, CallError>>>,
@@ -115,19 +117,19 @@ impl SentClaim {
                 () = closing.cancelled() => {}
                 answer = &mut answer => return Some(answer),
             }
-            // A claim that does not wait is answered soon, and could still be granted after it was given up.
+            // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
             if waits { None } else { tokio::time::timeout(LEAVE_AFTER, answer).await.ok() }
         });
         SentClaim { task: AbortOnDropHandle::new(task), waits }
     }
 
-    /// `None`: the manager is shut down, and the claim was given up on its way.
+    /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
     fn answer(ended: Result<Option<Result<Lease, CallError>>, JoinError>) -> Option<Result<Lease, CallError>> {
         ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
-    /// The answer to a claim that its caller has given up. A claim that waits in a queue is aborted instead, which has the
-    /// node withdraw it. Until the cluster knows the claim, an abort proves nothing: it may be applied later.
+    /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its node
+    /// withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim later.
     async fn last_answer(self, shared: &Shared, hold: &Hold) -> Option<Result<Lease, CallError>> {
         let leave_at = shared.now() + shared.options.operation_timeout;
         while self.waits && !self.task.is_finished() {
@@ -141,17 +143,17 @@ impl SentClaim {
     }
 }
 
-/// What an acquire that a shutdown ended came to, once the shutdown has settled it.
+/// The error of an acquire that a shutdown ended, after the shutdown has resolved its claim.
 async fn ended_by_shutdown(shared: &Shared, hold: &Hold) -> CallError {
     shared.settled.cancelled().await;
     if hold.is_ambiguous() {
-        let why = "the manager was shut down, and the claim may not have been withdrawn".to_owned();
+        let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
         return CallError::Unknown { why, last: None };
     }
     CallError::ShutDown
 }
 
-/// What is asked for under these options, without a wait.
+/// The claim for these options, without a wait.
 fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
     Acquire {
         holder: hold.holder.clone(),
@@ -163,8 +165,8 @@ fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
     }
 }
 
-/// A grant that was waited for may be old: when it was made is known only within the wait. So its time is taken from a
-/// renewal.
+/// Renews a grant after a long wait. The time of the grant is then known only within the wait, so the deadline is
+/// computed from the renewal.
 async fn confirm(
     shared: &Arc<Shared>,
     hold: &Hold,
@@ -179,17 +181,17 @@ async fn confirm(
     let batch = RenewBatch { holder: hold.holder.clone(), leases: vec![item] };
     let sent = shared.now();
     let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
-    // Whatever went wrong here, the claim was granted, and may be in force.
+    // After any error here the grant may still be in force.
     let doubt = |why: String| CallError::Unknown { why, last: None };
-    let result = renewed.map_err(|error| doubt(format!("it was granted, and then: {error}")))?.results.pop();
+    let result = renewed.map_err(|error| doubt(format!("the lease was granted, and its renewal failed: {error}")))?.results.pop();
     match result.map(|result| (result.lease, result.problem)) {
         Some((Some(lease), _)) => Ok((lease, sent)),
         Some((None, Some(problem))) => Err(CallError::Refused(Box::new(problem))),
-        _ => Err(doubt("it was granted, and the answer to its renewal cannot be read".to_owned())),
+        _ => Err(doubt("the lease was granted, and the answer to its renewal is invalid".to_owned())),
     }
 }
 
-/// Drains, and gives the lease back. `false`: it was not held, and nothing changed.
+/// Drains and releases the lease. Returns `false` if it was not held.
 pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bool, CallError> {
     let _alone = hold.operation.lock().await;
     if hold.granted_token().is_none() {
@@ -200,9 +202,9 @@ pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bo
         };
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
+        return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
-    // Nobody here may believe in it once the cluster might not.
+    // The local grant ends first: this process must not count the lease as held after the cluster has released it.
     match hold.give_up() {
         Some(token) => {
             let released = send_release(shared, hold, token).await;
@@ -215,12 +217,14 @@ pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bo
     }
 }
 
-/// Waits for the before-release listeners. If they take too long the lease is let go of here, and not released.
+const NOT_DRAINED: &str = "the before-release listeners did not finish in time: the lease expires by its ttl";
+
+/// Waits for the before-release listeners. If they take too long, the local grant ends and the lease is not released.
 async fn drain(hold: &Hold) -> bool {
     let listeners = hold.listeners().before_release();
     let drained = async {
         for listener in listeners {
-            // One that panics has ended, and the others still have their turn.
+            // A listener that panicked has ended. The others still run.
             if AssertUnwindSafe(listener()).catch_unwind().await.is_err() {
                 tracing::error!(lease = %hold.name, "a before-release listener panicked");
             }
@@ -233,7 +237,7 @@ async fn drain(hold: &Hold) -> bool {
     in_time
 }
 
-/// Releases a grant. If the answer does not say whether it was released, the cluster's history does.
+/// Releases a grant. If the answer is lost, the history of the lease shows whether the release was applied.
 pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
     let release = Release { holder: hold.holder.clone(), token };
     let budget = RetryBudget::within(shared.options.operation_timeout);
@@ -246,7 +250,7 @@ pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingTok
     Ok(released)
 }
 
-/// Whether the grant was released, if the cluster says that it is over.
+/// Whether the grant was released. `None` if the grant is in force or the cluster does not answer.
 async fn was_released(shared: &Shared, hold: &Hold, token: FencingToken) -> Option<bool> {
     match standing(shared, hold).await.ok()? {
         Standing::Holds { lease, .. } if lease.token == token => None,
@@ -255,14 +259,14 @@ async fn was_released(shared: &Shared, hold: &Hold, token: FencingToken) -> Opti
     }
 }
 
-/// Gives the lease to a waiter, or to the first one.
+/// Hands the lease over to this waiter, or to the first one.
 pub(super) async fn hand_over(shared: &Arc<Shared>, hold: &Arc<Hold>, to: Option<HolderId>) -> Result<bool, CallError> {
     let _alone = hold.operation.lock().await;
     if hold.granted_token().is_none() {
         return Ok(false);
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
+        return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };
     let body = HandOver { holder: hold.holder.clone(), token, to };
@@ -289,7 +293,7 @@ pub(super) async fn hand_over(shared: &Arc<Shared>, hold: &Arc<Hold>, to: Option
     }
 }
 
-/// Asks the cluster whether the lease is held.
+/// Asks the cluster whether the grant is in force. If it is not, records the loss.
 pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     let Some(token) = hold.granted_token() else { return Ok(false) };
     match standing(shared, hold).await? {
@@ -313,7 +317,7 @@ pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallErro
     }
 }
 
-/// Releases the grant of a claim whose caller has given up, if there is one.
+/// Releases the grant of an abandoned claim, if the cluster granted it.
 pub(super) async fn resolve_ambiguous(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
     let _alone = hold.operation.lock().await;
     if hold.granted_token().is_some() || !hold.is_ambiguous() {
@@ -323,20 +327,20 @@ pub(super) async fn resolve_ambiguous(shared: &Arc<Shared>, hold: &Arc<Hold>, cl
         Some(claim) => claim.last_answer(shared, hold).await,
         None => None,
     };
-    // A release that fails leaves a lease that expires.
+    // If the release fails, the lease expires by its ttl.
     match answer {
         Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_ambiguous(false),
         _ => _ = release_ambiguous(shared, hold).await,
     }
 }
 
-/// Releases what a claim got that has no answer, or withdraws it if it still waits.
+/// Resolves a claim without an answer: releases its grant, or withdraws the claim if it still waits.
 pub(super) async fn release_ambiguous(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     let leave_at = shared.now() + LEAVE_AFTER;
     let released = loop {
         match standing(shared, hold).await? {
             Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
-            // Its turn could come before the cluster sees that nobody waits any more.
+            // The cluster may grant the claim before its node withdraws it.
             Standing::Waits { .. } if shared.now() < leave_at => tokio::time::sleep(SETTLE_PAUSE).await,
             Standing::Waits { .. } => break leave_queue(shared, hold).await?,
             _ => break false,
@@ -346,7 +350,7 @@ pub(super) async fn release_ambiguous(shared: &Shared, hold: &Hold) -> Result<bo
     Ok(released)
 }
 
-/// Leaves the queue: claims once more with the shortest wait, whose end is a committed one.
+/// Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait.
 async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     let claim = Acquire { wait_ms: Some(1), ..claim_of(hold, &hold.options()) };
     let budget = RetryBudget::within(shared.options.operation_timeout);
@@ -363,19 +367,19 @@ pub(super) async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, C
     Ok(explained.standing.unwrap_or(Standing::Unknown))
 }
 
-/// A claim that is on its way. Given up before its end, it may have been granted, and the keeper is told.
+/// Guards a claim in flight. If it is dropped before the claim is resolved, the keeper resolves the claim.
 struct AmbiguousClaim<'a> {
     shared: &'a Shared,
     hold: &'a Arc<Hold>,
-    /// Without an answer so far.
+    /// `None` after the answer.
     claim: Option<SentClaim>,
     is_certain: bool,
 }
 
 impl AmbiguousClaim<'_> {
     async fn answer(&mut self) -> Option<Result<Lease, CallError>> {
-        let ended = (&mut self.claim.as_mut().expect("a claim is answered once").task).await;
-        // A claim that panicked has ended, too: it must not be waited for again.
+        let ended = (&mut self.claim.as_mut().expect("the answer is taken once").task).await;
+        // This comes before a panic is resumed: the task has ended and must not be awaited again.
         self.claim = None;
         SentClaim::answer(ended)
     }
@@ -399,8 +403,8 @@ fn ttl(lease: &Lease) -> Option<Duration> {
     lease.ttl_ms.map(Duration::from_millis)
 }
 
-/// How much time a claim that was answered so has for certain, from before it was sent. Less than the ttl if it was held
-/// already: a claim with a shorter ttl takes no time away, and then the longer one did not begin anew.
+/// The time that the grant certainly lasts, counted from the moment when the claim was sent. It is less than the ttl if
+/// the holder had the lease already: a claim with a shorter ttl does not restart the longer one.
 fn time(lease: &Lease) -> Option<Duration> {
     let left = lease.expires_in_ms.map(Duration::from_millis);
     ttl(lease).map(|ttl| left.map_or(ttl, |left| left.min(ttl)))

@@ -1,4 +1,4 @@
-//! What a manager, its leases and its keeper share.
+//! The state that a manager, its leases and its keeper share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -15,7 +15,8 @@ use super::{Coordinator, ManagerOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
-/// Handles that are gone are forgotten when there are twice as many as then were left, and so many at least.
+/// Smallest number of entries at which dropped handles are removed. After a sweep, the next one follows at twice the
+/// number of remaining entries.
 const LEAST_TO_SWEEP: usize = 64;
 
 pub(super) struct Shared {
@@ -24,24 +25,24 @@ pub(super) struct Shared {
     pub notices: Arc<Notices>,
     /// Wakes the keeper.
     pub wake: Notify,
-    /// Nothing is acquired any more.
+    /// Cancelled by a shutdown: no acquire succeeds from then on.
     pub closing: CancellationToken,
-    /// After that: every claim that was under way is settled, or given up.
+    /// Cancelled after `closing`, when every claim in flight is resolved or abandoned.
     pub settled: CancellationToken,
-    /// Claims under way.
+    /// Claims in flight.
     pub claims: TaskTracker,
     known: Mutex<Known>,
     schedule: Mutex<RenewalSchedule>,
     orders: Mutex<Vec<KeeperCommand>>,
 }
 
-/// What the keeper is asked to do when it can.
+/// A background command for the keeper.
 pub(super) enum KeeperCommand {
-    /// Release a lease, and let the next guard of this process have it only then.
+    /// Releases a lease. The permit excludes the next guard of this process until then.
     Release { hold: Arc<Hold>, permit: Option<OwnedMutexGuard<()>> },
-    /// A claim was given up on its way: release what it may have got.
+    /// Resolves an abandoned claim: releases its grant, or withdraws it.
     Settle { hold: Arc<Hold>, claim: Option<SentClaim> },
-    /// The lease is lost here and the work has ended: the cluster need not wait for it to expire.
+    /// Releases a grant that ended by the local clock. The work has ended, so the cluster need not wait for the expiry.
     GiveBack { hold: Arc<Hold>, token: FencingToken },
 }
 
@@ -74,7 +75,7 @@ impl Shared {
         self.options.clock.elapsed()
     }
 
-    /// The one record of a lease and holder, made by `make` if nobody has a handle of it.
+    /// Returns the record of this lease and holder. Creates it with `make` if no handle has it.
     pub fn hold(&self, name: &LeaseName, holder: &HolderId, make: impl FnOnce() -> Arc<Hold>) -> Arc<Hold> {
         let mut known = self.known.lock().expect(UNPOISONED);
         let key = (name.clone(), holder.clone());
@@ -90,7 +91,7 @@ impl Shared {
         hold
     }
 
-    /// Has the keeper look at these.
+    /// Schedules an immediate check of these leases.
     pub fn look_at(&self, holds: impl IntoIterator<Item = Arc<Hold>>) {
         let mut schedule = self.schedule();
         holds.into_iter().for_each(|hold| schedule.insert(Duration::ZERO, &hold));
@@ -98,10 +99,11 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Makes the grant, and has it kept. `false`: the manager is shut down, and nothing was done.
+    /// Records a grant and schedules its renewals. Returns `false`, without an effect, if the manager is shut down.
     pub fn keep_granted(&self, hold: &Arc<Hold>, grant: impl FnOnce()) -> bool {
         let mut schedule = self.schedule();
-        // Under the lock that a shutdown takes to see what is held: it sees this grant, or this sees the shutdown.
+        // A shutdown cancels `closing` before it takes this lock to list the held leases. So either the shutdown lists
+        // this grant, or this check sees the shutdown.
         if self.closing.is_cancelled() {
             return false;
         }
@@ -112,7 +114,7 @@ impl Shared {
         true
     }
 
-    /// Leases of which it is not known whether a claim was granted.
+    /// The leases that have a claim with an unknown outcome.
     pub fn all_ambiguous(&self) -> Vec<Arc<Hold>> {
         let known = self.known.lock().expect(UNPOISONED);
         known.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
@@ -136,9 +138,9 @@ impl Shared {
     }
 }
 
-const UNPOISONED: &str = "nothing panics while it has the lock";
+const UNPOISONED: &str = "no code panics while it holds this lock";
 
-/// What is held, and when to look at each of it.
+/// The held leases and the times of their next checks.
 #[derive(Default)]
 pub(super) struct RenewalSchedule {
     held: BTreeMap<Key, (Duration, Arc<Hold>)>,
@@ -146,7 +148,7 @@ pub(super) struct RenewalSchedule {
 }
 
 impl RenewalSchedule {
-    /// Looks at the lease at this time, in place of any other.
+    /// Schedules the next check of a lease. It replaces an earlier schedule.
     pub fn insert(&mut self, at: Duration, hold: &Arc<Hold>) {
         let key = (hold.name.clone(), hold.holder.clone());
         if let Some((before, _)) = self.held.insert(key.clone(), (at, hold.clone())) {
@@ -155,7 +157,7 @@ impl RenewalSchedule {
         self.order.insert((at, key));
     }
 
-    /// Takes the next lease that is to be looked at by `now`.
+    /// Takes the next lease whose check is due by `now`.
     pub fn next_due(&mut self, now: Duration) -> Option<Arc<Hold>> {
         if self.order.first()?.0 > now {
             return None;
@@ -164,7 +166,7 @@ impl RenewalSchedule {
         self.held.get(&key).map(|(_, hold)| hold.clone())
     }
 
-    /// Forgets a lease that has ended.
+    /// Removes the lease if its grant has ended.
     pub fn forget_if_ended(&mut self, hold: &Arc<Hold>) {
         if hold.granted_token().is_none() {
             let key = (hold.name.clone(), hold.holder.clone());
@@ -174,8 +176,9 @@ impl RenewalSchedule {
         }
     }
 
+    /// The time of the next check. `None` if no lease is held.
     pub fn first(&self) -> Option<Duration> {
-        // What is being renewed has no time of its own, and is held all the same: its deadline counts.
+        // An infinite lease has no check during its renewal, but it is held.
         let next = self.order.first().map(|(at, _)| *at);
         next.or((!self.held.is_empty()).then_some(Duration::MAX))
     }

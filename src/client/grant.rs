@@ -192,7 +192,11 @@ mod tests {
         assert!(matches!(grant.step(ms(10_899), false, ms(0)), Step::Wait(at) if at <= ms(11_100)));
         assert_eq!(grant.step(ms(11_101), false, ms(0)), Step::Renew);
         grant.is_renewing = true;
-        assert_eq!(grant.step(ms(11_102), false, ms(0)), Step::Wait(ms(12_970)), "the deadline stays in force during a renewal");
+        assert_eq!(
+            grant.step(ms(11_102), false, ms(0)),
+            Step::Wait(ms(12_970)),
+            "the deadline stays in force during a renewal"
+        );
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::token::FencingToken;
 /// The lease can be lost while the guard exists. Check [`is_held`](LeaseGuard::is_held), or run the work in
 /// [`while_held`](LeaseGuard::while_held).
 ///
-/// Call [`release`](LeaseGuard::release) at the end. Dropping the guard only requests a release: the drop does not block
-/// and works outside a runtime. If the release fails, the lease expires by its ttl.
+/// Call [`release`](LeaseGuard::release) at the end. Dropping the guard only requests a release: the drop does not
+/// block and works outside a runtime. If the release fails, the lease expires by its ttl.
 #[must_use = "dropping the guard releases the lease"]
 #[derive(Debug)]
 pub struct LeaseGuard {
@@ -37,8 +37,8 @@ impl LeaseGuard {
         self.token
     }
 
-    /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease. Returns `false` if the lease
-    /// was lost or released before.
+    /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease. Returns `false` if the
+    /// lease was lost or released before.
     ///
     /// # Errors
     ///

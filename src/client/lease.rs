@@ -42,14 +42,14 @@ impl Lease {
     /// Acquires the lease and returns its fencing token. The manager renews the lease until it is released or lost, or
     /// until the manager ends.
     ///
-    /// Acquiring is idempotent: if this manager holds the lease already, the call returns its token at once. All handles
-    /// of one lease are one holder. Use [`guard`](Lease::guard) or [`with`](Lease::with) where parts of one program must
-    /// exclude each other.
+    /// Acquiring is idempotent: if this manager holds the lease already, the call returns its token at once. All
+    /// handles of one lease are one holder. Use [`guard`](Lease::guard) or [`with`](Lease::with) where parts of one
+    /// program must exclude each other.
     ///
     /// # Errors
     ///
-    /// - [`Refused`](CallError::Refused): another holder has the lease (code `held`), the wait ended (`wait_timeout`), or
-    ///   the cluster refused the request with another of the [codes](Code).
+    /// - [`Refused`](CallError::Refused): another holder has the lease (code `held`), the wait ended (`wait_timeout`),
+    ///   or the cluster refused the request with another of the [codes](Code).
     /// - [`Unknown`](CallError::Unknown): the cluster may have granted the lease, but this handle does not hold it.
     ///   Acquire it again, or release it.
     /// - [`Unavailable`](CallError::Unavailable), [`ShutDown`](CallError::ShutDown): the lease was not acquired.
@@ -60,8 +60,8 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future abandons the claim. The manager then withdraws it from the queue, and releases the lease if the
-    /// cluster granted it.
+    /// Dropping the future abandons the claim. The manager then withdraws it from the queue, and releases the lease if
+    /// the cluster granted it.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<FencingToken, CallError> {
         self.owner.ensure_running();
         operations::acquire(&self.owner.shared, &self.hold, options.into()).await
@@ -103,8 +103,8 @@ impl Lease {
     ///
     /// - Refused as `not_drained`: the listeners did not finish in time. The lease expires by its ttl, because the work
     ///   may still run.
-    /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires by
-    ///   its ttl.
+    /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires
+    ///   by its ttl.
     ///
     /// # Cancel safety
     ///
@@ -114,16 +114,16 @@ impl Lease {
         operations::release(&self.owner.shared, &self.hold).await
     }
 
-    /// Requests a release in the background. The call does not block and needs no runtime. If the release fails, the lease
-    /// expires by its ttl.
+    /// Requests a release in the background. The call does not block and needs no runtime. If the release fails, the
+    /// lease expires by its ttl.
     pub fn release_lazily(&self) {
         if self.hold.granted_token().is_some() {
             self.owner.shared.order(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
         }
     }
 
-    /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue: to
-    /// `to`, or to the first waiter. The lease is never free in between.
+    /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:
+    /// to `to`, or to the first waiter. The lease is never free in between.
     ///
     /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request.
     ///
@@ -136,22 +136,22 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request, this
-    /// handle does not hold the lease and no longer renews it.
+    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request,
+    /// this handle does not hold the lease and no longer renews it.
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
         operations::hand_over(&self.owner.shared, &self.hold, to).await
     }
 
     /// Whether this handle holds the lease now. Returns `false` before an acquire and after a loss.
     ///
-    /// The check compares the local deadline with a clock that counts suspend. It sends no request and takes a few dozen
-    /// nanoseconds.
+    /// The check compares the local deadline with a clock that counts suspend. It sends no request and takes a few
+    /// dozen nanoseconds.
     pub fn is_held(&self) -> bool {
         self.hold.is_held(self.now())
     }
 
-    /// Whether this process should hold the lease, by [`LeaseOptions::should_hold`]; `true` without that option. Sends no
-    /// request.
+    /// Whether this process should hold the lease, by [`LeaseOptions::should_hold`]; `true` without that option. Sends
+    /// no request.
     ///
     /// [`LeaseOptions::should_hold`]: super::LeaseOptions::should_hold
     pub fn should_hold(&self) -> bool {
@@ -193,8 +193,8 @@ impl Lease {
         self.hold.states()
     }
 
-    /// A token that is cancelled when the current grant ends: lost, released or handed over. Without a grant the token is
-    /// cancelled already.
+    /// A token that is cancelled when the current grant ends: lost, released or handed over. Without a grant the token
+    /// is cancelled already.
     pub fn gone(&self) -> CancellationToken {
         self.hold.signals().gone.child_token()
     }
@@ -209,8 +209,8 @@ impl Lease {
 
     /// Subscribes `call` to new grants of this lease. It receives the fencing token.
     ///
-    /// A task of the manager calls the listeners one after another. A listener that owns a handle of the lease keeps the
-    /// manager alive until it is unsubscribed.
+    /// A task of the manager calls the listeners one after another. A listener that owns a handle of the lease keeps
+    /// the manager alive until it is unsubscribed.
     pub fn after_acquire(&self, call: impl Fn(FencingToken) + Send + Sync + 'static) -> Subscription {
         Subscription::new(&self.hold, Listener::AfterAcquire(Arc::new(call)))
     }
@@ -240,8 +240,8 @@ impl Lease {
         self.hold.drain()
     }
 
-    /// A check like [`is_held`](Lease::is_held) that does not keep the manager alive. The manager stores such a check in
-    /// its options.
+    /// A check like [`is_held`](Lease::is_held) that does not keep the manager alive. The manager stores such a check
+    /// in its options.
     pub(crate) fn probe(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let (hold, clock) = (self.hold.clone(), self.owner.shared.options.clock.clone());
         move || hold.is_held(clock.elapsed())

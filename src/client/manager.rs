@@ -44,8 +44,8 @@ impl LeaseManager {
         LeaseManager::with_options(coordinator, ManagerOptions::new())
     }
 
-    /// Creates a manager that reaches the cluster over the network. `endpoints` holds the URLs of the nodes, separated by
-    /// commas.
+    /// Creates a manager that reaches the cluster over the network. `endpoints` holds the URLs of the nodes, separated
+    /// by commas.
     ///
     /// # Errors
     ///
@@ -75,7 +75,8 @@ impl LeaseManager {
         self.handle(name.as_ref(), self.holder(), None)
     }
 
-    /// Returns a handle of a lease and sets its options. They apply to all handles of the lease from the next acquire on.
+    /// Returns a handle of a lease and sets its options. They apply to all handles of the lease from the next acquire
+    /// on.
     ///
     /// # Errors
     ///
@@ -152,7 +153,8 @@ impl LeaseManager {
         let settled = shared.settled.clone().drop_guard();
         shared.claims.close();
         shared.claims.wait().await;
-        // This comes before the releases: the next waiter of a released lease may be an abandoned claim of this manager.
+        // This comes before the releases: the next waiter of a released lease may be an abandoned claim of this
+        // manager.
         let mut failed = self.settle_claims().await;
         drop(settled);
         failed.extend(self.release_all().await);

@@ -17,8 +17,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster may
-    /// have replaced the metadata.
+    /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster
+    /// may have replaced the metadata.
     pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
         let (shared, hold) = (&self.owner.shared, &self.hold);
         let _alone = hold.operation.lock().await;

@@ -18,7 +18,11 @@ use super::{CallError, Loss};
 pub fn describe_metrics() {
     describe_gauge!("tenure_client_held", "Leases held");
     describe_counter!("tenure_client_acquires_total", "Finished acquires, by outcome");
-    describe_histogram!("tenure_client_renew_slack_seconds", metrics::Unit::Seconds, "Time left at a successful renewal");
+    describe_histogram!(
+        "tenure_client_renew_slack_seconds",
+        metrics::Unit::Seconds,
+        "Time left at a successful renewal"
+    );
     describe_counter!("tenure_client_renew_failures_total", "Renewals without a conclusive answer");
     describe_counter!("tenure_client_losses_total", "Leases lost, by reason");
 }

@@ -34,7 +34,9 @@ pub(super) async fn acquire(
         () = shared.closing.cancelled() => return Err(CallError::ShutDown),
         queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()) => queued,
     };
-    let Ok(_alone) = queued else { return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process")) };
+    let Ok(_alone) = queued else {
+        return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
+    };
     let mut retries = options.retries;
     loop {
         if shared.closing.is_cancelled() {
@@ -66,8 +68,8 @@ async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
     if let Some(token) = hold.unreleased_token() {
-        // The cluster would answer a claim with the token of the lost grant. Work under that grant may still run, so the
-        // new work must get a new token.
+        // The cluster would answer a claim with the token of the lost grant. Work under that grant may still run, so
+        // the new work must get a new token.
         send_release(shared, hold, token).await?;
     }
     let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
@@ -128,8 +130,9 @@ impl SentClaim {
         ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
-    /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its node
-    /// withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim later.
+    /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its
+    /// node withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim
+    /// later.
     async fn last_answer(self, shared: &Shared, hold: &Hold) -> Option<Result<Lease, CallError>> {
         let leave_at = shared.now() + shared.options.operation_timeout;
         while self.waits && !self.task.is_finished() {
@@ -183,7 +186,10 @@ async fn confirm(
     let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
     // After any error here the grant may still be in force.
     let doubt = |why: String| CallError::Unknown { why, last: None };
-    let result = renewed.map_err(|error| doubt(format!("the lease was granted, and its renewal failed: {error}")))?.results.pop();
+    let result = renewed
+        .map_err(|error| doubt(format!("the lease was granted, and its renewal failed: {error}")))?
+        .results
+        .pop();
     match result.map(|result| (result.lease, result.problem)) {
         Some((Some(lease), _)) => Ok((lease, sent)),
         Some((None, Some(problem))) => Err(CallError::Refused(Box::new(problem))),

@@ -34,8 +34,8 @@ impl ManagerOptions {
         }
     }
 
-    /// The holder of the manager's leases. Default: the host name, the process id and a random part, so that two managers
-    /// are never one holder by accident.
+    /// The holder of the manager's leases. Default: the host name, the process id and a random part, so that two
+    /// managers are never one holder by accident.
     ///
     /// Two managers with the same holder share its leases: each can release a lease on which the other relies.
     pub fn holder(self, holder: HolderId) -> ManagerOptions {
@@ -47,8 +47,8 @@ impl ManagerOptions {
         ManagerOptions { operation_timeout, ..self }
     }
 
-    /// The largest difference between the clock rates of this machine and the cluster, in thousandths. Default: 10 (1 %),
-    /// as in the cluster's configuration. Values above 500 count as 500.
+    /// The largest difference between the clock rates of this machine and the cluster, in thousandths. Default: 10 (1
+    /// %), as in the cluster's configuration. Values above 500 count as 500.
     ///
     /// The holder's deadline is earlier by this part of the ttl.
     pub fn drift_permille(self, drift_permille: u32) -> ManagerOptions {
@@ -151,8 +151,8 @@ impl LeaseOptions {
         LeaseOptions { drain: Some(drain), ..self }
     }
 
-    /// The longest time from the acquire to the end of the lease: the manager renews it no further. At least the ttl. It
-    /// has no effect on an infinite lease. Default: unlimited.
+    /// The longest time from the acquire to the end of the lease: the manager renews it no further. At least the ttl.
+    /// It has no effect on an infinite lease. Default: unlimited.
     pub fn longest_hold(self, longest_hold: Duration) -> LeaseOptions {
         LeaseOptions { longest_hold: Some(longest_hold), ..self }
     }
@@ -292,7 +292,8 @@ fn default_holder() -> HolderId {
         host.pop();
     }
     let (process, random) = (std::process::id(), rng().random::<u32>());
-    HolderId::new(format!("{host}:{process}:{random:08x}")).expect("the holder is within its length limit and has no control characters")
+    HolderId::new(format!("{host}:{process}:{random:08x}"))
+        .expect("the holder is within its length limit and has no control characters")
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 pub struct RetryBudget {
     /// The limit of one attempt, so that one silent node cannot use up the total.
     pub attempt: Duration,
-    /// The limit of all attempts together, without the wait for a lease. No attempt starts with less than its full time,
-    /// so that the end of the budget does not cut off an answer.
+    /// The limit of all attempts together, without the wait for a lease. No attempt starts with less than its full
+    /// time, so that the end of the budget does not cut off an answer.
     pub total: Duration,
 }
 
@@ -257,7 +257,11 @@ mod tests {
             }
         })
         .await;
-        assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())), "not unknown: each attempt returned NotDone");
+        assert_eq!(
+            result,
+            Err(CallError::Unavailable("no leader".to_owned())),
+            "not unknown: each attempt returned NotDone"
+        );
         assert!((2..=3).contains(&begun), "{begun}");
     }
 

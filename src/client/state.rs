@@ -57,7 +57,8 @@ pub enum Loss {
     /// The deadline passed after the progress check of [`LeaseOptions::renew_while`](super::LeaseOptions::renew_while)
     /// had returned `false`.
     Stalled,
-    /// The deadline passed after the lease had reached [`LeaseOptions::longest_hold`](super::LeaseOptions::longest_hold).
+    /// The deadline passed after the lease had reached
+    /// [`LeaseOptions::longest_hold`](super::LeaseOptions::longest_hold).
     HeldLongest,
 }
 

@@ -5,8 +5,8 @@ use super::{AcquireOptions, CallError, Lease, Loss};
 impl Lease {
     /// Acquires the lease, runs `work` while it is held, and releases it at the end.
     ///
-    /// The manager renews the lease during the work. The clock is checked before each poll of the work; when the lease is
-    /// lost, the work is dropped. If the work panics, the lease is released in the background. If the release at the
+    /// The manager renews the lease during the work. The clock is checked before each poll of the work; when the lease
+    /// is lost, the work is dropped. If the work panics, the lease is released in the background. If the release at the
     /// end fails, the call still returns the result of the work, and the lease expires by its ttl.
     ///
     /// # Errors

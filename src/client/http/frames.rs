@@ -1,9 +1,9 @@
-//! Server-sent events, out of bytes that come in pieces.
+//! A parser of server-sent events. Its input arrives in chunks of any size.
 
-/// Longest line, in bytes: far above what one transition needs.
+/// Longest line, in bytes. One transition needs far less.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// One block of the stream. `data` is empty for a block that only says its place.
+/// One event of the stream. `data` is empty if the server only sends the position of the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub id: Option<String>,
@@ -11,20 +11,20 @@ pub(crate) struct Frame {
     pub data: String,
 }
 
-/// What has come of the stream so far and is not a whole frame.
+/// The parser: it holds the input that does not complete a frame yet.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     rest: Vec<u8>,
     open: Frame,
 }
 
-/// The stream holds something that is none of its kind.
+/// The stream violates the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream has a line of more than {MAX_LINE_BYTES} bytes, or one that is not UTF-8")]
 pub(crate) struct Garbled;
 
 impl Frames {
-    /// Takes the next piece, and returns the frames that it completes.
+    /// Adds the next chunk and returns the frames that it completes.
     pub fn feed(&mut self, piece: &[u8]) -> Result<Vec<Frame>, Garbled> {
         let mut whole = Vec::new();
         self.rest.extend_from_slice(piece);
@@ -59,7 +59,7 @@ fn read_line(frame: &mut Frame, line: &str) {
             frame.data.push('\n');
             frame.data.push_str(value);
         }
-        // Comments begin with a colon; unknown fields are to be ignored.
+        // A comment begins with a colon. The SSE specification tells clients to ignore unknown fields.
         _ => {}
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_whole_however_they_are_cut() {
+    fn frames_do_not_depend_on_the_chunk_size() {
         let text = ": alive\n\nid: 7.0\nevent: granted\ndata: {\"a\":1}\n\nid:8\r\n\r\ndata: a\ndata: b\n\n";
         let frame = |id: Option<&str>, event: &str, data: &str| Frame {
             id: id.map(str::to_owned),
@@ -84,14 +84,17 @@ mod tests {
         ];
         for size in 1..text.len() {
             let mut frames = Frames::default();
-            let found: Vec<Frame> =
-                text.as_bytes().chunks(size).flat_map(|piece| frames.feed(piece).expect("it is fine")).collect();
-            assert_eq!(found, expected, "in pieces of {size}");
+            let found: Vec<Frame> = text
+                .as_bytes()
+                .chunks(size)
+                .flat_map(|piece| frames.feed(piece).expect("the stream is valid"))
+                .collect();
+            assert_eq!(found, expected, "in chunks of {size} bytes");
         }
     }
 
     #[test]
-    fn a_line_without_end_is_not_kept_for_ever() {
+    fn endless_line_and_invalid_utf8_are_refused() {
         let mut frames = Frames::default();
         let piece = vec![b'x'; 64 * 1024];
         let fed = (0..32).map(|_| frames.feed(&piece)).find(Result::is_err);
@@ -100,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_data_of_1_mib_are_taken() {
+    fn lines_and_data_of_1_mib_are_accepted() {
         let mut frames = Frames::default();
         assert_eq!(frames.feed(&vec![b'x'; 1_048_576]), Ok(Vec::new()));
-        assert_eq!(frames.feed(b"x"), Err(Garbled), "a line of one byte more");
+        assert_eq!(frames.feed(b"x"), Err(Garbled), "a line of 1 MiB and one byte");
         let data = |bytes: usize| {
             let line = [b"data: ".as_slice(), &vec![b'x'; bytes], b"\n"].concat();
             let mut frames = Frames::default();
-            frames.feed(&line).map(|_| frames.feed(b"\n").expect("it ends").remove(0).data.len())
+            frames.feed(&line).map(|_| frames.feed(b"\n").expect("the frame is complete").remove(0).data.len())
         };
         assert_eq!((data(1_048_576), data(1_048_577)), (Ok(1_048_576), Err(Garbled)));
     }

@@ -1,4 +1,4 @@
-//! The event stream of a cluster, resumed by itself when its connection breaks.
+//! The event stream of a cluster. It resumes after a broken connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use super::frames::{Frame, Frames};
 use crate::api::{Code, Event, EventId, Problem};
 use crate::client::CallError;
 
-/// A node says at least every 10 s that a stream is alive; one that says nothing for so long is given up.
+/// Longest silence of a stream before the client opens another one. A node sends a heartbeat at least every 10 s.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Pause before a broken stream is opened again, so that one that breaks at once does not spin.
+/// Pause before a broken stream is opened again. It prevents a busy loop if streams break at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Transitions, each once and in order, across broken connections and lost nodes.
+/// A stream of transitions. It returns each transition once and in order, also across broken connections and failed
+/// nodes.
 #[derive(Debug)]
 pub struct Watch {
     remote: Remote,
     prefix: String,
-    /// Up to here everything was returned. All that was received is returned before a stream is opened again.
+    /// The position of the last returned event. All received events are returned before a stream is opened again.
     place: Option<EventId>,
     open: Option<Open>,
     ready: VecDeque<(Option<EventId>, Option<Event>)>,
@@ -38,7 +39,7 @@ impl Watch {
         Watch { remote, prefix, place: after, open: None, ready: VecDeque::new() }
     }
 
-    /// Where the stream is: everything up to and with it has been returned. A new watch may go on from here.
+    /// The position of the last returned event. A new watch can continue after it.
     pub fn place(&self) -> Option<EventId> {
         self.place
     }
@@ -47,8 +48,12 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// Refused as `compacted`: what comes next is no longer kept, and events are missing; list the leases and watch
-    /// from now. Unavailable: no node opened a stream within the remote's timeout; the next call goes on trying.
+    /// - Refused as `compacted`: the cluster no longer keeps the next events. List the leases and start a new watch.
+    /// - Unavailable: no node opened a stream within the timeout of the [`Remote`]. The next call tries again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Event, CallError> {
         loop {
             while let Some((place, event)) = self.ready.pop_front() {
@@ -72,8 +77,8 @@ impl Watch {
 
     fn take(&mut self, frames: Vec<Frame>) {
         for frame in frames {
-            // A frame that only says its place, `lagged`, or one that a newer server invented is no transition. After
-            // `lagged` the stream ends, and is opened again behind the last place.
+            // Frames without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server
+            // ends the stream, and the client opens it again after the last position.
             let event = serde_json::from_str::<Event>(&frame.data).ok();
             let place = frame.id.and_then(|id| id.parse().ok());
             self.ready.push_back((place, event));
@@ -106,19 +111,19 @@ impl Watch {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        unreachable!("the loop has no end but its returns")
+        unreachable!("only a return ends the loop")
     }
 }
 
 impl Open {
-    /// The frames of the next piece; `None` when the stream is over, for whatever reason.
+    /// The frames of the next chunk. `None` at the end of the stream and after an error.
     async fn read(&mut self) -> Option<Vec<Frame>> {
         let piece = tokio::time::timeout(SILENCE, self.response.chunk()).await.ok()?.ok()??;
         self.frames.feed(&piece).ok()
     }
 }
 
-/// A refusal is final if it is about the request, and words for a later error if it is about the node.
+/// Returns an error if the problem concerns the request. A problem of the node is returned as text for a later error.
 async fn refusal(response: reqwest::Response) -> Result<String, CallError> {
     let status = response.status();
     match response.json::<Problem>().await {

@@ -1,4 +1,4 @@
-//! The list of members that one process has: read by the task, asked by everybody.
+//! The list of members of one process. The refresh task writes it; snapshots and lease options read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,16 @@ pub(super) struct Roster {
     coordinator: Arc<dyn Coordinator>,
     budget: RetryBudget,
     clock: Arc<dyn Clock>,
-    /// The group's name and a colon: how members' leases begin.
+    /// The name of the group and a colon: the prefix of the members' leases.
     pub prefix: String,
     me: Option<Me>,
     list: watch::Sender<List>,
-    /// Moves when `list` has other members than before.
+    /// Changes only if the members in `list` change.
     changes: watch::Sender<Arc<[Member]>>,
 }
 
-/// One's own place. It must not keep the manager alive: leases ask it in their options, and the manager keeps those.
+/// The membership of this process. It must not keep the manager alive: the manager stores lease options, and these
+/// refer to it.
 struct Me {
     id: String,
     holder: HolderId,
@@ -33,27 +34,27 @@ struct Me {
 #[derive(Clone)]
 struct List {
     members: Arc<[Member]>,
-    /// When it was asked for, on the manager's clock. `None`: never.
+    /// When the read began, on the manager's clock. `None`: there was no read.
     as_of: Option<Duration>,
 }
 
 /// A group at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSnapshot {
-    /// Oneself. `None`: not a member, not any more, or not seen in the list yet.
+    /// The membership of this process. `None`: this process is not a member, or the list does not contain it yet.
     pub me: Option<Member>,
-    /// Those that are ready, oneself included, in the order of their ids.
+    /// The ready members, including this process, ordered by id.
     pub ready: Vec<Member>,
-    /// All members, in the order of their ids.
+    /// All members, ordered by id.
     pub all: Vec<Member>,
-    /// How old the list is. It is refreshed at every change and at least every
-    /// [`refresh`](super::MemberOptions::refresh); when it is much older than that, the cluster cannot be asked, and
-    /// others may have come or gone.
+    /// The age of the list. The list is read after each change and at least every
+    /// [`refresh`](super::MemberOptions::refresh). A much higher age means that the cluster is unavailable: the members
+    /// may have changed.
     pub age: Duration,
 }
 
 impl GroupSnapshot {
-    /// Where names belong by this snapshot.
+    /// The placement on the ready members of this snapshot.
     pub fn placement(&self) -> Placement {
         Placement::new(self.ready.iter().cloned())
     }
@@ -82,7 +83,7 @@ impl Roster {
         self.coordinator.clone()
     }
 
-    /// Reads the members and takes them over, unless a read that was begun later has come before.
+    /// Reads the members and stores them, unless a read that began later is stored already.
     pub async fn look(&self) -> Result<(), CallError> {
         let begun = self.clock.elapsed();
         let leases = self.coordinator.held(self.prefix.clone(), self.budget).await?;
@@ -106,7 +107,7 @@ impl Roster {
     pub fn snapshot(&self) -> GroupSnapshot {
         let List { members, as_of } = self.list.borrow().clone();
         let is_me = |member: &Member| self.me.as_ref().is_some_and(|me| me.is(member));
-        // Whoever has lost its membership, and has not heard of it from the cluster, is not a member to itself.
+        // After a local loss, this process is not a member in its own snapshots, even if the cluster still lists it.
         let believed = |member: &&Member| !is_me(member) || self.is_member();
         let all: Vec<Member> = members.iter().filter(believed).cloned().collect();
         GroupSnapshot {
@@ -117,12 +118,12 @@ impl Roster {
         }
     }
 
-    /// Whether this process holds its place in the group, by its own knowledge.
+    /// Whether this process holds its membership, by local knowledge.
     pub fn is_member(&self) -> bool {
         self.me.as_ref().is_some_and(|me| (me.is_held)())
     }
 
-    /// Whether a name belongs to this process, among the members that are known to be ready.
+    /// Whether a name belongs to this process, by the known ready members.
     pub fn is_mine(&self, name: &str) -> bool {
         let members = self.list.borrow().members.clone();
         let ready = members.iter().filter(|member| member.is_ready);
@@ -130,7 +131,7 @@ impl Roster {
         owner.is_some_and(|owner| self.me.as_ref().is_some_and(|me| me.is(owner))) && self.is_member()
     }
 
-    /// Waits until a name belongs to this process, or does not.
+    /// Waits until a name belongs to this process (`is_mine`) or to another one (`!is_mine`).
     pub async fn until_mine(&self, name: &str, is_mine: bool) {
         let mut members = self.changes.subscribe();
         let mut states = self.me.as_ref().map(|me| me.states.clone());

@@ -1,4 +1,5 @@
-//! One shard: held while it belongs here, worked on while it is held.
+//! The task of one shard: it holds the shard's lease while the shard belongs to this process, and runs the work
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -13,24 +14,24 @@ use crate::client::{Lease, LeaseGuard, Wait};
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 
-/// How long one place in the queue of a shard's lease is asked for.
+/// Longest wait of one claim in the queue of a shard's lease.
 const PLACE: Duration = Duration::from_secs(30);
-/// Pause before a shard is acquired again after its work ended, or after it could not be acquired.
+/// Pause before another acquire, after the work ended or an acquire failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A shard that is held, as its work sees it.
+/// A held shard. The work on it receives this value.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// The lease. It is held as the work begins.
+    /// The lease. It is held when the work starts.
     pub lease: Lease,
-    /// Send it along with every write.
+    /// The fencing token. Send it with every write.
     pub token: FencingToken,
-    /// Cancelled when the work should end, because the shard belongs elsewhere now or the program stops. After
+    /// Cancelled when the work must end, because the shard belongs to another process or the program stops. After
     /// [`LeaseOptions::drain`](crate::client::LeaseOptions::drain) the work is dropped.
     pub leaving: CancellationToken,
 }
 
-/// What keeps one shard.
+/// The task of one shard.
 pub(super) struct Keeper<W> {
     pub roster: Arc<Roster>,
     pub lease: Lease,
@@ -43,7 +44,7 @@ where
     W: Fn(Shard) -> F,
     F: Future<Output = ()>,
 {
-    /// Until `stop`; then gives the shard back.
+    /// Runs until `stop`. Then it releases the shard.
     pub async fn keep(self, stop: CancellationToken) {
         loop {
             let name = self.lease.name().as_str();
@@ -63,8 +64,8 @@ where
         }
     }
 
-    /// Waits until the shard belongs here, and then for its lease. `None`: it belongs elsewhere again, or the lease was
-    /// not to be had.
+    /// Waits until the shard belongs to this process, and then for its lease. Returns `None` if the shard moved again
+    /// or the acquire failed.
     async fn acquire(&self, name: &str) -> Option<LeaseGuard> {
         self.roster.until_mine(name, true).await;
         let acquired = tokio::select! {
@@ -72,10 +73,11 @@ where
             acquired = self.lease.guard(Wait::UpTo(PLACE)) => acquired,
             () = self.roster.until_mine(name, false) => return None,
         };
-        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "a shard is not acquired yet")).ok()
+        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "the acquire of a shard failed")).ok()
     }
 
-    /// Works until the work ends, the lease is lost, or the shard should be elsewhere; then gives it back.
+    /// Runs the work until it ends, the lease is lost, or the shard belongs to another process. Then it releases the
+    /// lease.
     async fn hold(&self, guard: LeaseGuard, stop: &CancellationToken) {
         let name = guard.name().clone();
         let held = Held::new(&self.held, name.clone());
@@ -98,17 +100,19 @@ where
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(_))) => tracing::error!(shard = %name, "the work on a shard panicked"),
                 Some(Err(why)) => tracing::warn!(shard = %name, %why, "a shard was lost"),
-                None => tracing::warn!(shard = %name, "the work on a shard did not end in time, and was dropped"),
+                None => {
+                    tracing::warn!(shard = %name, "the work on a shard did not end within the drain time and was dropped")
+                }
             }
         }
         drop(held);
         if let Err(error) = guard.release().await {
-            tracing::warn!(shard = %name, %error, "a shard was not released, and expires");
+            tracing::warn!(shard = %name, %error, "the release of a shard failed; its lease expires by its ttl");
         }
     }
 }
 
-/// A shard's place in the list of those that are worked on.
+/// The entry of a shard in the list of held shards. Dropping it removes the entry.
 struct Held<'a> {
     list: &'a Mutex<BTreeSet<LeaseName>>,
     name: LeaseName,
@@ -127,4 +131,4 @@ impl Drop for Held<'_> {
     }
 }
 
-pub(super) const UNPOISONED: &str = "nothing panics while it has the lock";
+pub(super) const UNPOISONED: &str = "no code panics while it holds this lock";

@@ -13,7 +13,8 @@ pub struct Tables(Client);
 impl Tables {
     /// Connects to `DATABASE_URL`.
     pub async fn connect() -> Result<Tables, Box<dyn std::error::Error>> {
-        let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL is not set: expected a PostgreSQL connection string")?;
+        let url = std::env::var("DATABASE_URL")
+            .map_err(|_| "DATABASE_URL is not set: expected a PostgreSQL connection string")?;
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
         tokio::spawn(connection);
         Ok(Tables(client))

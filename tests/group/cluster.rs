@@ -1,4 +1,4 @@
-//! One real node that is a whole cluster, and ways to it that can fail.
+//! A cluster of one real node, and connections to it that can fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 
 use super::served::Served;
 
-/// Long enough that only a hang exceeds it.
+/// An upper bound for waits. Only a hang exceeds it.
 pub const SOON: Duration = Duration::from_secs(20);
 /// A ttl that a test can wait for.
 pub const TTL: Duration = Duration::from_secs(1);
-/// A refresh that no test waits for: what is seen before it was seen by an event.
+/// A refresh time that no test reaches: a change that is seen earlier was triggered by an event.
 pub const NEVER: Duration = Duration::from_secs(3600);
 
 pub struct Cluster {
@@ -37,13 +37,13 @@ impl Cluster {
         Remote::new(format!("http://{}", self.served.address).parse::<Endpoints>().expect("a URL"))
     }
 
-    /// A manager whose leases are held by `holder`.
+    /// A manager with this holder.
     pub fn manager(&self, holder: &str) -> LeaseManager {
         let holder = HolderId::new(holder).expect("a holder");
         LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder))
     }
 
-    /// A manager whose process can die, and whose stream can break.
+    /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
         let way = Faulty { remote: self.remote(), faults: faults.clone() };
@@ -53,29 +53,29 @@ impl Cluster {
     }
 }
 
-/// Fails the test if it takes long.
+/// Awaits a future, and fails the test if that takes longer than [`SOON`].
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, what).await.expect("it happens soon")
+    tokio::time::timeout(SOON, what).await.expect("the future completes in time")
 }
 
-/// Waits until a condition holds that nothing tells of.
+/// Polls until the condition holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("never came to be: {what}"));
+    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"));
 }
 
-/// What is wrong with a way to the cluster.
+/// The faults of a connection to the cluster.
 #[derive(Default)]
 pub struct Faults {
-    /// Nothing arrives any more: to the others the process is dead.
+    /// No request arrives: other processes see this one as dead.
     pub is_cut_off: AtomicBool,
-    /// Events are not heard.
+    /// Events are dropped.
     pub stream_failed: AtomicBool,
-    /// Wakes the streams to say that they miss events.
+    /// Lets a stream report that events are missing.
     pub compacted: Notify,
 }
 

@@ -10,7 +10,7 @@ pub enum CallError {
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
     /// Applied or not, or still to be applied. Sending the request again is safe.
-    #[error("the outcome is unknown: {why}{}", last_words(.last))]
+    #[error("the outcome is unknown: {why}{}", later_refusal(.last))]
     Unknown {
         /// Why there is no answer.
         why: String,
@@ -31,7 +31,7 @@ impl From<InvalidValue> for CallError {
     }
 }
 
-fn last_words(last: &Option<Box<Problem>>) -> String {
+fn later_refusal(last: &Option<Box<Problem>>) -> String {
     last.as_ref().map(|problem| format!("; a later attempt was refused: {}", problem.detail)).unwrap_or_default()
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Grant {
 #[derive(Clone)]
 pub(super) struct Signals {
     /// Cancelled when the grant ends, for any reason.
-    pub gone: CancellationToken,
+    pub ended: CancellationToken,
     /// Cancelled when the keeper stops renewing the grant.
     pub stopping: CancellationToken,
 }
@@ -54,7 +54,7 @@ impl Grant {
             failures: 0,
             ending: None,
             is_paused: false,
-            signals: Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() },
+            signals: Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() },
         }
     }
 
@@ -72,7 +72,7 @@ impl Grant {
         self.next_renewal = now + self.ttl.map_or(LONGEST_RETRY, |ttl| (ttl / 20).clamp(SHORTEST_RETRY, LONGEST_RETRY));
     }
 
-    pub fn is_over(&self, now: Duration) -> bool {
+    pub fn is_expired(&self, now: Duration) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
@@ -81,7 +81,7 @@ impl Grant {
     }
 
     /// Whether a batch that is sent at `now` can include this grant, although its renewal is not due yet.
-    pub fn could_renew(&self, now: Duration) -> bool {
+    pub fn can_renew_early(&self, now: Duration) -> bool {
         let soon = self.ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3) / 2;
         !self.is_busy() && self.ending.is_none() && now + soon >= self.next_renewal
     }
@@ -92,17 +92,17 @@ impl Grant {
     }
 
     /// The next action at `now`. Stops renewals when only the grace period remains.
-    pub fn step(&mut self, now: Duration, was_not_running: bool, grace: Duration) -> Step {
+    pub fn next_action(&mut self, now: Duration, was_not_running: bool, grace: Duration) -> GrantAction {
         let Some(deadline) = self.deadline else {
             return match self.is_busy() {
-                true => Step::Idle,
-                false if now < self.next_renewal => Step::Wait(self.next_renewal),
-                false => Step::Renew,
+                true => GrantAction::Idle,
+                false if now < self.next_renewal => GrantAction::Wait(self.next_renewal),
+                false => GrantAction::Renew,
             };
         };
         if deadline <= now {
             let why = if was_not_running { Loss::Suspended } else { self.ending.unwrap_or(Loss::Unreachable) };
-            return Step::Over(why);
+            return GrantAction::Expired(why);
         }
         let stop = deadline - grace.min(self.ttl.unwrap_or_default() / 2);
         let is_stopping = now >= stop;
@@ -110,19 +110,22 @@ impl Grant {
             self.ending.get_or_insert(Loss::Unreachable);
         }
         match self.ending {
-            Some(why) => {
-                Step::Ending { at: if is_stopping { deadline } else { stop }, left: deadline - now, why, is_stopping }
-            }
-            None if self.is_busy() => Step::Wait(stop),
-            None if now < self.next_renewal => Step::Wait(self.next_renewal.min(stop)),
-            None => Step::Renew,
+            Some(why) => GrantAction::Ending {
+                at: if is_stopping { deadline } else { stop },
+                left: deadline - now,
+                why,
+                is_stopping,
+            },
+            None if self.is_busy() => GrantAction::Wait(stop),
+            None if now < self.next_renewal => GrantAction::Wait(self.next_renewal.min(stop)),
+            None => GrantAction::Renew,
         }
     }
 }
 
 /// The next action for a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum GrantAction {
     /// No timer: the keeper waits for an answer.
     Idle,
     /// Nothing until then.
@@ -137,19 +140,19 @@ pub(super) enum Step {
         is_stopping: bool,
     },
     /// The deadline has passed.
-    Over(Loss),
+    Expired(Loss),
 }
 
 impl Signals {
-    pub fn fired() -> Signals {
-        let signals = Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() };
-        signals.fire();
+    pub fn cancelled() -> Signals {
+        let signals = Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() };
+        signals.cancel();
         signals
     }
 
-    pub fn fire(&self) {
+    pub fn cancel(&self) {
         self.stopping.cancel();
-        self.gone.cancel();
+        self.ended.cancel();
     }
 }
 
@@ -189,12 +192,12 @@ mod tests {
     #[test]
     fn renewal_is_due_after_a_third_of_the_ttl() {
         let mut grant = grant();
-        assert!(matches!(grant.step(ms(10_899), false, ms(0)), Step::Wait(at) if at <= ms(11_100)));
-        assert_eq!(grant.step(ms(11_101), false, ms(0)), Step::Renew);
+        assert!(matches!(grant.next_action(ms(10_899), false, ms(0)), GrantAction::Wait(at) if at <= ms(11_100)));
+        assert_eq!(grant.next_action(ms(11_101), false, ms(0)), GrantAction::Renew);
         grant.is_renewing = true;
         assert_eq!(
-            grant.step(ms(11_102), false, ms(0)),
-            Step::Wait(ms(12_970)),
+            grant.next_action(ms(11_102), false, ms(0)),
+            GrantAction::Wait(ms(12_970)),
             "the deadline stays in force during a renewal"
         );
     }
@@ -203,46 +206,49 @@ mod tests {
     fn failed_renewal_is_retried_until_the_grace_begins() {
         let mut grant = grant();
         grant.retry(ms(12_000));
-        assert_eq!(grant.step(ms(12_000), false, ms(500)), Step::Wait(ms(12_150)));
-        assert_eq!(grant.step(ms(12_150), false, ms(500)), Step::Renew);
-        let ending = Step::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable, is_stopping: true };
-        assert_eq!(grant.step(ms(12_470), false, ms(500)), ending);
-        assert_eq!(grant.step(ms(12_970), false, ms(500)), Step::Over(Loss::Unreachable));
+        assert_eq!(grant.next_action(ms(12_000), false, ms(500)), GrantAction::Wait(ms(12_150)));
+        assert_eq!(grant.next_action(ms(12_150), false, ms(500)), GrantAction::Renew);
+        let ending = GrantAction::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable, is_stopping: true };
+        assert_eq!(grant.next_action(ms(12_470), false, ms(500)), ending);
+        assert_eq!(grant.next_action(ms(12_970), false, ms(500)), GrantAction::Expired(Loss::Unreachable));
     }
 
     #[test]
     fn any_longer_grace_is_cut_to_half_the_ttl() {
         for grace in [ms(1_500), ms(1_501), ms(3_000), Duration::MAX] {
-            assert_eq!(grant().step(ms(11_469), false, grace), Step::Renew, "{grace:?}");
-            let step = grant().step(ms(11_470), false, grace);
-            assert!(matches!(step, Step::Ending { left, is_stopping: true, .. } if left == ms(1_500)), "{step:?}");
+            assert_eq!(grant().next_action(ms(11_469), false, grace), GrantAction::Renew, "{grace:?}");
+            let action = grant().next_action(ms(11_470), false, grace);
+            assert!(
+                matches!(action, GrantAction::Ending { left, is_stopping: true, .. } if left == ms(1_500)),
+                "{action:?}"
+            );
         }
     }
 
     #[test]
     fn deadline_missed_while_not_running_is_suspended() {
-        assert_eq!(grant().step(ms(12_970), true, ms(0)), Step::Over(Loss::Suspended));
+        assert_eq!(grant().next_action(ms(12_970), true, ms(0)), GrantAction::Expired(Loss::Suspended));
         let mut stalled = Grant { ending: Some(Loss::Stalled), ..grant() };
-        assert_eq!(stalled.step(ms(12_970), false, ms(0)), Step::Over(Loss::Stalled));
+        assert_eq!(stalled.next_action(ms(12_970), false, ms(0)), GrantAction::Expired(Loss::Stalled));
     }
 
     #[test]
     fn infinite_grant_has_no_deadline_and_is_renewed() {
         let mut grant = Grant::new(TOKEN, None, ms(0), 10);
-        assert_eq!((grant.left(ms(1)), grant.is_over(Duration::MAX)), (None, false));
-        assert!(matches!(grant.step(ms(8_000), false, ms(0)), Step::Wait(_)));
-        assert_eq!(grant.step(ms(11_001), false, ms(0)), Step::Renew);
+        assert_eq!((grant.left(ms(1)), grant.is_expired(Duration::MAX)), (None, false));
+        assert!(matches!(grant.next_action(ms(8_000), false, ms(0)), GrantAction::Wait(_)));
+        assert_eq!(grant.next_action(ms(11_001), false, ms(0)), GrantAction::Renew);
     }
 
     #[test]
     fn grant_is_renewed_with_others_up_to_a_sixth_of_the_ttl_earlier() {
         let grant = || Grant { next_renewal: ms(11_000), ..grant() };
-        assert_eq!((grant().could_renew(ms(10_499)), grant().could_renew(ms(10_500))), (false, true));
-        assert!(!Grant { is_renewing: true, ..grant() }.could_renew(ms(10_500)));
-        assert!(!Grant { is_paused: true, ..grant() }.could_renew(ms(10_500)));
-        assert!(!Grant { ending: Some(Loss::Stalled), ..grant() }.could_renew(ms(10_500)));
+        assert_eq!((grant().can_renew_early(ms(10_499)), grant().can_renew_early(ms(10_500))), (false, true));
+        assert!(!Grant { is_renewing: true, ..grant() }.can_renew_early(ms(10_500)));
+        assert!(!Grant { is_paused: true, ..grant() }.can_renew_early(ms(10_500)));
+        assert!(!Grant { ending: Some(Loss::Stalled), ..grant() }.can_renew_early(ms(10_500)));
         let endless = Grant { next_renewal: ms(11_000), ..Grant::new(TOKEN, None, ms(1_000), 10) };
-        assert_eq!((endless.could_renew(ms(5_999)), endless.could_renew(ms(6_000))), (false, true));
+        assert_eq!((endless.can_renew_early(ms(5_999)), endless.can_renew_early(ms(6_000))), (false, true));
     }
 
     #[test]
@@ -260,8 +266,8 @@ mod tests {
     fn grace_is_at_most_half_the_ttl() {
         let mut grant = Grant { is_renewing: true, ..grant() };
         let stop = 12_970 - 1_500;
-        assert_eq!(grant.step(ms(stop - 1), false, ms(2_000)), Step::Wait(ms(stop)));
-        let ending = Step::Ending { at: ms(12_970), left: ms(1_500), why: Loss::Unreachable, is_stopping: true };
-        assert_eq!(grant.step(ms(stop), false, ms(2_000)), ending);
+        assert_eq!(grant.next_action(ms(stop - 1), false, ms(2_000)), GrantAction::Wait(ms(stop)));
+        let ending = GrantAction::Ending { at: ms(12_970), left: ms(1_500), why: Loss::Unreachable, is_stopping: true };
+        assert_eq!(grant.next_action(ms(stop), false, ms(2_000)), ending);
     }
 }

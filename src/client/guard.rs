@@ -62,7 +62,7 @@ impl LeaseGuard {
 
     /// Whether this process gave up the grant, and the release at the cluster failed.
     pub(crate) fn is_unreleased(&self) -> bool {
-        self.lease.hold.unreleased() == Some(self.token)
+        self.lease.hold.failed_release() == Some(self.token)
     }
 
     /// Runs `work` while the lease is held.
@@ -123,8 +123,8 @@ impl LeaseGuard {
     /// The caller must have ended the work.
     fn give_back(&self) {
         if self.lease.hold.unreleased_token() == Some(self.token) {
-            let order = KeeperCommand::GiveBack { hold: self.lease.hold.clone(), token: self.token };
-            self.lease.owner.shared.order(order);
+            let command = KeeperCommand::ReleaseToken { hold: self.lease.hold.clone(), token: self.token };
+            self.lease.owner.shared.send_command(command);
         }
     }
 
@@ -145,8 +145,8 @@ impl Drop for LeaseGuard {
         // `release` took the permit before.
         let Some(permit) = self.take_permit() else { return };
         if self.is_current() {
-            let order = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
-            self.lease.owner.shared.order(order);
+            let command = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
+            self.lease.owner.shared.send_command(command);
         } else {
             self.give_back();
         }

@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::grant::{Grant, Signals, Step};
-use super::listeners::{Listeners, Notice, Notices};
+use super::grant::{Grant, GrantAction, Signals};
+use super::listeners::{ListenerEvent, ListenerQueue, Listeners};
 use super::metrics;
 use super::{HoldState, LeaseOptions, Loss};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
 /// A keeper whose check is this late was suspended or starved.
-const NOT_RUNNING: Duration = Duration::from_millis(250);
+const SUSPEND_THRESHOLD: Duration = Duration::from_millis(250);
 /// How long a release waits for its listeners by default.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
 /// Values of the deadline: "not held", and "held without a deadline".
-const NEVER_HELD: u64 = 0;
-const ENDLESS: u64 = u64::MAX;
+const NOT_HELD: u64 = 0;
+const INFINITE: u64 = u64::MAX;
 
 pub(super) struct Hold {
-    me: Weak<Hold>,
+    weak_self: Weak<Hold>,
     pub name: LeaseName,
     pub holder: HolderId,
     /// Nanoseconds of the manager's clock.
@@ -37,7 +37,7 @@ pub(super) struct Hold {
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
     state: watch::Sender<HoldState>,
     record: Mutex<Record>,
-    notices: Arc<Notices>,
+    listener_queue: Arc<ListenerQueue>,
     drift_permille: u32,
 }
 
@@ -45,18 +45,18 @@ struct Record {
     options: LeaseOptions,
     grant: Option<Grant>,
     /// The cluster may have granted a claim whose answer did not arrive.
-    in_doubt: bool,
+    ambiguous: bool,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased_token: Option<FencingToken>,
     listeners: Listeners,
 }
 
 /// The next action of the keeper for one lease.
-pub(super) enum Due {
+pub(super) enum KeeperAction {
     Nothing,
     /// Check again at this time.
-    At(Duration),
-    Renewal {
+    CheckAt(Duration),
+    Renew {
         token: FencingToken,
         ttl: Option<Duration>,
     },
@@ -68,24 +68,24 @@ impl Hold {
         holder: HolderId,
         options: LeaseOptions,
         drift_permille: u32,
-        notices: Arc<Notices>,
+        listener_queue: Arc<ListenerQueue>,
     ) -> Arc<Hold> {
         Arc::new_cyclic(|me| Hold {
-            me: me.clone(),
+            weak_self: me.clone(),
             name,
             holder,
-            deadline: AtomicU64::new(NEVER_HELD),
+            deadline: AtomicU64::new(NOT_HELD),
             operation: tokio::sync::Mutex::default(),
             exclusive: Arc::default(),
             state: watch::Sender::new(HoldState::Idle),
             record: Mutex::new(Record {
                 options,
                 grant: None,
-                in_doubt: false,
+                ambiguous: false,
                 unreleased_token: None,
                 listeners: Listeners::default(),
             }),
-            notices,
+            listener_queue,
             drift_permille,
         })
     }
@@ -121,7 +121,7 @@ impl Hold {
     /// Time left at `now`: `None` if the lease is not held, [`Duration::MAX`] for an infinite ttl.
     pub fn remaining(&self, now: Duration) -> Option<Duration> {
         match self.deadline.load(Ordering::Acquire) {
-            ENDLESS => Some(Duration::MAX),
+            INFINITE => Some(Duration::MAX),
             deadline => Duration::from_nanos(deadline).checked_sub(now).filter(|left| !left.is_zero()),
         }
     }
@@ -141,16 +141,16 @@ impl Hold {
     pub fn signals(&self) -> Signals {
         match &self.record().grant {
             Some(grant) => grant.signals.clone(),
-            None => Signals::fired(),
+            None => Signals::cancelled(),
         }
     }
 
-    pub fn set_ambiguous(&self, in_doubt: bool) {
-        self.record().in_doubt = in_doubt;
+    pub fn set_ambiguous(&self, ambiguous: bool) {
+        self.record().ambiguous = ambiguous;
     }
 
     pub fn is_ambiguous(&self) -> bool {
-        self.record().in_doubt
+        self.record().ambiguous
     }
 
     /// The token of a grant that ended here and that the cluster may still count as held.
@@ -164,7 +164,7 @@ impl Hold {
     }
 
     /// The token of a grant that this process gave up and whose release failed.
-    pub fn unreleased(&self) -> Option<FencingToken> {
+    pub fn failed_release(&self) -> Option<FencingToken> {
         let released = match *self.state.borrow() {
             HoldState::Released { token } => Some(token),
             _ => None,
@@ -179,11 +179,11 @@ impl Hold {
     /// Starts the grant of a claim that was sent at `sent`.
     pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
-        record.in_doubt = false;
+        record.ambiguous = false;
         let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
-        self.tell(Notice::Acquired(token));
+        self.notify_listeners(ListenerEvent::Acquired(token));
         metrics::acquired();
     }
 
@@ -192,7 +192,7 @@ impl Hold {
         let mut record = self.record();
         let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
         grant.is_renewing = false;
-        if grant.is_over(now) || grant.ending.is_some() || grant.is_paused {
+        if grant.is_expired(now) || grant.ending.is_some() || grant.is_paused {
             // Too late: a caller of `is_held` or a listener may have seen the end of the grant already.
             return;
         }
@@ -209,7 +209,7 @@ impl Hold {
         grant.is_renewing = false;
         grant.retry(now);
         metrics::renewal_failed();
-        if grant.ending.is_none() && !grant.is_over(now) {
+        if grant.ending.is_none() && !grant.is_expired(now) {
             self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
         }
     }
@@ -218,11 +218,11 @@ impl Hold {
     pub fn lose(&self, token: FencingToken, why: Loss) {
         let mut record = self.record();
         let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         record.unreleased_token = why.is_by_own_clock().then_some(token);
         self.state.send_replace(HoldState::Lost { token, why });
-        grant.signals.fire();
-        self.tell(Notice::Lost(why));
+        grant.signals.cancel();
+        self.notify_listeners(ListenerEvent::Lost(why));
         metrics::lost(why);
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }
@@ -230,9 +230,9 @@ impl Hold {
     /// Ends the grant locally. The caller sends the release to the cluster after that.
     pub fn give_up(&self) -> Option<FencingToken> {
         let grant = self.record().grant.take()?;
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         self.state.send_replace(HoldState::Released { token: grant.token });
-        grant.signals.fire();
+        grant.signals.cancel();
         metrics::released();
         Some(grant.token)
     }
@@ -242,7 +242,7 @@ impl Hold {
         let mut record = self.record();
         let grant = record.grant.as_mut().filter(|_| self.is_held(now))?;
         grant.is_paused = true;
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         Some(grant.token)
     }
 
@@ -257,43 +257,43 @@ impl Hold {
     }
 
     /// The next action at `now`. `late` is the delay of this check behind its planned time.
-    pub fn look(&self, now: Duration, late: Duration) -> Due {
+    pub fn next_action(&self, now: Duration, late: Duration) -> KeeperAction {
         let mut record = self.record();
         let grace = record.options.grace;
-        let Some(grant) = &mut record.grant else { return Due::Nothing };
+        let Some(grant) = &mut record.grant else { return KeeperAction::Nothing };
         let (token, ttl, since) = (grant.token, grant.ttl, grant.since);
-        let step = grant.step(now, late >= NOT_RUNNING, grace);
-        if let Step::Ending { left, why, is_stopping, .. } = step {
+        let action = grant.next_action(now, late >= SUSPEND_THRESHOLD, grace);
+        if let GrantAction::Ending { left, why, is_stopping, .. } = action {
             // The state changes before the signal: a task that the signal wakes reads `Ending`.
-            self.tell_ending(token, left, why);
+            self.set_ending(token, left, why);
             if is_stopping {
                 grant.signals.stopping.cancel();
             }
         }
         drop(record);
-        match step {
-            Step::Idle => Due::Nothing,
-            Step::Wait(at) | Step::Ending { at, .. } => Due::At(at),
-            Step::Over(why) => {
+        match action {
+            GrantAction::Idle => KeeperAction::Nothing,
+            GrantAction::Wait(at) | GrantAction::Ending { at, .. } => KeeperAction::CheckAt(at),
+            GrantAction::Expired(why) => {
                 self.lose(token, why);
-                Due::Nothing
+                KeeperAction::Nothing
             }
-            Step::Renew => match self.may_not_renew(ttl, since, now) {
+            GrantAction::Renew => match self.renewal_stop_reason(ttl, since, now) {
                 None => {
-                    self.mark(token, |grant| grant.is_renewing = true);
-                    Due::Renewal { token, ttl }
+                    self.update_grant(token, |grant| grant.is_renewing = true);
+                    KeeperAction::Renew { token, ttl }
                 }
                 Some(why) => {
-                    self.mark(token, |grant| grant.ending = Some(why));
-                    Due::At(now)
+                    self.update_grant(token, |grant| grant.ending = Some(why));
+                    KeeperAction::CheckAt(now)
                 }
             },
         }
     }
 
     /// Whether a batch that is sent at `now` can include this lease, although its renewal is not due yet.
-    pub fn could_renew(&self, now: Duration) -> bool {
-        self.record().grant.as_ref().is_some_and(|grant| grant.could_renew(now))
+    pub fn can_renew_early(&self, now: Duration) -> bool {
+        self.record().grant.as_ref().is_some_and(|grant| grant.can_renew_early(now))
     }
 
     /// Makes the renewal due at `now`.
@@ -304,7 +304,7 @@ impl Hold {
     }
 
     /// Why the options forbid a renewal, if they do. The progress check is user code, so it runs outside the lock.
-    fn may_not_renew(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
+    fn renewal_stop_reason(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
         let (longest, progress) = {
             let record = self.record();
             (record.options.longest_hold, record.options.renew_while.clone())
@@ -318,13 +318,13 @@ impl Hold {
         (!goes_on).then_some(Loss::Stalled)
     }
 
-    fn mark(&self, token: FencingToken, change: impl FnOnce(&mut Grant)) {
+    fn update_grant(&self, token: FencingToken, change: impl FnOnce(&mut Grant)) {
         if let Some(grant) = self.record().grant.as_mut().filter(|grant| grant.token == token) {
             change(grant);
         }
     }
 
-    fn tell_ending(&self, token: FencingToken, left: Duration, why: Loss) {
+    fn set_ending(&self, token: FencingToken, left: Duration, why: Loss) {
         self.state.send_if_modified(|state| {
             let is_new = !matches!(state, HoldState::Ending { .. });
             if is_new {
@@ -334,12 +334,13 @@ impl Hold {
         });
     }
 
-    fn tell(&self, what: Notice) {
-        self.notices.push(self.me.upgrade().expect("a method of the hold is running, so its Arc exists"), what);
+    fn notify_listeners(&self, event: ListenerEvent) {
+        self.listener_queue
+            .push(self.weak_self.upgrade().expect("a method of the hold is running, so its Arc exists"), event);
     }
 
     fn set_deadline(&self, deadline: Option<Duration>) {
-        self.deadline.store(deadline.map_or(ENDLESS, nanos), Ordering::Release);
+        self.deadline.store(deadline.map_or(INFINITE, nanos), Ordering::Release);
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -364,5 +365,5 @@ impl std::ops::DerefMut for ListenersGuard<'_> {
 }
 
 fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(ENDLESS - 1)
+    time.as_nanos().try_into().unwrap_or(INFINITE - 1)
 }

@@ -118,7 +118,7 @@ impl Lease {
     /// lease expires by its ttl.
     pub fn release_lazily(&self) {
         if self.hold.granted_token().is_some() {
-            self.owner.shared.order(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
+            self.owner.shared.send_command(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
         }
     }
 
@@ -196,7 +196,7 @@ impl Lease {
     /// A token that is cancelled when the current grant ends: lost, released or handed over. Without a grant the token
     /// is cancelled already.
     pub fn gone(&self) -> CancellationToken {
-        self.hold.signals().gone.child_token()
+        self.hold.signals().ended.child_token()
     }
 
     /// A token that is cancelled when the manager stops renewing the current grant: [`LeaseOptions::grace`] before its
@@ -242,7 +242,7 @@ impl Lease {
 
     /// A check like [`is_held`](Lease::is_held) that does not keep the manager alive. The manager stores such a check
     /// in its options.
-    pub(crate) fn probe(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+    pub(crate) fn is_held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let (hold, clock) = (self.hold.clone(), self.owner.shared.options.clock.clone());
         move || hold.is_held(clock.elapsed())
     }

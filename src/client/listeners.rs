@@ -40,14 +40,14 @@ impl Listeners {
         self.all.remove(&number);
     }
 
-    fn told_of(&self, what: Notice) -> Vec<Box<dyn FnOnce() + Send>> {
+    fn callbacks(&self, event: ListenerEvent) -> Vec<Box<dyn FnOnce() + Send>> {
         let call = |listener: &Listener| -> Option<Box<dyn FnOnce() + Send>> {
-            match (listener, what) {
-                (Listener::AfterAcquire(call), Notice::Acquired(token)) => {
+            match (listener, event) {
+                (Listener::AfterAcquire(call), ListenerEvent::Acquired(token)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(token)))
                 }
-                (Listener::OnLost(call), Notice::Lost(why)) => {
+                (Listener::OnLost(call), ListenerEvent::Lost(why)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(why)))
                 }
@@ -95,48 +95,48 @@ impl Drop for Subscription {
 
 /// An event of a lease that its listeners receive.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Notice {
+pub(super) enum ListenerEvent {
     Acquired(FencingToken),
     Lost(Loss),
 }
 
 /// Undelivered events of all leases of a manager, in the order in which they occurred.
 #[derive(Default)]
-pub(super) struct Notices {
-    queue: Mutex<VecDeque<(Arc<Hold>, Notice)>>,
-    came: Notify,
+pub(super) struct ListenerQueue {
+    queue: Mutex<VecDeque<(Arc<Hold>, ListenerEvent)>>,
+    pushed: Notify,
 }
 
-impl Notices {
-    pub fn push(&self, hold: Arc<Hold>, what: Notice) {
-        self.queue().push_back((hold, what));
-        self.came.notify_one();
+impl ListenerQueue {
+    pub fn push(&self, hold: Arc<Hold>, event: ListenerEvent) {
+        self.queue().push_back((hold, event));
+        self.pushed.notify_one();
     }
 
     /// Calls the listeners until `stop` is cancelled and the queue is empty. A listener that blocks delays only other
     /// listeners. A listener that panics still receives later events.
-    pub async fn tell(&self, stop: CancellationToken) {
+    pub async fn dispatch(&self, stop: CancellationToken) {
         loop {
             let next = self.queue().pop_front();
             match next {
-                Some((hold, what)) => {
-                    let calls = hold.listeners().told_of(what);
+                Some((hold, event)) => {
+                    let calls = hold.listeners().callbacks(event);
                     for call in calls {
                         if catch_unwind(AssertUnwindSafe(call)).is_err() {
-                            tracing::error!(lease = %hold.name, ?what, "a listener panicked");
+                            tracing::error!(lease = %hold.name, ?event, "a listener panicked");
                         }
                     }
                 }
                 None if stop.is_cancelled() => return,
                 None => tokio::select! {
-                    () = self.came.notified() => {}
+                    () = self.pushed.notified() => {}
                     () = stop.cancelled() => {}
                 },
             }
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, Notice)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, ListenerEvent)>> {
         self.queue.lock().expect("no code panics while it holds this lock")
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
 use super::operations::release_ambiguous;
-use super::shared::Shared;
+use super::shared::ManagerInner;
 use super::{
     CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote,
     RetryBudget, Wait, WithError, keeper,
@@ -31,7 +31,7 @@ pub struct LeaseManager {
 
 /// Owns the tasks of a manager. Dropping it stops them.
 pub(super) struct Owner {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ManagerInner>,
     stop: CancellationToken,
     tasks: Mutex<Tasks>,
 }
@@ -56,7 +56,7 @@ impl LeaseManager {
 
     /// Creates a manager with these options.
     pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> LeaseManager {
-        let shared = Arc::new(Shared::new(Arc::new(coordinator), options));
+        let shared = Arc::new(ManagerInner::new(Arc::new(coordinator), options));
         LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) }
     }
 
@@ -150,13 +150,13 @@ impl LeaseManager {
     pub async fn shutdown(&self) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
         shared.closing.cancel();
-        let settled = shared.settled.clone().drop_guard();
+        let resolved = shared.claims_resolved.clone().drop_guard();
         shared.claims.close();
         shared.claims.wait().await;
         // This comes before the releases: the next waiter of a released lease may be an abandoned claim of this
         // manager.
-        let mut failed = self.settle_claims().await;
-        drop(settled);
+        let mut failed = self.resolve_claims().await;
+        drop(resolved);
         failed.extend(self.release_all().await);
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
@@ -169,13 +169,13 @@ impl LeaseManager {
     }
 
     /// Resolves all claims with an unknown outcome. Returns the leases where that failed.
-    async fn settle_claims(&self) -> Vec<(LeaseName, CallError)> {
+    async fn resolve_claims(&self) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
-        let settled = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
-            let settled = release_ambiguous(shared, &hold).await;
-            settled.err().map(|error| (hold.name.clone(), error))
+        let resolved = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
+            let resolved = release_ambiguous(shared, &hold).await;
+            resolved.err().map(|error| (hold.name.clone(), error))
         }));
-        settled.await.into_iter().flatten().collect()
+        resolved.await.into_iter().flatten().collect()
     }
 
     /// Whether [`shutdown`](LeaseManager::shutdown) was called. Every later acquire fails.
@@ -209,7 +209,7 @@ impl LeaseManager {
         let shared = &self.owner.shared;
         let drift = shared.options.drift_permille;
         let hold = shared.hold(&name, holder, || {
-            Hold::new(name.clone(), holder.clone(), LeaseOptions::new(), drift, shared.notices.clone())
+            Hold::new(name.clone(), holder.clone(), LeaseOptions::new(), drift, shared.listener_queue.clone())
         });
         if let Some(options) = options {
             hold.set_options(options)?;
@@ -224,14 +224,14 @@ impl Owner {
         let mut tasks = self.tasks.lock().expect(UNPOISONED);
         tasks.retain(|task| !task.is_finished());
         if tasks.is_empty() && !self.shared.closing.is_cancelled() {
-            let notices = self.shared.notices.clone();
-            let told = CancellationToken::new();
-            let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
+            let listener_queue = self.shared.listener_queue.clone();
+            let stop_dispatch = CancellationToken::new();
+            let (keeper_ended, stop, shared) = (stop_dispatch.clone(), self.stop.clone(), self.shared.clone());
             tasks.push(tokio::spawn(time::inherit_time(async move {
-                let _last = all_told.drop_guard();
-                keeper::keep(shared, stop).await;
+                let _keeper_ended = keeper_ended.drop_guard();
+                keeper::run(shared, stop).await;
             })));
-            tasks.push(tokio::spawn(time::inherit_time(async move { notices.tell(told).await })));
+            tasks.push(tokio::spawn(time::inherit_time(async move { listener_queue.dispatch(stop_dispatch).await })));
         }
     }
 }

@@ -21,7 +21,7 @@ impl Lease {
     /// may have replaced the metadata.
     pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
         let (shared, hold) = (&self.owner.shared, &self.hold);
-        let _alone = hold.operation.lock().await;
+        let _operation = hold.operation.lock().await;
         let mut attempt = 1;
         loop {
             let Some(token) = hold.token(self.now()) else { return Ok(false) };
@@ -112,8 +112,8 @@ mod tests {
     async fn update(codes: &[Code]) -> (Result<bool, Option<Code>>, usize) {
         let cluster = FakeCluster::new();
         let codes = Arc::new(Mutex::new(codes.iter().copied().collect()));
-        let way = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
-        let lease = cluster.manager_through(way.clone(), ManagerOptions::new()).lease("job").expect("a name");
+        let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
+        let lease = cluster.manager_through(coordinator.clone(), ManagerOptions::new()).lease("job").expect("a name");
         lease.acquire(Wait::No).await.expect("it is free");
         let metadata = Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("it fits");
         let updated = lease.update_metadata(metadata).await.map_err(|error| match error {
@@ -121,7 +121,7 @@ mod tests {
             _ => None,
         });
         assert!(lease.is_held());
-        let updates = *way.updates.lock().expect("no panic");
+        let updates = *coordinator.updates.lock().expect("no panic");
         (updated, updates)
     }
 

@@ -77,26 +77,26 @@ impl fmt::Debug for ManagerOptions {
     }
 }
 
-type Question = Arc<dyn Fn() -> bool + Send + Sync>;
+type Predicate = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Options of one lease. Each method names the default of its option.
 #[derive(Clone, Default)]
 pub struct LeaseOptions {
-    ttl: Option<Ending>,
+    ttl: Option<TtlOption>,
     pub(super) metadata: Metadata,
     lock_delay: Duration,
     limit: Option<u32>,
     pub(super) grace: Duration,
     pub(super) drain: Option<Duration>,
     pub(super) longest_hold: Option<Duration>,
-    pub(super) renew_while: Option<Question>,
-    pub(super) should_hold: Option<Question>,
+    pub(super) renew_while: Option<Predicate>,
+    pub(super) should_hold: Option<Predicate>,
 }
 
 #[derive(Clone, Copy)]
-enum Ending {
-    After(Duration),
-    Never,
+enum TtlOption {
+    Finite(Duration),
+    Infinite,
 }
 
 impl LeaseOptions {
@@ -110,13 +110,13 @@ impl LeaseOptions {
     ///
     /// The range is 100 ms to 24 h in whole milliseconds. A cluster can have narrower bounds.
     pub fn ttl(self, ttl: Duration) -> LeaseOptions {
-        LeaseOptions { ttl: Some(Ending::After(ttl)), ..self }
+        LeaseOptions { ttl: Some(TtlOption::Finite(ttl)), ..self }
     }
 
     /// The lease lasts until it is released or revoked, also when this process dies. The manager asks the cluster every
     /// 10 s whether the lease was revoked.
     pub fn infinite(self) -> LeaseOptions {
-        LeaseOptions { ttl: Some(Ending::Never), ..self }
+        LeaseOptions { ttl: Some(TtlOption::Infinite), ..self }
     }
 
     /// Key-value pairs that each client of the cluster can read with the lease. Default: empty.
@@ -177,13 +177,13 @@ impl LeaseOptions {
 
     /// Checks the bounds that apply in every cluster.
     pub(super) fn check(&self) -> Result<(), InvalidValue> {
-        if let Some(Ending::After(ttl)) = self.ttl {
+        if let Some(TtlOption::Finite(ttl)) = self.ttl {
             Ttl::millis(millis(ttl))?;
         }
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));
         }
-        if let (Some(Ending::After(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
+        if let (Some(TtlOption::Finite(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
             && longest < ttl
         {
             return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms: millis(ttl) });
@@ -196,8 +196,8 @@ impl LeaseOptions {
 
     pub(super) fn ttl_ms(&self) -> Option<TtlMs> {
         self.ttl.map(|ttl| match ttl {
-            Ending::After(ttl) => TtlMs::Millis(millis(ttl)),
-            Ending::Never => TtlMs::Infinite,
+            TtlOption::Finite(ttl) => TtlMs::Millis(millis(ttl)),
+            TtlOption::Infinite => TtlMs::Infinite,
         })
     }
 
@@ -205,15 +205,15 @@ impl LeaseOptions {
         Some(millis(self.lock_delay)).filter(|delay| *delay > 0)
     }
 
-    pub(super) fn limit_wanted(&self) -> Option<u32> {
+    pub(super) fn requested_limit(&self) -> Option<u32> {
         self.limit
     }
 
     /// The duration of [`Wait::ForTtl`].
-    fn ttl_to_wait(&self) -> Duration {
+    fn ttl_wait(&self) -> Duration {
         match self.ttl {
-            Some(Ending::After(ttl)) => ttl,
-            Some(Ending::Never) => Duration::from_millis(MAX_WAIT_MS),
+            Some(TtlOption::Finite(ttl)) => ttl,
+            Some(TtlOption::Infinite) => Duration::from_millis(MAX_WAIT_MS),
             None => Duration::from_secs(30),
         }
     }
@@ -268,7 +268,7 @@ impl AcquireOptions {
         let wait = match self.wait {
             Wait::No => Duration::ZERO,
             Wait::UpTo(wait) => wait,
-            Wait::ForTtl => lease.ttl_to_wait(),
+            Wait::ForTtl => lease.ttl_wait(),
         };
         wait.min(Duration::from_millis(MAX_WAIT_MS))
     }
@@ -360,15 +360,15 @@ mod tests {
         let options = options.grace(4 * second).drain(5 * second).longest_hold(60 * second);
         let options = options.renew_while(|| false).should_hold(|| false);
         assert_eq!((options.ttl_ms(), options.metadata.clone()), (Some(TtlMs::Millis(9_000)), metadata));
-        assert_eq!((options.lock_delay_ms(), options.limit_wanted()), (Some(2_000), Some(3)));
+        assert_eq!((options.lock_delay_ms(), options.requested_limit()), (Some(2_000), Some(3)));
         assert_eq!((options.grace, options.drain), (4 * second, Some(5 * second)));
         assert_eq!(options.longest_hold, Some(60 * second));
         assert!(options.renew_while.as_ref().is_some_and(|renew| !renew()));
         assert!(options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()));
         let infinite = options.infinite();
-        assert_eq!((infinite.ttl_ms(), infinite.limit_wanted()), (Some(TtlMs::Infinite), Some(3)));
+        assert_eq!((infinite.ttl_ms(), infinite.requested_limit()), (Some(TtlMs::Infinite), Some(3)));
         let defaults = LeaseOptions::new();
-        assert_eq!((defaults.ttl_ms(), defaults.lock_delay_ms(), defaults.limit_wanted()), (None, None, None));
+        assert_eq!((defaults.ttl_ms(), defaults.lock_delay_ms(), defaults.requested_limit()), (None, None, None));
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl RefreshTrigger {
                 biased;
                 () = tokio::time::sleep_until(self.next) => break,
                 event = self.events.next(), if !self.stream_failed => {
-                    if self.hear(event, &matters) {
+                    if self.handle(event, &matters) {
                         break;
                     }
                 }
@@ -51,14 +51,14 @@ impl RefreshTrigger {
         // One read covers all events that have arrived by now.
         while !self.stream_failed {
             let Some(event) = self.events.next().now_or_never() else { break };
-            self.hear(event, &matters);
+            self.handle(event, &matters);
         }
         // If the caller drops its read, the next call triggers at once.
         self.next = Instant::now();
     }
 
     /// Whether this item of the stream triggers a read.
-    fn hear(&mut self, event: Result<Event, CallError>, matters: impl Fn(&Event) -> bool) -> bool {
+    fn handle(&mut self, event: Result<Event, CallError>, matters: impl Fn(&Event) -> bool) -> bool {
         match event {
             Ok(event) => matters(&event),
             Err(error) => {
@@ -73,7 +73,7 @@ impl RefreshTrigger {
     }
 
     /// Records a successful read. The next one follows after the refresh time or an event.
-    pub fn looked(&mut self) {
+    pub fn refreshed(&mut self) {
         self.next = Instant::now() + self.refresh;
         self.stream_failed = false;
     }

@@ -55,7 +55,7 @@ pub(crate) enum Repeat {
 impl Repeat {
     /// Whether an attempt may use all remaining time: there is no retry that needs a share of it, or attempts run in
     /// parallel.
-    fn has_all_the_time(self) -> bool {
+    fn uses_remaining_time(self) -> bool {
         matches!(self, Repeat::Never | Repeat::Renewal)
     }
 }
@@ -87,13 +87,13 @@ pub(crate) struct Trial {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settled<T> {
     pub answer: T,
-    pub doubt: Option<String>,
+    pub ambiguous: Option<String>,
 }
 
 impl Settled<Released> {
     /// The result of a release. If the lease was not held and an earlier attempt is ambiguous, the outcome is unknown.
     pub fn released(self) -> Result<Released, CallError> {
-        match self.doubt.filter(|_| !self.answer.released) {
+        match self.ambiguous.filter(|_| !self.answer.released) {
             Some(why) => Err(CallError::Unknown { why, last: None }),
             None => Ok(self.answer),
         }
@@ -114,21 +114,21 @@ where
     Fut: Future<Output = Attempt<T>>,
 {
     let began = Instant::now();
-    let mut under_way = FuturesUnordered::new();
-    let mut ends = Ends { repeat, doubt: None, not_done: String::new() };
+    let mut in_flight = FuturesUnordered::new();
+    let mut results = AttemptResults { repeat, ambiguous: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
     let total = budget.total + wait;
     let whole_attempt = |elapsed: Duration| budget.attempt + wait.saturating_sub(elapsed);
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
-        let limit = if repeat.has_all_the_time() { left } else { whole_attempt(began.elapsed()) };
-        under_way.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
+        let limit = if repeat.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
+        in_flight.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
         let ended = match repeat {
-            Repeat::Renewal => tokio::time::timeout(budget.attempt, under_way.next()).await.ok().flatten(),
-            _ => under_way.next().await,
+            Repeat::Renewal => tokio::time::timeout(budget.attempt, in_flight.next()).await.ok().flatten(),
+            _ => in_flight.next().await,
         };
         let is_late = ended.is_none();
-        if let Some(result) = ended.and_then(|ended| ends.take(ended)) {
+        if let Some(result) = ended.and_then(|ended| results.add(ended)) {
             return result;
         }
         if !is_late && (number + 1) % nodes == 0 {
@@ -141,47 +141,47 @@ where
             break;
         }
     }
-    while let Some(ended) = under_way.next().await {
-        if let Some(result) = ends.take(ended) {
+    while let Some(ended) = in_flight.next().await {
+        if let Some(result) = results.add(ended) {
             return result;
         }
     }
-    Err(ends.error())
+    Err(results.error())
 }
 
 /// The combined result of the finished attempts.
-struct Ends {
+struct AttemptResults {
     repeat: Repeat,
     /// Why an attempt may have been applied, if there is such an attempt.
-    doubt: Option<String>,
+    ambiguous: Option<String>,
     /// Why the last attempt that was not applied failed.
     not_done: String,
 }
 
-impl Ends {
+impl AttemptResults {
     /// Adds the result of an attempt. Returns the result of the request if it is resolved.
-    fn take<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
+    fn add<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
         match ended {
-            Attempt::Done(answer) => return Some(Ok(Settled { answer, doubt: self.doubt.take() })),
-            Attempt::Refused(problem) => return Some(Err(settle(self.repeat, self.doubt.take(), problem))),
+            Attempt::Done(answer) => return Some(Ok(Settled { answer, ambiguous: self.ambiguous.take() })),
+            Attempt::Refused(problem) => return Some(Err(refusal_error(self.repeat, self.ambiguous.take(), problem))),
             Attempt::NotDone(why) => self.not_done = why,
             #[cfg(feature = "server")]
             Attempt::ShutDown => {
-                let unknown = self.doubt.take().map(|why| CallError::Unknown { why, last: None });
+                let unknown = self.ambiguous.take().map(|why| CallError::Unknown { why, last: None });
                 return Some(Err(unknown.unwrap_or(CallError::ShutDown)));
             }
             Attempt::Unknown(why) if self.repeat == Repeat::Read => self.not_done = why,
             Attempt::Unknown(why) if self.repeat == Repeat::Never => {
                 return Some(Err(CallError::Unknown { why, last: None }));
             }
-            Attempt::Unknown(why) => self.doubt = Some(why),
+            Attempt::Unknown(why) => self.ambiguous = Some(why),
         }
         None
     }
 
     /// The error of a request that no attempt resolved.
     fn error(self) -> CallError {
-        match self.doubt {
+        match self.ambiguous {
             Some(why) => CallError::Unknown { why, last: None },
             None => CallError::Unavailable(self.not_done),
         }
@@ -200,8 +200,8 @@ pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
     }
 }
 
-fn settle(repeat: Repeat, doubt: Option<String>, problem: Box<Problem>) -> CallError {
-    match doubt {
+fn refusal_error(repeat: Repeat, ambiguous: Option<String>, problem: Box<Problem>) -> CallError {
+    match ambiguous {
         Some(why) if matches!(repeat, Repeat::Claim | Repeat::Release) => {
             CallError::Unknown { why, last: Some(problem) }
         }
@@ -214,34 +214,34 @@ mod tests {
     use super::*;
 
     fn settled(answer: usize) -> Result<Settled<usize>, CallError> {
-        Ok(Settled { answer, doubt: None })
+        Ok(Settled { answer, ambiguous: None })
     }
 
-    fn judged(status: u16, code: Code) -> Attempt<()> {
+    fn classified(status: u16, code: Code) -> Attempt<()> {
         judge(Problem { status, ..Problem::new(code, "why") }, "node 1")
     }
 
     #[test]
     fn problem_codes_map_to_attempt_results() {
         for code in [Code::NoLeader, Code::NotReady, Code::ShuttingDown, Code::TooBusy] {
-            assert!(matches!(judged(code.status(), code), Attempt::NotDone(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::NotDone(_)), "{code:?}");
         }
         for code in [Code::OutcomeUnknown, Code::Internal] {
-            assert!(matches!(judged(code.status(), code), Attempt::Unknown(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::Unknown(_)), "{code:?}");
         }
         for code in [Code::Held, Code::Lost, Code::QueueFull, Code::NotFound, Code::Invalid] {
-            assert!(matches!(judged(code.status(), code), Attempt::Refused(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::Refused(_)), "{code:?}");
         }
-        assert!(matches!(judged(500, Code::Other), Attempt::Unknown(_)), "the code of a newer server");
+        assert!(matches!(classified(500, Code::Other), Attempt::Unknown(_)), "the code of a newer server");
     }
 
     #[test]
     fn late_refusal_resolves_a_renewal_but_not_a_claim() {
         let held = || Box::new(Problem::new(Code::Held, "held"));
-        let doubt = || Some("the connection broke".to_owned());
-        assert!(matches!(settle(Repeat::Claim, doubt(), held()), CallError::Unknown { last: Some(_), .. }));
-        assert!(matches!(settle(Repeat::Claim, None, held()), CallError::Refused(_)));
-        assert!(matches!(settle(Repeat::Renewal, doubt(), held()), CallError::Refused(_)));
+        let ambiguous = || Some("the connection broke".to_owned());
+        assert!(matches!(refusal_error(Repeat::Claim, ambiguous(), held()), CallError::Unknown { last: Some(_), .. }));
+        assert!(matches!(refusal_error(Repeat::Claim, None, held()), CallError::Refused(_)));
+        assert!(matches!(refusal_error(Repeat::Renewal, ambiguous(), held()), CallError::Refused(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -324,7 +324,7 @@ mod tests {
             }
         });
         let ended = ended.await.expect("the fourth node grants");
-        assert_eq!(ended, Settled { answer: 3, doubt: Some("its node is gone".to_owned()) });
+        assert_eq!(ended, Settled { answer: 3, ambiguous: Some("its node is gone".to_owned()) });
     }
 
     #[tokio::test(start_paused = true)]

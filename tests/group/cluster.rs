@@ -46,26 +46,26 @@ impl Cluster {
     /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let way = Faulty { remote: self.remote(), faults: faults.clone() };
+        let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
         let holder = HolderId::new(holder).expect("a holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
-        (LeaseManager::with_options(way, options), faults)
+        (LeaseManager::with_options(coordinator, options), faults)
     }
 }
 
 /// Awaits a future, and fails the test if that takes longer than [`SOON`].
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, what).await.expect("the future completes in time")
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("the future completes in time")
 }
 
 /// Polls until the condition holds.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"));
+    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("not within {SOON:?}: {condition}"));
 }
 
 /// The faults of a connection to the cluster.
@@ -100,32 +100,32 @@ impl Faulty {
 }
 
 impl Coordinator for Faulty {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::acquire(&self.remote, name, claim, patience))
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::acquire(&self.remote, name, claim, budget))
     }
 
-    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
-        self.through(Coordinator::renew(&self.remote, batch, patience))
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+        self.through(Coordinator::renew(&self.remote, batch, budget))
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
-        self.through(Coordinator::release(&self.remote, name, release, patience))
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+        self.through(Coordinator::release(&self.remote, name, release, budget))
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::hand_over(&self.remote, name, hand_over, patience))
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::hand_over(&self.remote, name, hand_over, budget))
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::update_metadata(&self.remote, name, update, patience))
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::update_metadata(&self.remote, name, update, budget))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
-        self.through(Coordinator::explain(&self.remote, name, holder, patience))
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        self.through(Coordinator::explain(&self.remote, name, holder, budget))
     }
 
-    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<Lease>> {
-        self.through(self.remote.held(prefix, patience))
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+        self.through(self.remote.held(prefix, budget))
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {

@@ -24,7 +24,7 @@ struct Board {
     wrong: Vec<String>,
 }
 
-type Shared = Arc<Mutex<Board>>;
+type SharedBoard = Arc<Mutex<Board>>;
 
 fn names() -> Vec<LeaseName> {
     (0..12).map(|n| LeaseName::new(format!("shard-{n}")).expect("valid")).collect()
@@ -36,7 +36,7 @@ async fn join(cluster: &Cluster, id: &str) -> Membership {
 }
 
 /// Works on a shard, and ends shortly after `leaving` is cancelled.
-async fn work(board: Shared, id: String, shard: Shard) {
+async fn work(board: SharedBoard, id: String, shard: Shard) {
     let name = shard.lease.name().clone();
     {
         let mut board = board.lock().expect("not poisoned");
@@ -57,14 +57,14 @@ async fn work(board: Shared, id: String, shard: Shard) {
     }
 }
 
-fn keep(member: &Membership, board: &Shared) -> Shards {
+fn keep(member: &Membership, board: &SharedBoard) -> Shards {
     let (board, id) = (board.clone(), member.id().to_owned());
     let options = LeaseOptions::new().ttl(TTL);
     member.keep_assigned(names(), options, move |shard| work(board.clone(), id.clone(), shard)).expect("valid")
 }
 
 /// Whether each shard is worked on by the member to which it belongs.
-fn is_settled(board: &Shared, group: &Group) -> bool {
+fn is_settled(board: &SharedBoard, group: &Group) -> bool {
     let placement = group.placement();
     let board = board.lock().expect("not poisoned");
     let is_at_home = |name: &LeaseName| {
@@ -76,7 +76,7 @@ fn is_settled(board: &Shared, group: &Group) -> bool {
 
 async fn shards_move_drained_and_never_overlap() {
     let cluster = Cluster::start().await;
-    let board = Shared::default();
+    let board = SharedBoard::default();
     let a = join(&cluster, "a").await;
     let shards_of_a = keep(&a, &board);
     until("a works on all", || is_settled(&board, &a)).await;

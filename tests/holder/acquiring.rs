@@ -9,9 +9,9 @@ use tenure::types::HolderId;
 use tokio::time::Instant;
 
 use crate::steady::safety;
-use crate::world::{LONG, OPERATION, TTL, World, over_both_ways, short, until};
+use crate::world::{LONG, OPERATION, TTL, World, over_both_transports, short, until};
 
-over_both_ways!(
+over_both_transports!(
     new_handle_acquires_nothing,
     refusal_names_the_holder_and_its_deadline,
     repeated_acquire_returns_the_same_grant,

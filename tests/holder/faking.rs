@@ -57,8 +57,8 @@ async fn fake_can_cause_each_loss_reason() {
     for why in reasons {
         let cluster = FakeCluster::new();
         let lease = cluster.manager().lease("job").expect("a valid name");
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let seen = told.clone();
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let seen = losses.clone();
         lease.on_lost(move |why| seen.lock().expect("not poisoned").push(why)).detach();
         let work = lease.with(Wait::No, |_| std::future::pending::<()>());
         let (ended, ()) = tokio::join!(work, async {
@@ -67,8 +67,8 @@ async fn fake_can_cause_each_loss_reason() {
         });
         assert_eq!(ended, Err(WithError::Lost(why)));
         assert!(matches!(lease.state(), HoldState::Lost { why: seen, .. } if seen == why));
-        until("the listener is called", || told.lock().expect("not poisoned").len() == 1).await;
-        assert_eq!(*told.lock().expect("not poisoned"), [why]);
+        until("the listener is called", || losses.lock().expect("not poisoned").len() == 1).await;
+        assert_eq!(*losses.lock().expect("not poisoned"), [why]);
     }
 }
 
@@ -172,8 +172,8 @@ async fn hand_over_of_an_ended_grant_is_a_loss() {
     let lease = cluster.manager().lease("job").expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     let release = Release { holder: lease.holder().clone(), token };
-    let patience = RetryBudget::within(Duration::from_secs(1));
-    Coordinator::release(&cluster, lease.name().clone(), release, patience)
+    let budget = RetryBudget::within(Duration::from_secs(1));
+    Coordinator::release(&cluster, lease.name().clone(), release, budget)
         .await
         .expect("the cluster releases the lease without the manager");
     assert!(lease.is_held(), "the manager does not know yet");

@@ -8,14 +8,14 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-pub struct Freezer {
+pub struct StallingProxy {
     pub address: SocketAddr,
     frozen: watch::Sender<bool>,
 }
 
-impl Freezer {
+impl StallingProxy {
     /// Starts a proxy before this node. It ends with the runtime of the test.
-    pub async fn before(node: SocketAddr) -> Freezer {
+    pub async fn before(node: SocketAddr) -> StallingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound");
         let frozen = watch::Sender::new(false);
@@ -28,7 +28,7 @@ impl Freezer {
                 tokio::spawn(pass(from_server, to_client, state.clone()));
             }
         });
-        Freezer { address, frozen }
+        StallingProxy { address, frozen }
     }
 
     pub fn freeze(&self) {

@@ -10,9 +10,9 @@ use tenure::testing::ManualClock;
 
 use crate::acquiring::code;
 use crate::steady::safety;
-use crate::world::{LONG, TTL, World, over_both_ways, short, until};
+use crate::world::{LONG, TTL, World, over_both_transports, short, until};
 
-over_both_ways!(
+over_both_transports!(
     with_returns_the_result_and_releases,
     with_is_refused_while_another_holds,
     guards_of_one_process_exclude_each_other,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tenure::client::{Endpoints, LeaseManager, Remote, Wait};
 
-use crate::freezer::Freezer;
+use crate::freezer::StallingProxy;
 use crate::steady::steady;
-use crate::world::{TTL, Way, World, over_both_ways, short};
+use crate::world::{TTL, Transport, World, over_both_transports, short};
 
 steady!(hanging_node_costs_no_lease);
 
-over_both_ways!(
+over_both_transports!(
     renewals_come_at_a_third_of_the_ttl,
     one_request_renews_all_held_leases,
     leases_of_all_ttls_are_renewed
@@ -63,14 +63,14 @@ async fn leases_of_all_ttls_are_renewed(world: &World) {
 }
 
 async fn hanging_node_costs_no_lease() {
-    let world = World::start(Way::OverTheNetwork).await;
-    let freezer = Freezer::before(world.address(0)).await;
-    let urls = format!("{},{},{}", freezer.address, world.address(1), world.address(2));
+    let world = World::start(Transport::OverTheNetwork).await;
+    let proxy = StallingProxy::before(world.address(0)).await;
+    let urls = format!("{},{},{}", proxy.address, world.address(1), world.address(2));
     let manager = LeaseManager::new(Remote::new(urls.parse::<Endpoints>().expect("URLs")));
     let lease = manager.lease_with("job", short()).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     // The first endpoint has answered, so the client prefers it.
-    freezer.freeze();
+    proxy.freeze();
     tokio::time::sleep(TTL * 4).await;
     assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
     assert_eq!(lease.release().await, Ok(true));

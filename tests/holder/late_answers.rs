@@ -28,7 +28,7 @@ struct Link {
     claims: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
     /// The cluster does not notice that a claim was dropped: the claim stays in the queue.
-    loses_hang_ups: Arc<AtomicBool>,
+    ignores_disconnects: Arc<AtomicBool>,
     releases: Arc<AtomicUsize>,
     /// The answers to the next releases are lost. `true`: the cluster applies the release.
     lost_releases: Arc<Mutex<Vec<bool>>>,
@@ -41,7 +41,7 @@ impl Link {
             delay_ms: Arc::default(),
             claims: Arc::default(),
             renewals: Arc::default(),
-            loses_hang_ups: Arc::default(),
+            ignores_disconnects: Arc::default(),
             releases: Arc::default(),
             lost_releases: Arc::default(),
         }
@@ -63,37 +63,37 @@ impl Link {
 }
 
 impl Coordinator for Link {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             self.claims.fetch_add(1, Ordering::SeqCst);
-            let answer = if self.loses_hang_ups.load(Ordering::SeqCst) {
+            let answer = if self.ignores_disconnects.load(Ordering::SeqCst) {
                 let cluster = self.cluster.clone();
-                tokio::spawn(async move { cluster.acquire(name, claim, patience).await })
+                tokio::spawn(async move { cluster.acquire(name, claim, budget).await })
                     .await
                     .expect("the task did not panic")
             } else {
-                self.cluster.acquire(name, claim, patience).await
+                self.cluster.acquire(name, claim, budget).await
             };
             self.carry_answer();
             answer
         })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
-            let answer = self.cluster.renew(batch, patience).await;
+            let answer = self.cluster.renew(batch, budget).await;
             self.carry_answer();
             self.renewals.fetch_add(1, Ordering::SeqCst);
             answer
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
             let lost = self.lost_releases.lock().expect("not poisoned").pop();
             if lost != Some(false) {
-                let answer = self.cluster.release(name, release, patience).await;
+                let answer = self.cluster.release(name, release, budget).await;
                 if lost.is_none() {
                     return answer;
                 }
@@ -102,25 +102,20 @@ impl Coordinator for Link {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, api::Lease> {
-        self.cluster.hand_over(name, hand_over, patience)
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        self.cluster.hand_over(name, hand_over, budget)
     }
 
-    fn update_metadata(
-        &self,
-        name: LeaseName,
-        update: UpdateMetadata,
-        patience: RetryBudget,
-    ) -> Answer<'_, api::Lease> {
-        self.cluster.update_metadata(name, update, patience)
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        self.cluster.update_metadata(name, update, budget)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
-        self.cluster.explain(name, holder, patience)
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        self.cluster.explain(name, holder, budget)
     }
 
-    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
-        self.cluster.held(prefix, patience)
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+        self.cluster.held(prefix, budget)
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
@@ -195,7 +190,7 @@ async fn abandoned_waiter_is_withdrawn() {
         let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
         matches!(explanation.await.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
     };
-    link.loses_hang_ups.store(true, Ordering::SeqCst);
+    link.ignores_disconnects.store(true, Ordering::SeqCst);
     let claim = tokio::spawn({
         let lease = lease.clone();
         async move { lease.acquire(Wait::UpTo(TTL)).await }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tenure::client::{Loss, Wait};
 
-use crate::world::{World, over_both_ways, short, until};
+use crate::world::{World, over_both_transports, short, until};
 
-over_both_ways!(
+over_both_transports!(
     on_lost_fires_once_per_loss_and_not_for_releases,
     unsubscribed_listener_is_not_called,
     faulty_listener_does_not_stop_renewals,
 );
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum Event {
     Acquired,
     Lost(Loss),
 }
@@ -22,11 +22,11 @@ enum Told {
 async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let (one, other) = (told.clone(), told.clone());
-    lease.after_acquire(move |_| one.lock().expect("not poisoned").push(Told::Acquired)).detach();
-    lease.on_lost(move |why| other.lock().expect("not poisoned").push(Told::Lost(why))).detach();
-    let count = || told.lock().expect("not poisoned").len();
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (one, other) = (events.clone(), events.clone());
+    lease.after_acquire(move |_| one.lock().expect("not poisoned").push(Event::Acquired)).detach();
+    lease.on_lost(move |why| other.lock().expect("not poisoned").push(Event::Lost(why))).detach();
+    let count = || events.lock().expect("not poisoned").len();
     for _ in 0..3 {
         lease.acquire(Wait::No).await.expect("the lease is free");
         lease.acquire(Wait::No).await.expect("the lease is held already");
@@ -38,33 +38,33 @@ async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     lease.release().await.expect("the cluster answers");
     until("seven events are delivered", || count() == 7).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let pair = [Told::Acquired, Told::Lost(Loss::Revoked)];
-    let expected: Vec<Told> = [pair, pair, pair].concat().into_iter().chain([Told::Acquired]).collect();
-    assert_eq!(*told.lock().expect("not poisoned"), expected);
+    let pair = [Event::Acquired, Event::Lost(Loss::Revoked)];
+    let expected: Vec<Event> = [pair, pair, pair].concat().into_iter().chain([Event::Acquired]).collect();
+    assert_eq!(*events.lock().expect("not poisoned"), expected);
 }
 
 async fn unsubscribed_listener_is_not_called(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let events = Arc::new(Mutex::new(Vec::new()));
     let listen = |name: &'static str| {
-        let told = told.clone();
-        lease.on_lost(move |_| told.lock().expect("not poisoned").push(name))
+        let events = events.clone();
+        lease.on_lost(move |_| events.lock().expect("not poisoned").push(name))
     };
     let (goes, stays) = (listen("goes"), listen("stays"));
     lease.acquire(Wait::No).await.expect("the lease is free");
     drop(goes);
     world.remote().revoke(lease.name(), "").await.expect("the cluster answers");
-    until("a listener is called", || !told.lock().expect("not poisoned").is_empty()).await;
-    assert_eq!(*told.lock().expect("not poisoned"), ["stays"]);
+    until("a listener is called", || !events.lock().expect("not poisoned").is_empty()).await;
+    assert_eq!(*events.lock().expect("not poisoned"), ["stays"]);
     drop(stays);
 }
 
 async fn faulty_listener_does_not_stop_renewals(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
-    let told = Arc::new(Mutex::new(0));
-    let count = told.clone();
+    let events = Arc::new(Mutex::new(0));
+    let count = events.clone();
     lease.after_acquire(|_| panic!("planted by a test")).detach();
     lease.after_acquire(move |_| *count.lock().expect("not poisoned") += 1).detach();
     // This blocks one thread of the runtime for three ttls. The keeper runs on another thread.
@@ -72,5 +72,5 @@ async fn faulty_listener_does_not_stop_renewals(world: &World) {
     lease.acquire(Wait::No).await.expect("the lease is free");
     tokio::time::sleep(crate::world::TTL * 2).await;
     assert!(lease.is_held(), "{:?}", lease.state());
-    assert_eq!(*told.lock().expect("not poisoned"), 1);
+    assert_eq!(*events.lock().expect("not poisoned"), 1);
 }

@@ -10,9 +10,9 @@ use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
 use tokio::time::Instant;
 
 use crate::steady::safety;
-use crate::world::{LONG, TTL, World, over_both_ways, short, until};
+use crate::world::{LONG, TTL, World, over_both_transports, short, until};
 
-over_both_ways!(
+over_both_transports!(
     partition_has_one_holder_at_a_time,
     crashed_holders_lease_is_free_after_its_ttl,
     revoke_is_a_loss_with_its_reason,

@@ -10,9 +10,9 @@ use tenure::testing::Line;
 use tokio::time::Instant;
 
 use crate::acquiring::code;
-use crate::world::{LONG, TTL, World, over_both_ways, short, until};
+use crate::world::{LONG, TTL, World, over_both_transports, short, until};
 
-over_both_ways!(
+over_both_transports!(
     released_lease_is_free_at_once,
     release_without_a_grant_changes_nothing,
     release_without_an_answer_is_unknown_and_not_held,

@@ -22,14 +22,14 @@ pub const LONG: Duration = Duration::from_secs(20);
 
 /// The transport of the managers to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transport {
     InProcess,
     OverTheNetwork,
 }
 
 /// Three nodes with real stores and listeners.
 pub struct World {
-    way: Way,
+    transport: Transport,
     nodes: Vec<Node>,
     addresses: Vec<SocketAddr>,
     stop: CancellationToken,
@@ -43,7 +43,7 @@ pub struct Holder {
 }
 
 impl World {
-    pub async fn start(way: Way) -> World {
+    pub async fn start(transport: Transport) -> World {
         let dir = in_memory();
         let mut listeners = Vec::new();
         for _ in 0..3 {
@@ -71,7 +71,7 @@ impl World {
             tokio::spawn(tenure::http::serve(http, NodeRef::from(&node), Settings::new(id), stop.clone()));
             nodes.push(node);
         }
-        World { way, nodes, addresses, stop, _dir: dir }
+        World { transport, nodes, addresses, stop, _dir: dir }
     }
 
     /// Creates a holder like one in another process.
@@ -80,9 +80,9 @@ impl World {
     }
 
     pub fn holder_with(&self, options: ManagerOptions) -> Holder {
-        let switch = match self.way {
-            Way::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
-            Way::OverTheNetwork => Switch::new(self.remote()),
+        let switch = match self.transport {
+            Transport::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
+            Transport::OverTheNetwork => Switch::new(self.remote()),
         };
         let manager = LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION));
         Holder { manager, switch }
@@ -95,8 +95,8 @@ impl World {
     }
 
     /// The HTTP address of the node with this index.
-    pub fn address(&self, place: usize) -> SocketAddr {
-        self.addresses[place]
+    pub fn address(&self, index: usize) -> SocketAddr {
+        self.addresses[index]
     }
 
     pub async fn end(self) {
@@ -117,22 +117,22 @@ pub fn short() -> LeaseOptions {
 }
 
 /// Polls until the condition holds.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let begun = tokio::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {what}");
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {condition}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 /// Runs each case over both transports.
-macro_rules! over_both_ways {
+macro_rules! over_both_transports {
     ($($case:ident),* $(,)?) => {
         mod in_process {
             $(#[test]
             fn $case() {
                 $crate::steady::run(async || {
-                    let world = $crate::world::World::start($crate::world::Way::InProcess).await;
+                    let world = $crate::world::World::start($crate::world::Transport::InProcess).await;
                     super::$case(&world).await;
                     world.end().await;
                 });
@@ -143,7 +143,7 @@ macro_rules! over_both_ways {
             $(#[test]
             fn $case() {
                 $crate::steady::run(async || {
-                    let world = $crate::world::World::start($crate::world::Way::OverTheNetwork).await;
+                    let world = $crate::world::World::start($crate::world::Transport::OverTheNetwork).await;
                     super::$case(&world).await;
                     world.end().await;
                 });
@@ -151,4 +151,4 @@ macro_rules! over_both_ways {
         }
     };
 }
-pub(crate) use over_both_ways;
+pub(crate) use over_both_transports;

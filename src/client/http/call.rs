@@ -28,12 +28,12 @@ pub(super) struct Call {
     pub repeat: Repeat,
     pub budget: RetryBudget,
     /// The wait for a lease, if the request has one.
-    pub wait: Option<WaitFor>,
+    pub wait: Option<QueueWait>,
 }
 
 /// A wait for a lease.
 #[derive(Clone, Copy)]
-pub(super) struct WaitFor {
+pub(super) struct QueueWait {
     pub longest: Duration,
     /// The interval between readiness probes of the node, and the timeout of one probe.
     pub probe: Duration,
@@ -50,18 +50,18 @@ impl Call {
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
         let settled = attempts(self.repeat, self.budget, wait, endpoints.len(), |trial| async move {
-            let (place, url) = endpoints.at(first, trial.number);
+            let (index, url) = endpoints.at(first, trial.number);
             let ended = call.attempt(http, url, trial).await;
             match ended {
-                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(place),
-                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(place),
+                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(index),
+                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(index),
                 #[cfg(feature = "server")]
-                Attempt::ShutDown => endpoints.avoid(place),
+                Attempt::ShutDown => endpoints.avoid(index),
             }
             ended
         })
         .await?;
-        Ok(Settled { answer: read::<T>(&settled.answer)?, doubt: settled.doubt })
+        Ok(Settled { answer: parse::<T>(&settled.answer)?, ambiguous: settled.ambiguous })
     }
 
     async fn attempt(&self, http: &reqwest::Client, endpoint: &reqwest::Url, trial: Trial) -> Attempt<Vec<u8>> {
@@ -72,12 +72,12 @@ impl Call {
         }
         let exchanged = tokio::select! {
             exchanged = tokio::time::timeout(trial.limit, exchange(request)) => exchanged,
-            why = self.node_is_gone(http, endpoint) => return Attempt::Unknown(why),
+            why = self.wait_until_not_ready(http, endpoint) => return Attempt::Unknown(why),
         };
         match exchanged {
-            Ok(Ok((status, body))) => judge_answer(endpoint, status, body),
-            Ok(Err(error)) if error.is_connect() => Attempt::NotDone(in_words(endpoint, &error)),
-            Ok(Err(error)) => Attempt::Unknown(in_words(endpoint, &error)),
+            Ok(Ok((status, body))) => classify_response(endpoint, status, body),
+            Ok(Err(error)) if error.is_connect() => Attempt::NotDone(describe_error(endpoint, &error)),
+            Ok(Err(error)) => Attempt::Unknown(describe_error(endpoint, &error)),
             Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", trial.limit)),
         }
     }
@@ -86,15 +86,15 @@ impl Call {
     /// another node.
     ///
     /// A stopped or partitioned node closes no connection, so the open request alone cannot show that the node is alive.
-    async fn node_is_gone(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
-        let Some(WaitFor { probe, .. }) = self.wait else { return std::future::pending().await };
+    async fn wait_until_not_ready(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
+        let Some(QueueWait { probe, .. }) = self.wait else { return std::future::pending().await };
         let url = endpoint.join(READY).expect("a constant path");
         loop {
             tokio::time::sleep(probe).await;
             match tokio::time::timeout(probe, http.get(url.clone()).send()).await {
                 Ok(Ok(answer)) if answer.status() != StatusCode::SERVICE_UNAVAILABLE => {}
                 Ok(Ok(_)) => return format!("{endpoint} is not ready"),
-                Ok(Err(error)) => return in_words(endpoint, &error),
+                Ok(Err(error)) => return describe_error(endpoint, &error),
                 Err(_) => return format!("{endpoint} did not answer the readiness probe within {probe:?}"),
             }
         }
@@ -114,7 +114,7 @@ async fn exchange(request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u
     Ok((response.status(), body))
 }
 
-fn judge_answer(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
+fn classify_response(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
     if status.is_success() {
         return Attempt::Done(body);
     }
@@ -125,13 +125,13 @@ fn judge_answer(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> A
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
     serde_json::from_slice(body)
         .map_err(|error| CallError::Unknown { why: format!("the answer is invalid: {error}"), last: None })
 }
 
 /// The endpoint and the innermost cause of an error. The outer errors of an HTTP client carry little information.
-pub(super) fn in_words(endpoint: &reqwest::Url, error: &reqwest::Error) -> String {
+pub(super) fn describe_error(endpoint: &reqwest::Url, error: &reqwest::Error) -> String {
     let mut words = format!("{endpoint}");
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     let mut last = String::new();
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn answer_of_a_proxy_leaves_the_outcome_unknown() {
         let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
-        let proxy = judge_answer(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
+        let proxy = classify_response(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
         assert!(matches!(proxy, Attempt::Unknown(_)));
     }
 }

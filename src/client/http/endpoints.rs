@@ -38,23 +38,23 @@ impl Endpoints {
 
     /// The endpoint of attempt number `attempt`: the attempts start at `first` and go around.
     pub(super) fn at(&self, first: usize, attempt: usize) -> (usize, &Url) {
-        let place = (first + attempt) % self.len();
-        (place, &self.0.urls[place])
+        let index = (first + attempt) % self.len();
+        (index, &self.0.urls[index])
     }
 
     pub(super) fn preferred(&self) -> usize {
         self.0.preferred.load(Ordering::Relaxed)
     }
 
-    pub(super) fn prefer(&self, place: usize) {
-        self.0.preferred.store(place, Ordering::Relaxed);
+    pub(super) fn prefer(&self, index: usize) {
+        self.0.preferred.store(index, Ordering::Relaxed);
     }
 
     /// Moves the preference to the next node, so that a node that hangs does not cost each request its first attempt.
-    pub(super) fn avoid(&self, place: usize) {
-        let next = (place + 1) % self.len();
+    pub(super) fn avoid(&self, index: usize) {
+        let next = (index + 1) % self.len();
         // Another request may have set a better preference in the meantime.
-        let _ = self.0.preferred.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.0.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -72,7 +72,7 @@ impl FromStr for Endpoints {
 
     fn from_str(text: &str) -> Result<Endpoints, InvalidEndpoints> {
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-        let urls = words.map(read_url).collect::<Result<Vec<Url>, InvalidEndpoints>>()?;
+        let urls = words.map(parse_url).collect::<Result<Vec<Url>, InvalidEndpoints>>()?;
         match urls.len() {
             0 => Err(InvalidEndpoints::None),
             1..=MAX_ENDPOINTS => Ok(Endpoints(Arc::new(Inner { urls, preferred: AtomicUsize::new(0) }))),
@@ -89,7 +89,7 @@ impl fmt::Display for Endpoints {
     }
 }
 
-fn read_url(word: &str) -> Result<Url, InvalidEndpoints> {
+fn parse_url(word: &str) -> Result<Url, InvalidEndpoints> {
     let invalid = |why: &str| InvalidEndpoints::Url { url: word.to_owned(), why: why.to_owned() };
     let text = if word.contains("://") { word.to_owned() } else { format!("http://{word}") };
     let mut url = Url::parse(&text).map_err(|error| invalid(&error.to_string()))?;
@@ -155,8 +155,8 @@ mod tests {
         let endpoints = Endpoints::default();
         endpoints.clone().prefer(2);
         let first = endpoints.preferred();
-        let places: Vec<usize> = (0..4).map(|attempt| endpoints.at(first, attempt).0).collect();
-        assert_eq!(places, [2, 0, 1, 2]);
+        let indices: Vec<usize> = (0..4).map(|attempt| endpoints.at(first, attempt).0).collect();
+        assert_eq!(indices, [2, 0, 1, 2]);
         endpoints.avoid(1);
         assert_eq!(endpoints.preferred(), 2, "another one is preferred");
         endpoints.avoid(2);

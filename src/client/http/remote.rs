@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::call::{Body, Call, WaitFor};
+use super::call::{Body, Call, QueueWait};
 use super::{Endpoints, Watch};
 use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
@@ -18,7 +18,7 @@ use crate::types::{HolderId, LeaseName, wait_ms};
 /// Default limit of one request with its retries, without its wait for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Page size of a read of all leases of a prefix.
-const PAGE: u32 = 1000;
+const PAGE_SIZE: u32 = 1000;
 /// Timeout of a connection attempt. A node that takes longer counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The client closes idle connections before a node does (after 60 s): a request at that moment would fail.
@@ -117,7 +117,7 @@ impl Remote {
         };
         let call = Call {
             body: Some(Box::new(body)),
-            wait: Some(WaitFor { longest: wait, probe }).filter(|_| !wait.is_zero()),
+            wait: Some(QueueWait { longest: wait, probe }).filter(|_| !wait.is_zero()),
             ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
         };
         self.send(call).await
@@ -196,7 +196,7 @@ impl Remote {
         let query = ListQuery {
             prefix: name.to_string(),
             states: "active".to_owned(),
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             ..ListQuery::default()
         };
         while let Some(cursor) = lease.holders_cursor.take() {
@@ -294,45 +294,45 @@ impl Remote {
     }
 
     /// A client of the same cluster with this budget.
-    fn patient(&self, budget: RetryBudget) -> Remote {
+    fn with_budget(&self, budget: RetryBudget) -> Remote {
         Remote { budget, ..self.clone() }
     }
 }
 
 impl Coordinator for Remote {
     fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.acquire(&name, &claim).await })
     }
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.renew_batch(&batch).await })
     }
 
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.release(&name, &release).await })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
     }
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.explain(&name, Some(&holder)).await })
     }
 
     fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
-        let remote = self.patient(budget);
-        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE), ..ListQuery::default() };
+        let remote = self.with_budget(budget);
+        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE_SIZE), ..ListQuery::default() };
         Box::pin(async move {
             let mut leases = Vec::new();
             let mut cursor = None;

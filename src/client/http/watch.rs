@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Remote;
-use super::call::in_words;
+use super::call::describe_error;
 use super::frames::{Frame, Frames};
 use crate::api::{Code, Event, EventId, Problem};
 use crate::client::CallError;
 
 /// Longest silence of a stream before the client opens another one. A node sends a heartbeat at least every 10 s.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause before a broken stream is opened again. It prevents a busy loop if streams break at once.
-const PAUSE: Duration = Duration::from_millis(200);
+const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
 /// A stream of transitions. It returns each transition once and in order, also across broken connections and failed
 /// nodes.
@@ -24,19 +24,19 @@ pub struct Watch {
     prefix: String,
     /// The position of the last returned event. All received events are returned before a stream is opened again.
     place: Option<EventId>,
-    open: Option<Open>,
+    stream: Option<OpenStream>,
     ready: VecDeque<(Option<EventId>, Option<Event>)>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenStream {
     response: reqwest::Response,
     frames: Frames,
 }
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, place: after, open: None, ready: VecDeque::new() }
+        Watch { remote, prefix, place: after, stream: None, ready: VecDeque::new() }
     }
 
     /// The position of the last returned event. A new watch can continue after it.
@@ -62,20 +62,20 @@ impl Watch {
                     return Ok(event);
                 }
             }
-            match &mut self.open {
-                None => self.open = Some(self.connect().await?),
-                Some(open) => match open.read().await {
-                    Some(frames) => self.take(frames),
+            match &mut self.stream {
+                None => self.stream = Some(self.connect().await?),
+                Some(stream) => match stream.read().await {
+                    Some(frames) => self.queue_frames(frames),
                     None => {
-                        self.open = None;
-                        tokio::time::sleep(PAUSE).await;
+                        self.stream = None;
+                        tokio::time::sleep(RECONNECT_DELAY).await;
                     }
                 },
             }
         }
     }
 
-    fn take(&mut self, frames: Vec<Frame>) {
+    fn queue_frames(&mut self, frames: Vec<Frame>) {
         for frame in frames {
             // Frames without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server
             // ends the stream, and the client opens it again after the last position.
@@ -85,40 +85,40 @@ impl Watch {
         }
     }
 
-    async fn connect(&self) -> Result<Open, CallError> {
+    async fn connect(&self) -> Result<OpenStream, CallError> {
         let began = Instant::now();
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
         query.extend(self.place.map(|place| ("after", place.to_string())));
         for attempt in 0.. {
-            let (place, endpoint) = endpoints.at(first, attempt);
+            let (index, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
             let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
-                    endpoints.prefer(place);
-                    return Ok(Open { response, frames: Frames::default() });
+                    endpoints.prefer(index);
+                    return Ok(OpenStream { response, frames: Frames::default() });
                 }
                 Ok(Ok(response)) => refusal(response).await?,
-                Ok(Err(error)) => in_words(endpoint, &error),
+                Ok(Err(error)) => describe_error(endpoint, &error),
                 Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.budget.total),
             };
             if began.elapsed() >= self.remote.budget.total {
                 return Err(CallError::Unavailable(why));
             }
             if (attempt + 1) % endpoints.len() == 0 {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RECONNECT_DELAY).await;
             }
         }
         unreachable!("only a return ends the loop")
     }
 }
 
-impl Open {
+impl OpenStream {
     /// The frames of the next chunk. `None` at the end of the stream and after an error.
     async fn read(&mut self) -> Option<Vec<Frame>> {
-        let piece = tokio::time::timeout(SILENCE, self.response.chunk()).await.ok()?.ok()??;
+        let piece = tokio::time::timeout(SILENCE_TIMEOUT, self.response.chunk()).await.ok()?.ok()??;
         self.frames.feed(&piece).ok()
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 /// The elections of one candidate within the window of its budget.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct ElectionBudget {
     elected: VecDeque<Duration>,
 }
 
-impl Budget {
+impl ElectionBudget {
     /// The time until the budget allows another election. `None`: it allows one at `now`.
-    pub fn held_back(&mut self, budget: Option<(NonZeroU32, Duration)>, now: Duration) -> Option<Duration> {
+    pub fn wait_time(&mut self, budget: Option<(NonZeroU32, Duration)>, now: Duration) -> Option<Duration> {
         let (most, window) = budget?;
         while self.elected.front().is_some_and(|at| *at + window <= now) {
             self.elected.pop_front();
@@ -23,7 +23,7 @@ impl Budget {
     }
 
     /// Records an election at `now`, if there is a budget.
-    pub fn spend(&mut self, budget: Option<(NonZeroU32, Duration)>, now: Duration) {
+    pub fn record(&mut self, budget: Option<(NonZeroU32, Duration)>, now: Duration) {
         if budget.is_some() {
             self.elected.push_back(now);
         }
@@ -41,21 +41,21 @@ mod tests {
     #[test]
     fn budget_limits_the_elections_in_each_window() {
         let budget = Some((NonZeroU32::new(2).expect("not 0"), secs(60)));
-        let mut spent = Budget::default();
+        let mut spent = ElectionBudget::default();
         for at in [0, 10] {
-            assert_eq!(spent.held_back(budget, secs(at)), None);
-            spent.spend(budget, secs(at));
+            assert_eq!(spent.wait_time(budget, secs(at)), None);
+            spent.record(budget, secs(at));
         }
-        assert_eq!(spent.held_back(budget, secs(11)), Some(secs(49)), "until the first election leaves the window");
-        assert_eq!(spent.held_back(budget, secs(60)), None);
-        spent.spend(budget, secs(60));
-        assert_eq!(spent.held_back(budget, secs(61)), Some(secs(9)), "until the second election leaves it");
+        assert_eq!(spent.wait_time(budget, secs(11)), Some(secs(49)), "until the first election leaves the window");
+        assert_eq!(spent.wait_time(budget, secs(60)), None);
+        spent.record(budget, secs(60));
+        assert_eq!(spent.wait_time(budget, secs(61)), Some(secs(9)), "until the second election leaves it");
     }
 
     #[test]
     fn missing_budget_limits_and_records_nothing() {
-        let mut spent = Budget::default();
-        spent.spend(None, secs(0));
-        assert_eq!((spent.held_back(None, secs(0)), spent.elected.len()), (None, 0));
+        let mut spent = ElectionBudget::default();
+        spent.record(None, secs(0));
+        assert_eq!((spent.wait_time(None, secs(0)), spent.elected.len()), (None, 0));
     }
 }

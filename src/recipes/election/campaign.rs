@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::budget::Budget;
+use super::budget::ElectionBudget;
 use super::view::{self, LeaderView};
 use super::{ElectionOptions, Leadership, Observer};
 use crate::api::Code;
@@ -14,9 +14,9 @@ use crate::client::{CallError, Lease, LeaseGuard, LeaseManager, LeaseOptions, Wa
 use crate::types::{InvalidValue, LeaseName};
 
 /// Longest wait of one claim in the queue. A longer campaign claims again and gets a new place at the end of the queue.
-const PLACE: Duration = Duration::from_secs(60);
+const QUEUE_WAIT: Duration = Duration::from_secs(60);
 /// Pause before another claim, after the cluster was unavailable or had no room.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// An election: its candidates campaign for the lease with its name.
 ///
@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     pub manager: LeaseManager,
     pub lease: Lease,
     pub options: ElectionOptions,
-    budget: Mutex<Budget>,
+    budget: Mutex<ElectionBudget>,
     candidacy: watch::Sender<Candidacy>,
 }
 
@@ -95,17 +95,17 @@ impl Election {
     /// granted it.
     pub async fn campaign(&self) -> Result<Leadership, CallError> {
         let candidate = &self.candidate;
-        let _idle_at_the_end = Idle(candidate);
+        let _idle_at_the_end = IdleOnDrop(candidate);
         loop {
             candidate.wait_for_budget().await;
             candidate.candidacy.send_replace(Candidacy::Waiting);
-            match candidate.lease.guard(Wait::UpTo(PLACE)).await {
+            match candidate.lease.guard(Wait::UpTo(QUEUE_WAIT)).await {
                 Ok(guard) => return Ok(self.elected(guard)),
-                Err(error) if !candidate.is_worth_waiting(&error) => return Err(error),
+                Err(error) if !candidate.is_retryable(&error) => return Err(error),
                 Err(CallError::Refused(problem)) if problem.code == Code::WaitTimeout => {}
                 Err(error) => {
                     tracing::debug!(election = %self.name(), %error, "a campaign continues after an error");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Election {
     /// Dropping the future has no effect.
     pub async fn current(&self) -> Result<LeaderView, CallError> {
         let Candidate { manager, lease, .. } = &*self.candidate;
-        view::look(&*manager.coordinator(), lease.name(), lease.holder(), manager.budget()).await
+        view::read_leader(&*manager.coordinator(), lease.name(), lease.holder(), manager.budget()).await
     }
 
     /// Creates an observer of the leader. An observer need not be a candidate.
@@ -138,7 +138,7 @@ impl Election {
     fn elected(&self, guard: LeaseGuard) -> Leadership {
         let candidate = &self.candidate;
         let now = candidate.manager.clock().elapsed();
-        candidate.budget.lock().expect(UNPOISONED).spend(candidate.options.budget, now);
+        candidate.budget.lock().expect(UNPOISONED).record(candidate.options.budget, now);
         tracing::info!(election = %self.name(), token = %guard.token(), "elected");
         Leadership::new(candidate.clone(), guard, now)
     }
@@ -148,7 +148,7 @@ impl Candidate {
     async fn wait_for_budget(&self) {
         loop {
             let now = self.manager.clock().elapsed();
-            let held_back = self.budget.lock().expect(UNPOISONED).held_back(self.options.budget, now);
+            let held_back = self.budget.lock().expect(UNPOISONED).wait_time(self.options.budget, now);
             let Some(left) = held_back else { return };
             self.candidacy.send_replace(Candidacy::HeldBack { left });
             tokio::time::sleep(left).await;
@@ -156,7 +156,7 @@ impl Candidate {
     }
 
     /// Whether another claim may succeed after this error.
-    fn is_worth_waiting(&self, error: &CallError) -> bool {
+    fn is_retryable(&self, error: &CallError) -> bool {
         match error {
             CallError::Unknown { .. } | CallError::Unavailable(_) => !self.manager.is_shut_down(),
             CallError::ShutDown => false,
@@ -183,9 +183,9 @@ impl fmt::Debug for Election {
 }
 
 /// Resets the candidacy when a campaign ends or is dropped.
-struct Idle<'a>(&'a Candidate);
+struct IdleOnDrop<'a>(&'a Candidate);
 
-impl Drop for Idle<'_> {
+impl Drop for IdleOnDrop<'_> {
     fn drop(&mut self) {
         self.0.candidacy.send_replace(Candidacy::Idle);
     }

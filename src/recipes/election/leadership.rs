@@ -131,7 +131,7 @@ impl Leadership {
     ///
     /// [`Lease::release`]: crate::client::Lease::release
     pub async fn resign(&self) -> Result<bool, ResignError> {
-        self.may_resign()?;
+        self.check_minimum_hold()?;
         Ok(self.resign_now().await?)
     }
 
@@ -168,14 +168,14 @@ impl Leadership {
     ///
     /// [`Lease::hand_over`]: crate::client::Lease::hand_over
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, ResignError> {
-        self.may_resign()?;
+        self.check_minimum_hold()?;
         match self.is_leader() {
             true => Ok(self.guard.hand_over(to).await?),
             false => Ok(false),
         }
     }
 
-    fn may_resign(&self) -> Result<(), ResignError> {
+    fn check_minimum_hold(&self) -> Result<(), ResignError> {
         let led = self.candidate.manager.clock().elapsed().saturating_sub(self.elected);
         match self.candidate.options.minimum_hold.checked_sub(led) {
             Some(left) if !left.is_zero() && self.is_leader() => Err(ResignError::TooEarly { left }),

@@ -13,7 +13,7 @@ use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
 /// Pause after a failed read.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// An observer of the leader. Each result is a linearizable read of the committed state: it never shows a leader that
 /// was replaced before the read began, and never goes back to an earlier state.
@@ -25,7 +25,7 @@ pub struct Observer {
     budget: RetryBudget,
     name: LeaseName,
     holder: HolderId,
-    lookout: RefreshTrigger,
+    trigger: RefreshTrigger,
     last: Option<LeaderView>,
     highest: Option<FencingToken>,
     as_of: Option<Instant>,
@@ -37,7 +37,7 @@ impl Observer {
         let coordinator = manager.coordinator();
         let prefix = lease.name().to_string();
         Observer {
-            lookout: RefreshTrigger::new(coordinator.clone(), prefix, candidate.options.refresh),
+            trigger: RefreshTrigger::new(coordinator.clone(), prefix, candidate.options.refresh),
             coordinator,
             budget: manager.budget(),
             name: lease.name().clone(),
@@ -59,13 +59,13 @@ impl Observer {
     /// Dropping the future loses no change.
     pub async fn next(&mut self) -> LeaderView {
         loop {
-            self.lookout.changed(|event| event.name == self.name.as_str()).await;
+            self.trigger.changed(|event| event.name == self.name.as_str()).await;
             let begun = Instant::now();
-            match view::look(&*self.coordinator, &self.name, &self.holder, self.budget).await {
+            match view::read_leader(&*self.coordinator, &self.name, &self.holder, self.budget).await {
                 Ok(view) => {
-                    self.lookout.looked();
+                    self.trigger.refreshed();
                     self.as_of = Some(begun);
-                    if self.is_news(&view) {
+                    if self.is_new(&view) {
                         self.last = Some(view.clone());
                         self.highest = self.highest.max(view.leader.as_ref().map(|leader| leader.token));
                         return view;
@@ -73,7 +73,7 @@ impl Observer {
                 }
                 Err(error) => {
                     tracing::debug!(election = %self.name, %error, "the read of the leader failed");
-                    self.lookout.failed(PAUSE);
+                    self.trigger.failed(RETRY_DELAY);
                 }
             }
         }
@@ -85,7 +85,7 @@ impl Observer {
         self.as_of
     }
 
-    fn is_news(&self, view: &LeaderView) -> bool {
+    fn is_new(&self, view: &LeaderView) -> bool {
         // Linearizable reads exclude an older leader. The check is a second defense: clients must never get one.
         let is_older = view.leader.as_ref().is_some_and(|leader| Some(leader.token) < self.highest);
         !is_older && self.last.as_ref() != Some(view)

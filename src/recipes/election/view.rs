@@ -43,7 +43,7 @@ pub(super) fn established(metadata: &Metadata, token: FencingToken) -> Result<Me
 }
 
 /// Reads the leader. `holder` is the holder that sends the request.
-pub(super) async fn look(
+pub(super) async fn read_leader(
     coordinator: &dyn Coordinator,
     name: &LeaseName,
     holder: &HolderId,

@@ -23,14 +23,14 @@ pub enum GroupChange {
 #[derive(Debug)]
 pub struct Changes {
     lists: watch::Receiver<Arc<[Member]>>,
-    told: Arc<[Member]>,
+    last: Arc<[Member]>,
     ready: VecDeque<GroupChange>,
 }
 
 impl Changes {
     pub(super) fn new(mut lists: watch::Receiver<Arc<[Member]>>) -> Changes {
-        let told = lists.borrow_and_update().clone();
-        Changes { lists, told, ready: VecDeque::new() }
+        let last = lists.borrow_and_update().clone();
+        Changes { lists, last, ready: VecDeque::new() }
     }
 
     /// Waits for the next change. Returns `None` when the group was closed.
@@ -45,8 +45,8 @@ impl Changes {
             }
             self.lists.changed().await.ok()?;
             let now = self.lists.borrow_and_update().clone();
-            self.ready = differences(&self.told, &now).into();
-            self.told = now;
+            self.ready = differences(&self.last, &now).into();
+            self.last = now;
         }
     }
 }

@@ -47,7 +47,7 @@ impl Group {
         let group = Group::start(manager, name, Some((&options.id, &lease)), options.refresh)?;
         let is_ready = AtomicBool::new(options.is_ready);
         let mut membership = Membership { group, lease, guard: None, options, is_ready };
-        membership.enter().await?;
+        membership.acquire().await?;
         Ok(membership)
     }
 }
@@ -107,7 +107,7 @@ impl Membership {
             return Ok(());
         }
         self.guard = None;
-        self.enter().await
+        self.acquire().await
     }
 
     /// Leaves the group, so that the other members see it at once, and ends the task that refreshes the list. Returns
@@ -129,7 +129,7 @@ impl Membership {
         left
     }
 
-    async fn enter(&mut self) -> Result<(), GroupError> {
+    async fn acquire(&mut self) -> Result<(), GroupError> {
         self.group.refresh().await?;
         let present = self.group.snapshot().all.len();
         if present >= MAX_MEMBERS {

@@ -16,7 +16,7 @@ pub(super) struct Roster {
     clock: Arc<dyn Clock>,
     /// The name of the group and a colon: the prefix of the members' leases.
     pub prefix: String,
-    me: Option<Me>,
+    own: Option<OwnMembership>,
     list: watch::Sender<List>,
     /// Changes only if the members in `list` change.
     changes: watch::Sender<Arc<[Member]>>,
@@ -24,7 +24,7 @@ pub(super) struct Roster {
 
 /// The membership of this process. It must not keep the manager alive: the manager stores lease options, and these
 /// refer to it.
-struct Me {
+struct OwnMembership {
     id: String,
     holder: HolderId,
     is_held: Box<dyn Fn() -> bool + Send + Sync>,
@@ -68,15 +68,15 @@ impl Roster {
         prefix: String,
         me: Option<(&str, &Lease)>,
     ) -> Roster {
-        let me = me.map(|(id, lease)| Me {
+        let own = me.map(|(id, lease)| OwnMembership {
             id: id.to_owned(),
             holder: lease.holder().clone(),
-            is_held: Box::new(lease.probe()),
+            is_held: Box::new(lease.is_held_check()),
             states: lease.states(),
         });
         let members: Arc<[Member]> = Arc::new([]);
         let list = watch::Sender::new(List { members: members.clone(), as_of: None });
-        Roster { coordinator, budget, clock, prefix, me, list, changes: watch::Sender::new(members) }
+        Roster { coordinator, budget, clock, prefix, own, list, changes: watch::Sender::new(members) }
     }
 
     pub fn coordinator(&self) -> Arc<dyn Coordinator> {
@@ -84,7 +84,7 @@ impl Roster {
     }
 
     /// Reads the members and stores them, unless a read that began later is stored already.
-    pub async fn look(&self) -> Result<(), CallError> {
+    pub async fn refresh(&self) -> Result<(), CallError> {
         let begun = self.clock.elapsed();
         let leases = self.coordinator.held(self.prefix.clone(), self.budget).await?;
         let mut members: Vec<Member> = leases.into_iter().filter_map(|lease| Member::of(lease, &self.prefix)).collect();
@@ -106,7 +106,7 @@ impl Roster {
 
     pub fn snapshot(&self) -> GroupSnapshot {
         let List { members, as_of } = self.list.borrow().clone();
-        let is_me = |member: &Member| self.me.as_ref().is_some_and(|me| me.is(member));
+        let is_me = |member: &Member| self.own.as_ref().is_some_and(|own| own.is(member));
         // After a local loss, this process is not a member in its own snapshots, even if the cluster still lists it.
         let believed = |member: &&Member| !is_me(member) || self.is_member();
         let all: Vec<Member> = members.iter().filter(believed).cloned().collect();
@@ -120,22 +120,22 @@ impl Roster {
 
     /// Whether this process holds its membership, by local knowledge.
     pub fn is_member(&self) -> bool {
-        self.me.as_ref().is_some_and(|me| (me.is_held)())
+        self.own.as_ref().is_some_and(|own| (own.is_held)())
     }
 
     /// Whether a name belongs to this process, by the known ready members.
-    pub fn is_mine(&self, name: &str) -> bool {
+    pub fn is_owned(&self, name: &str) -> bool {
         let members = self.list.borrow().members.clone();
         let ready = members.iter().filter(|member| member.is_ready);
         let owner = super::placement::owner(ready, name);
-        owner.is_some_and(|owner| self.me.as_ref().is_some_and(|me| me.is(owner))) && self.is_member()
+        owner.is_some_and(|owner| self.own.as_ref().is_some_and(|own| own.is(owner))) && self.is_member()
     }
 
-    /// Waits until a name belongs to this process (`is_mine`) or to another one (`!is_mine`).
-    pub async fn until_mine(&self, name: &str, is_mine: bool) {
+    /// Waits until a name belongs to this process (`is_owned`) or to another one (`!is_owned`).
+    pub async fn wait_for_ownership(&self, name: &str, is_owned: bool) {
         let mut members = self.changes.subscribe();
-        let mut states = self.me.as_ref().map(|me| me.states.clone());
-        while self.is_mine(name) != is_mine {
+        let mut states = self.own.as_ref().map(|own| own.states.clone());
+        while self.is_owned(name) != is_owned {
             let own = async {
                 match &mut states {
                     Some(states) => states.changed().await.is_ok(),
@@ -154,7 +154,7 @@ impl Roster {
     }
 }
 
-impl Me {
+impl OwnMembership {
     fn is(&self, member: &Member) -> bool {
         member.id == self.id && member.holder == self.holder.as_str()
     }

@@ -15,9 +15,9 @@ use crate::token::FencingToken;
 use crate::types::LeaseName;
 
 /// Longest wait of one claim in the queue of a shard's lease.
-const PLACE: Duration = Duration::from_secs(30);
+const QUEUE_WAIT: Duration = Duration::from_secs(30);
 /// Pause before another acquire, after the work ended or an acquire failed.
-const PAUSE: Duration = Duration::from_millis(500);
+const RESTART_DELAY: Duration = Duration::from_millis(500);
 
 /// A held shard. The work on it receives this value.
 #[derive(Clone, Debug)]
@@ -32,20 +32,20 @@ pub struct Shard {
 }
 
 /// The task of one shard.
-pub(super) struct Keeper<W> {
+pub(super) struct ShardTask<W> {
     pub roster: Arc<Roster>,
     pub lease: Lease,
     pub held: Arc<Mutex<BTreeSet<LeaseName>>>,
     pub work: Arc<W>,
 }
 
-impl<W, F> Keeper<W>
+impl<W, F> ShardTask<W>
 where
     W: Fn(Shard) -> F,
     F: Future<Output = ()>,
 {
     /// Runs until `stop`. Then it releases the shard.
-    pub async fn keep(self, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
         loop {
             let name = self.lease.name().as_str();
             let guard = tokio::select! {
@@ -58,8 +58,8 @@ where
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(PAUSE), if self.roster.is_mine(name) => {}
-                () = async {}, if !self.roster.is_mine(name) => {}
+                () = tokio::time::sleep(RESTART_DELAY), if self.roster.is_owned(name) => {}
+                () = async {}, if !self.roster.is_owned(name) => {}
             }
         }
     }
@@ -67,11 +67,11 @@ where
     /// Waits until the shard belongs to this process, and then for its lease. Returns `None` if the shard moved again
     /// or the acquire failed.
     async fn acquire(&self, name: &str) -> Option<LeaseGuard> {
-        self.roster.until_mine(name, true).await;
+        self.roster.wait_for_ownership(name, true).await;
         let acquired = tokio::select! {
             biased;
-            acquired = self.lease.guard(Wait::UpTo(PLACE)) => acquired,
-            () = self.roster.until_mine(name, false) => return None,
+            acquired = self.lease.guard(Wait::UpTo(QUEUE_WAIT)) => acquired,
+            () = self.roster.wait_for_ownership(name, false) => return None,
         };
         acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "the acquire of a shard failed")).ok()
     }
@@ -80,7 +80,7 @@ where
     /// lease.
     async fn hold(&self, guard: LeaseGuard, stop: &CancellationToken) {
         let name = guard.name().clone();
-        let held = Held::new(&self.held, name.clone());
+        let held = HeldEntry::new(&self.held, name.clone());
         let leaving = CancellationToken::new();
         let shard = Shard { lease: self.lease.clone(), token: guard.token(), leaving: leaving.clone() };
         {
@@ -89,7 +89,7 @@ where
             let ended = tokio::select! {
                 ended = &mut work => Some(ended),
                 () = stop.cancelled() => None,
-                () = self.roster.until_mine(name.as_str(), false) => None,
+                () = self.roster.wait_for_ownership(name.as_str(), false) => None,
             };
             leaving.cancel();
             let ended = match ended {
@@ -113,19 +113,19 @@ where
 }
 
 /// The entry of a shard in the list of held shards. Dropping it removes the entry.
-struct Held<'a> {
+struct HeldEntry<'a> {
     list: &'a Mutex<BTreeSet<LeaseName>>,
     name: LeaseName,
 }
 
-impl<'a> Held<'a> {
-    fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> Held<'a> {
+impl<'a> HeldEntry<'a> {
+    fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> HeldEntry<'a> {
         list.lock().expect(UNPOISONED).insert(name.clone());
         Held { list, name }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldEntry<'_> {
     fn drop(&mut self) {
         self.list.lock().expect(UNPOISONED).remove(&self.name);
     }

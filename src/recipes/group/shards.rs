@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::shard::{Keeper, UNPOISONED};
+use super::shard::{ShardTask, UNPOISONED};
 use super::{Group, GroupError, Shard};
 use crate::client::LeaseOptions;
 use crate::types::LeaseName;
@@ -65,8 +65,8 @@ impl Group {
             (CancellationToken::new(), Arc::new(work), Arc::<Mutex<BTreeSet<LeaseName>>>::default());
         let mut tasks = JoinSet::new();
         for lease in leases? {
-            let keeper = Keeper { roster: self.roster.clone(), lease, held: held.clone(), work: work.clone() };
-            tasks.spawn(keeper.keep(stop.clone()));
+            let task = ShardTask { roster: self.roster.clone(), lease, held: held.clone(), work: work.clone() };
+            tasks.spawn(task.run(stop.clone()));
         }
         Ok(Shards { tasks, stop, held })
     }

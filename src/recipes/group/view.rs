@@ -13,7 +13,7 @@ use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, RefreshTrigger
 use crate::types::{InvalidValue, LeaseName};
 
 /// Pause after a failed read.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The members of a group. A task refreshes them: [`close`](Group::close) ends and joins the task, dropping the group
 /// only ends it.
@@ -53,7 +53,7 @@ impl Group {
     /// ```
     pub async fn watch(manager: &LeaseManager, name: &str, refresh: Duration) -> Result<Group, GroupError> {
         let group = Group::start(manager, name, None, refresh.max(Duration::from_millis(10)))?;
-        group.roster.look().await?;
+        group.roster.refresh().await?;
         Ok(group)
     }
 
@@ -67,7 +67,7 @@ impl Group {
         let roster = Roster::new(manager.coordinator(), manager.budget(), manager.clock(), prefix, me);
         let roster = Arc::new(roster);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(keep_up(roster.clone(), refresh, stop.clone()));
+        let task = tokio::spawn(refresh_members(roster.clone(), refresh, stop.clone()));
         Ok(Group { manager: manager.clone(), roster, stop, task: Some(task) })
     }
 
@@ -91,7 +91,7 @@ impl Group {
     ///
     /// Dropping the future has no effect.
     pub async fn refresh(&self) -> Result<(), CallError> {
-        self.roster.look().await
+        self.roster.refresh().await
     }
 
     /// Subscribes to the changes of the group from now on.
@@ -112,7 +112,7 @@ impl Group {
     /// The same as [`LeaseManager::lease_with`].
     pub fn lease(&self, name: &str, options: LeaseOptions) -> Result<Lease, InvalidValue> {
         let (roster, own) = (self.roster.clone(), name.to_owned());
-        self.manager.lease_with(name, options.should_hold(move || roster.is_mine(&own)))
+        self.manager.lease_with(name, options.should_hold(move || roster.is_owned(&own)))
     }
 
     /// Ends the task and waits for it.
@@ -147,16 +147,16 @@ impl fmt::Debug for Group {
     }
 }
 
-async fn keep_up(roster: Arc<Roster>, refresh: Duration, stop: CancellationToken) {
-    let mut lookout = RefreshTrigger::new(roster.coordinator(), roster.prefix.clone(), refresh);
+async fn refresh_members(roster: Arc<Roster>, refresh: Duration, stop: CancellationToken) {
+    let mut trigger = RefreshTrigger::new(roster.coordinator(), roster.prefix.clone(), refresh);
     let keep = async {
         loop {
-            lookout.changed(|_| true).await;
-            match roster.look().await {
-                Ok(()) => lookout.looked(),
+            trigger.changed(|_| true).await;
+            match roster.refresh().await {
+                Ok(()) => trigger.refreshed(),
                 Err(error) => {
                     tracing::debug!(group = %roster.prefix, %error, "the read of the members failed");
-                    lookout.failed(PAUSE);
+                    trigger.failed(RETRY_DELAY);
                 }
             }
         }

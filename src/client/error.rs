@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn invalid_value_becomes_refused_and_loss_becomes_lost() {
-        let name = LeaseName::new("no name").expect_err("it has a space");
+        let name = LeaseName::new("no name").expect_err("the name has a space");
         let refused = CallError::from(name.clone());
         assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Invalid));
         assert_eq!(refused.to_string(), name.to_string());

@@ -152,7 +152,7 @@ async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
     match command {
         KeeperCommand::Release { hold, permit } => {
             if let Err(error) = operations::release(&shared, &hold).await {
-                tracing::warn!(lease = %hold.name, %error, "the release of a lease failed; the lease expires by its ttl");
+                tracing::warn!(lease = %hold.name, %error, "the release failed; the lease expires by its ttl");
             }
             drop(permit);
         }

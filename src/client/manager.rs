@@ -85,8 +85,8 @@ impl LeaseManager {
         self.handle(name.as_ref(), self.holder(), Some(options))
     }
 
-    /// Acquires a lease if it is free now. Returns `None` if another holder or another guard of this manager has it, if
-    /// a lock delay is in force, or if another process should hold it.
+    /// Acquires a lease if it is free now. Returns `None` if another holder or another guard of this manager has it.
+    /// The result is also `None` during a lock delay, and if another process should hold the lease.
     ///
     /// # Errors
     ///

@@ -88,8 +88,8 @@ mod tests {
             update: UpdateMetadata,
             budget: RetryBudget,
         ) -> Answer<'_, api::Lease> {
-            *self.updates.lock().expect("no panic") += 1;
-            match self.codes.lock().expect("no panic").pop_front() {
+            *self.updates.lock().expect("not poisoned") += 1;
+            match self.codes.lock().expect("not poisoned").pop_front() {
                 Some(code) => Box::pin(async move { Err(refused(code, "refused by the test")) }),
                 None => self.cluster.update_metadata(name, update, budget),
             }
@@ -113,15 +113,17 @@ mod tests {
         let cluster = FakeCluster::new();
         let codes = Arc::new(Mutex::new(codes.iter().copied().collect()));
         let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
-        let lease = cluster.manager_through(coordinator.clone(), ManagerOptions::new()).lease("job").expect("a name");
-        lease.acquire(Wait::No).await.expect("it is free");
-        let metadata = Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("it fits");
+        let lease =
+            cluster.manager_through(coordinator.clone(), ManagerOptions::new()).lease("job").expect("a valid name");
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        let metadata =
+            Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("the metadata is within its limit");
         let updated = lease.update_metadata(metadata).await.map_err(|error| match error {
             CallError::Refused(problem) => Some(problem.code),
             _ => None,
         });
         assert!(lease.is_held());
-        let updates = *coordinator.updates.lock().expect("no panic");
+        let updates = *coordinator.updates.lock().expect("not poisoned");
         (updated, updates)
     }
 

@@ -11,7 +11,7 @@ use super::{CallError, Loss};
 /// | metric | kind | meaning |
 /// |---|---|---|
 /// | `tenure_client_held` | gauge | leases held |
-/// | `tenure_client_acquires_total{outcome}` | counter | finished acquires: `held`, `refused`, `unknown`, `unavailable` |
+/// | `tenure_client_acquires_total{outcome}` | counter | acquires by result: `held`, `refused`, `unknown`, `unavailable` |
 /// | `tenure_client_renew_slack_seconds` | histogram | time left at a successful renewal |
 /// | `tenure_client_renew_failures_total` | counter | renewals of one lease without a conclusive answer |
 /// | `tenure_client_losses_total{reason}` | counter | leases lost, by [`Loss::as_str`] |

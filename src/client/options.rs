@@ -355,7 +355,8 @@ mod tests {
     #[test]
     fn each_lease_option_is_kept() {
         let second = Duration::from_secs(1);
-        let metadata = Metadata::new([("zone".to_owned(), "a".to_owned())].into()).expect("it fits");
+        let metadata =
+            Metadata::new([("zone".to_owned(), "a".to_owned())].into()).expect("the metadata is within its limit");
         let options = LeaseOptions::new().ttl(9 * second).metadata(metadata.clone()).lock_delay(2 * second).limit(3);
         let options = options.grace(4 * second).drain(5 * second).longest_hold(60 * second);
         let options = options.renew_while(|| false).should_hold(|| false);

@@ -104,12 +104,12 @@ impl fmt::Display for Loss {
             Loss::Expired => "it expired",
             Loss::Revoked => "an operator revoked it",
             Loss::HandedOver => "it was handed over",
-            Loss::Released => "it was released elsewhere",
+            Loss::Released => "another client released it",
             Loss::Forgotten => "the cluster does not remember it",
             Loss::Unreachable => "it could not be renewed in time",
-            Loss::Suspended => "this process did not run when its time ended",
+            Loss::Suspended => "this process did not run at its deadline",
             Loss::Stalled => "the work made no progress",
-            Loss::HeldLongest => "it was held for as long as it may be",
+            Loss::HeldLongest => "it reached its longest hold time",
         })
     }
 }

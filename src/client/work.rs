@@ -29,7 +29,10 @@ impl Lease {
         match guard.while_held(work(self.clone())).await {
             Ok(done) => {
                 if let Err(error) = guard.release().await {
-                    tracing::warn!(lease = %self.name(), %error, "the work is done; the release of its lease failed, and the lease expires by its ttl");
+                    tracing::warn!(
+                        lease = %self.name(), %error,
+                        "the work is done; the release of its lease failed, and the lease expires by its ttl"
+                    );
                 }
                 Ok(done)
             }

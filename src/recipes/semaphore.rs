@@ -195,7 +195,10 @@ fn next_holder(manager: &LeaseManager) -> Result<HolderId, InvalidValue> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SemaphoreError {
     /// Existing permits were acquired with another number of permits.
-    #[error("{asked} permits were requested, but {} are in force", present.map_or("others".to_owned(), |limit| limit.to_string()))]
+    #[error(
+        "{asked} permits were requested: expected the number in force{}",
+        present.map(|limit| format!(", {limit}")).unwrap_or_default()
+    )]
     PermitsDiffer { asked: u32, present: Option<u64> },
     /// The manager's holder is too long for the number of a permit.
     #[error(transparent)]

@@ -39,7 +39,7 @@ impl Cluster {
 
     /// A manager with this holder.
     pub fn manager(&self, holder: &str) -> LeaseManager {
-        let holder = HolderId::new(holder).expect("a holder");
+        let holder = HolderId::new(holder).expect("a valid holder");
         LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder))
     }
 
@@ -47,7 +47,7 @@ impl Cluster {
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
         let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
-        let holder = HolderId::new(holder).expect("a holder");
+        let holder = HolderId::new(holder).expect("a valid holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
         (LeaseManager::with_options(coordinator, options), faults)
     }

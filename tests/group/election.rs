@@ -35,7 +35,7 @@ fn options() -> ElectionOptions {
 
 impl Cluster {
     fn candidate(&self, holder: &str) -> Election {
-        Election::new(&self.manager(holder), "leader", options()).expect("valid")
+        Election::new(&self.manager(holder), "leader", options()).expect("the value is valid")
     }
 }
 
@@ -79,13 +79,13 @@ async fn one_of_two_candidates_leads() {
     let other = tokio::time::timeout(TTL * 2, b.campaign()).await;
     assert!(other.is_err(), "the candidate waits for longer than the ttl, because the leader renews its lease");
     assert!(leadership.is_leader());
-    assert_eq!(b.current().await.expect("the cluster answers").leader.expect("a leader").holder, "a");
+    assert_eq!(b.current().await.expect("the cluster answers").leader.expect("there is a leader").holder, "a");
 }
 
 async fn dead_leader_is_replaced_after_its_ttl() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let a = Election::new(&manager, "leader", options()).expect("valid");
+    let a = Election::new(&manager, "leader", options()).expect("the value is valid");
     let first = soon(a.campaign()).await.expect("elected");
     let successor = waiting(&cluster, &cluster.candidate("b"), "b").await;
     faults.cut_off(true);
@@ -102,7 +102,7 @@ async fn dead_leader_is_replaced_after_its_ttl() {
 async fn successor_leads_at_once_after_a_resignation() {
     let cluster = Cluster::start().await;
     let long = options().ttl(Duration::from_secs(600));
-    let a = Election::new(&cluster.manager("a"), "leader", long).expect("valid");
+    let a = Election::new(&cluster.manager("a"), "leader", long).expect("the value is valid");
     let first = soon(a.campaign()).await.expect("elected");
     let successor = waiting(&cluster, &cluster.candidate("b"), "b").await;
     assert_eq!(first.resign().await, Ok(true));
@@ -117,9 +117,9 @@ async fn hand_over_elects_the_named_candidate() {
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     let b = waiting(&cluster, &cluster.candidate("b"), "b").await;
     let c = waiting(&cluster, &cluster.candidate("c"), "c").await;
-    let nobody = first.hand_over(Some(HolderId::new("nobody").expect("valid"))).await;
-    assert!(matches!(nobody, Err(ResignError::Call(_))) && first.is_leader(), "{nobody:?}");
-    assert_eq!(first.hand_over(Some(HolderId::new("c").expect("valid"))).await, Ok(true));
+    let refused = first.hand_over(Some(HolderId::new("nobody").expect("the value is valid"))).await;
+    assert!(matches!(refused, Err(ResignError::Call(_))) && first.is_leader(), "{refused:?}");
+    assert_eq!(first.hand_over(Some(HolderId::new("c").expect("the value is valid"))).await, Ok(true));
     let second = soon(c).await.expect("the task did not panic");
     safety!(second.token() > first.token() && !first.is_leader(), "{first:?} and then {second:?}");
     assert!(second.is_leader());
@@ -133,18 +133,18 @@ async fn leader_is_established_only_after_fencing() {
     let metadata = Metadata::new([("address".to_owned(), "10.0.0.1".to_owned())].into())
         .expect("the metadata is within its limit");
     let options = options().metadata(metadata).refresh(Duration::from_millis(10));
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let mut observer = election.observe();
     let leadership = soon(election.campaign()).await.expect("elected");
-    let elected = leads(&mut observer, "a").await.leader.expect("a leader");
+    let elected = leads(&mut observer, "a").await.leader.expect("there is a leader");
     assert!(!elected.is_established);
     let failed = leadership.establish(|_| async { Err::<(), _>("the database is down") }).await;
     assert_eq!(failed, Err(EstablishError::Fencing("the database is down")));
     assert!(!leadership.is_established() && leadership.is_leader());
-    assert!(!election.current().await.expect("the cluster answers").leader.expect("a leader").is_established);
+    assert!(!election.current().await.expect("the cluster answers").leader.expect("there is a leader").is_established);
     let fenced = leadership.establish(|token| async move { Ok::<_, &str>(token) }).await;
     assert_eq!(fenced, Ok(leadership.token()));
-    let established = leads(&mut observer, "a").await.leader.expect("a leader");
+    let established = leads(&mut observer, "a").await.leader.expect("there is a leader");
     assert!(established.is_established && established.token == elected.token);
     assert_eq!(established.metadata["address"], "10.0.0.1");
     assert_eq!(established.metadata.len(), 1, "the metadata shows keys of the library");
@@ -152,7 +152,7 @@ async fn leader_is_established_only_after_fencing() {
     assert_eq!(soon(observer.next()).await.leader, None);
     let again = soon(cluster.candidate("b").campaign()).await.expect("elected");
     assert!(
-        !leads(&mut observer, "b").await.leader.expect("a leader").is_established,
+        !leads(&mut observer, "b").await.leader.expect("there is a leader").is_established,
         "the new leader inherited the mark"
     );
     drop(again);
@@ -170,7 +170,7 @@ async fn deposed_leader_cannot_establish_itself() {
     assert_eq!(refused, Err(EstablishError::Lost(Loss::Revoked)));
     safety!(!first.is_leader(), "{first:?} was revoked");
     assert!(second.is_leader());
-    let leader = a.current().await.expect("the cluster answers").leader.expect("a leader");
+    let leader = a.current().await.expect("the cluster answers").leader.expect("there is a leader");
     assert_eq!((leader.token, leader.is_established), (second.token(), false));
 }
 
@@ -178,12 +178,13 @@ async fn observer_sees_leaders_in_token_order() {
     let cluster = Cluster::start().await;
     // The stream opens after the first read, so it can miss an event in between. The refresh covers that case.
     let often = options().refresh(Duration::from_millis(200));
-    let mut observer = Election::new(&cluster.manager("watcher"), "leader", often).expect("valid").observe();
+    let mut observer =
+        Election::new(&cluster.manager("watcher"), "leader", often).expect("the value is valid").observe();
     assert_eq!(soon(observer.next()).await.leader, None);
     let mut seen = Vec::new();
     for holder in ["a", "b", "a", "c"] {
         let leadership = soon(cluster.candidate(holder).campaign()).await.expect("elected");
-        let leader = leads(&mut observer, holder).await.leader.expect("a leader");
+        let leader = leads(&mut observer, holder).await.leader.expect("there is a leader");
         assert_eq!(leader.token, leadership.token());
         seen.push(leader.token);
         leadership.resign().await.expect("the cluster answers");
@@ -194,7 +195,7 @@ async fn observer_sees_leaders_in_token_order() {
 async fn observer_that_missed_events_shows_the_current_leader() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
-    let mut observer = Election::new(&manager, "leader", options()).expect("valid").observe();
+    let mut observer = Election::new(&manager, "leader", options()).expect("the value is valid").observe();
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     leads(&mut observer, "a").await;
     faults.stream_failed.store(true, Ordering::SeqCst);
@@ -203,7 +204,7 @@ async fn observer_that_missed_events_shows_the_current_leader() {
     let unheard = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
     assert!(unheard.is_err(), "control: the observer sees no change without events and before the refresh");
     faults.compacted.notify_one();
-    let view = soon(observer.next()).await.leader.expect("a leader");
+    let view = soon(observer.next()).await.leader.expect("there is a leader");
     assert_eq!((view.holder.as_str(), view.token), ("b", second.token()));
     // The observer also sees later events.
     faults.stream_failed.store(false, Ordering::SeqCst);
@@ -211,7 +212,7 @@ async fn observer_that_missed_events_shows_the_current_leader() {
     let _ = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
     second.resign().await.expect("the cluster answers");
     let third = soon(cluster.candidate("c").campaign()).await.expect("elected");
-    assert_eq!(leads(&mut observer, "c").await.leader.expect("a leader").token, third.token());
+    assert_eq!(leads(&mut observer, "c").await.leader.expect("there is a leader").token, third.token());
 }
 
 async fn observer_without_events_reads_after_refresh() {
@@ -219,7 +220,7 @@ async fn observer_without_events_reads_after_refresh() {
     let (manager, faults) = cluster.mortal("watcher");
     faults.stream_failed.store(true, Ordering::SeqCst);
     let often = options().refresh(Duration::from_millis(50));
-    let mut observer = Election::new(&manager, "leader", often).expect("valid").observe();
+    let mut observer = Election::new(&manager, "leader", often).expect("the value is valid").observe();
     assert_eq!(soon(observer.next()).await.leader, None);
     let _leadership = soon(cluster.candidate("a").campaign()).await.expect("elected");
     leads(&mut observer, "a").await;
@@ -232,14 +233,14 @@ async fn observer_without_events_reads_after_refresh() {
 async fn minimum_hold_delays_resign_but_not_resign_now() {
     let cluster = Cluster::start().await;
     let options = options().minimum_hold(SOON);
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let leadership = soon(election.campaign()).await.expect("elected");
     assert!(matches!(leadership.resign().await, Err(ResignError::TooEarly { left }) if left > SOON / 2));
     assert!(matches!(leadership.hand_over(None).await, Err(ResignError::TooEarly { .. })));
     assert!(leadership.is_leader());
     assert_eq!(leadership.resign_now().await, Ok(true));
     let short = ElectionOptions::new().ttl(TTL).minimum_hold(Duration::from_millis(1));
-    let election = Election::new(&cluster.manager("b"), "leader", short).expect("valid");
+    let election = Election::new(&cluster.manager("b"), "leader", short).expect("the value is valid");
     let leadership = soon(election.campaign()).await.expect("elected");
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(leadership.resign().await, Ok(true), "the minimum hold is over");
@@ -249,7 +250,7 @@ async fn exhausted_budget_keeps_a_candidate_out_of_the_queue() {
     let cluster = Cluster::start().await;
     let window = Duration::from_secs(2);
     let options = options().budget(NonZeroU32::new(2).expect("not 0"), window);
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let begun = Instant::now();
     for _ in 0..2 {
         soon(election.campaign()).await.expect("elected").resign().await.expect("the cluster answers");
@@ -284,7 +285,7 @@ async fn dropped_campaign_leaves_the_queue() {
 async fn campaign_survives_an_outage_and_ends_with_its_manager() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let election = Election::new(&manager, "leader", options()).expect("valid");
+    let election = Election::new(&manager, "leader", options()).expect("the value is valid");
     faults.cut_off(true);
     let campaign = tokio::spawn({
         let election = election.clone();

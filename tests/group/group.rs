@@ -67,7 +67,7 @@ async fn crashed_member_disappears_after_its_ttl() {
     assert!(matches!(b.set_ready(true).await, Err(GroupError::Lost(_))));
     faults.cut_off(false);
     soon(b.rejoin()).await.expect("the member joins again");
-    assert_eq!(b.snapshot().me.expect("a member").id, "b");
+    assert_eq!(b.snapshot().me.expect("there is a member").id, "b");
     until("a sees b again", || ids(&a) == ["a", "b"]).await;
 }
 
@@ -78,23 +78,23 @@ async fn snapshot_has_own_and_ready_members() {
         Metadata::new([("zone".to_owned(), "1".to_owned())].into()).expect("the metadata is within its limit");
     let a = join(&cluster.manager("a"), often("a").weight(7).metadata(metadata)).await;
     let b = join(&cluster.manager("b"), often("b").ready(false)).await;
-    let me = a.snapshot().me.expect("a member");
+    let me = a.snapshot().me.expect("there is a member");
     assert_eq!((me.id.as_str(), me.weight, me.is_ready, me.holder.as_str()), ("a", 7, true, "a"));
     assert_eq!(me.metadata, [("zone".to_owned(), "1".to_owned())].into());
-    assert!(!b.snapshot().me.expect("a member").is_ready);
+    assert!(!b.snapshot().me.expect("there is a member").is_ready);
     let ready = || a.snapshot().ready.into_iter().map(|member| member.id).collect::<Vec<_>>();
     until("a sees b", || a.snapshot().all.len() == 2).await;
     assert_eq!(ready(), ["a"]);
-    let before = b.snapshot().me.expect("a member").token;
+    let before = b.snapshot().me.expect("there is a member").token;
     b.set_ready(true).await.expect("the cluster accepts it");
-    assert!(b.snapshot().me.expect("a member").is_ready, "the member's own snapshot shows the change at once");
+    assert!(b.snapshot().me.expect("there is a member").is_ready, "its own snapshot shows the change at once");
     until("a sees that b is ready", || ready() == ["a", "b"]).await;
     let mut changes = a.changes();
     b.set_ready(false).await.expect("the cluster accepts it");
     assert!(
         matches!(soon(changes.next()).await, Some(GroupChange::Changed { before, now }) if before.is_ready && !now.is_ready)
     );
-    assert_eq!(b.snapshot().me.expect("a member").token, before, "the membership is the same");
+    assert_eq!(b.snapshot().me.expect("there is a member").token, before, "the membership is the same");
     assert!(a.snapshot().age < Duration::from_secs(5));
 }
 
@@ -121,14 +121,14 @@ async fn late_requests_do_not_undo_readiness() {
     a.set_ready(true).await.expect("the cluster accepts it");
 
     let metadata = Metadata::new(before.metadata).expect("the cluster accepted this metadata before");
-    let (holder, token, version) = (HolderId::new("a").expect("a holder"), before.token, before.metadata_version);
+    let (holder, token, version) = (HolderId::new("a").expect("a valid holder"), before.token, before.metadata_version);
     let update = UpdateMetadata { holder: holder.clone(), token, version, metadata: metadata.clone() };
     let refused = remote.update_metadata(&name, &update).await.expect_err("the update names an older version");
     assert!(matches!(refused, CallError::Refused(problem) if problem.metadata_version == Some(version + 1)));
     let claim = Acquire { metadata, ttl_ms: Some(TtlMs::Millis(100)), ..Acquire::new(holder) };
     let after = remote.acquire(&name, &claim).await.expect("the holder has the lease");
     assert_eq!((after.metadata["tenure.ready"].as_str(), after.token), ("true", token));
-    assert!(a.refresh().await.is_ok() && a.snapshot().me.expect("a member").is_ready);
+    assert!(a.refresh().await.is_ok() && a.snapshot().me.expect("there is a member").is_ready);
 }
 
 async fn id_is_unique_and_other_leases_are_no_members() {
@@ -137,7 +137,7 @@ async fn id_is_unique_and_other_leases_are_no_members() {
     let a = join(&manager, options("a")).await;
     let twin = Group::join(&cluster.manager("b"), "workers", options("a")).await;
     assert!(matches!(&twin, Err(GroupError::IdTaken { id, .. }) if id == "a"), "{twin:?}");
-    let other = manager.lease("workers:shard-1").expect("valid");
+    let other = manager.lease("workers:shard-1").expect("the value is valid");
     other.acquire(Wait::No).await.expect("the lease is free");
     a.refresh().await.expect("the cluster answers");
     assert_eq!(ids(&a), ["a"]);
@@ -155,7 +155,7 @@ async fn group_lease_is_acquired_only_by_its_owner() {
         let name = format!("shard-{n}");
         let owner = a.placement().owner(&name).expect("there are members").id.clone();
         for (n, member) in [&a, &b].into_iter().enumerate() {
-            let lease = member.lease(&name, LeaseOptions::new().ttl(TTL)).expect("valid");
+            let lease = member.lease(&name, LeaseOptions::new().ttl(TTL)).expect("the value is valid");
             let acquired = lease.acquire(Wait::No).await;
             assert_eq!(lease.should_hold(), member.id() == owner);
             match member.id() == owner {
@@ -168,7 +168,7 @@ async fn group_lease_is_acquired_only_by_its_owner() {
         }
     }
     assert!(owned.iter().all(|owned| *owned > 3), "{owned:?}");
-    let lease = b.lease("any", LeaseOptions::new()).expect("valid");
+    let lease = b.lease("any", LeaseOptions::new()).expect("the value is valid");
     assert_eq!(a.leave().await, Ok(true));
     until("the name belongs to the remaining member", || lease.should_hold()).await;
     assert_eq!(b.leave().await, Ok(true));
@@ -181,10 +181,11 @@ async fn dropped_manager_releases_leases_of_its_group() {
     {
         let manager = cluster.manager("a");
         let a = join(&manager, options("a").ttl(Duration::from_secs(600))).await;
-        let lease = a.lease("shard", LeaseOptions::new().ttl(Duration::from_secs(600))).expect("valid");
+        let lease = a.lease("shard", LeaseOptions::new().ttl(Duration::from_secs(600))).expect("the value is valid");
         lease.acquire(Wait::No).await.expect("the name belongs to this member and its lease is free");
     }
-    let shard = soon(other.lease("shard").expect("valid").guard(Wait::UpTo(Duration::from_secs(60)))).await;
+    let shard =
+        soon(other.lease("shard").expect("the value is valid").guard(Wait::UpTo(Duration::from_secs(60)))).await;
     shard.expect("the lease was released").release().await.expect("the cluster answers");
 }
 
@@ -193,12 +194,12 @@ async fn group_has_at_most_1000_members() {
     let remote = &cluster.remote();
     // These leases look like members of other processes.
     let others = (1..1_000).map(|number| {
-        let name = LeaseName::new(format!("workers:{number:03}")).expect("valid");
+        let name = LeaseName::new(format!("workers:{number:03}")).expect("the value is valid");
         let metadata =
             [("tenure.weight", "1"), ("tenure.ready", "true")].map(|(key, value)| (key.into(), value.into()));
         let metadata = Metadata::new(metadata.into()).expect("the metadata is within its limit");
         let ttl_ms = Some(TtlMs::Infinite);
-        let holder = HolderId::new("other").expect("valid");
+        let holder = HolderId::new("other").expect("the value is valid");
         let claim = Acquire { holder, ttl_ms, wait_ms: None, lock_delay_ms: None, limit: None, metadata };
         async move { remote.acquire(&name, &claim).await }
     });

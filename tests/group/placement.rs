@@ -33,8 +33,8 @@ fn counts(placement: &Placement, names: usize) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// The values must never change, because members of two versions must agree. They come from an independent implementation
-/// of the method in the guide.
+/// The values must never change, because members of two versions must agree. They come from an independent
+/// implementation of the method in the guide.
 #[test]
 fn owners_never_change_between_versions() {
     let group = placement([("a", 1), ("b", 2), ("host-3", 5), ("gated", 0)]);

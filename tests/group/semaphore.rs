@@ -26,7 +26,8 @@ steady!(
 
 impl Cluster {
     fn semaphore(&self, holder: &str, permits: u32) -> Semaphore {
-        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL)).expect("valid")
+        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL))
+            .expect("the value is valid")
     }
 }
 
@@ -91,7 +92,7 @@ async fn different_number_of_permits_is_refused() {
 async fn permits_of_a_dead_process_expire() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let mortal = Semaphore::new(&manager, "uploads", 1, LeaseOptions::new().ttl(TTL)).expect("valid");
+    let mortal = Semaphore::new(&manager, "uploads", 1, LeaseOptions::new().ttl(TTL)).expect("the value is valid");
     let first = mortal.acquire(Wait::No).await.expect("a permit is free");
     let other = cluster.semaphore("b", 1);
     assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "the permit is renewed");
@@ -118,7 +119,7 @@ async fn all_are_counted(manager: &LeaseManager, taken: usize, options: LeaseOpt
     // The name of this lease starts with the name of the semaphore.
     let _neighbour = manager.lease("uploads-2").expect("a valid name").guard(Wait::No).await.expect("a permit is free");
     let permits = taken as u32 + FREE;
-    let semaphore = Semaphore::new(manager, "uploads", permits, options).expect("valid");
+    let semaphore = Semaphore::new(manager, "uploads", permits, options).expect("the value is valid");
     let mut inside: Vec<Permit> = Vec::new();
     for _ in 0..taken {
         inside.push(semaphore.acquire(Wait::No).await.expect("there is a permit"));

@@ -27,7 +27,7 @@ struct Board {
 type SharedBoard = Arc<Mutex<Board>>;
 
 fn names() -> Vec<LeaseName> {
-    (0..12).map(|n| LeaseName::new(format!("shard-{n}")).expect("valid")).collect()
+    (0..12).map(|n| LeaseName::new(format!("shard-{n}")).expect("the value is valid")).collect()
 }
 
 async fn join(cluster: &Cluster, id: &str) -> Membership {
@@ -60,7 +60,9 @@ async fn work(board: SharedBoard, id: String, shard: Shard) {
 fn keep(member: &Membership, board: &SharedBoard) -> Shards {
     let (board, id) = (board.clone(), member.id().to_owned());
     let options = LeaseOptions::new().ttl(TTL);
-    member.keep_assigned(names(), options, move |shard| work(board.clone(), id.clone(), shard)).expect("valid")
+    member
+        .keep_assigned(names(), options, move |shard| work(board.clone(), id.clone(), shard))
+        .expect("the value is valid")
 }
 
 /// Whether each shard is worked on by the member to which it belongs.
@@ -115,7 +117,7 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
     let begun = Arc::new(Mutex::new(0));
     let count = begun.clone();
     let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(50));
-    let one = [LeaseName::new("stubborn").expect("valid")];
+    let one = [LeaseName::new("stubborn").expect("the value is valid")];
     let shards = a.keep_assigned(one, options, move |_| {
         let turn = {
             let mut begun = count.lock().expect("not poisoned");
@@ -130,10 +132,10 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
             }
         }
     });
-    let shards = shards.expect("valid");
+    let shards = shards.expect("the value is valid");
     until("the work starts a third time", || *begun.lock().expect("not poisoned") == 3).await;
     soon(shards.stop()).await;
-    let name = LeaseName::new("stubborn").expect("valid");
+    let name = LeaseName::new("stubborn").expect("the value is valid");
     assert!(
         cluster.remote().explain(&name, None).await.expect("the cluster answers").held.is_empty(),
         "the lease was not released"
@@ -146,7 +148,7 @@ async fn at_most_10_000_shards_are_kept() {
     let options = MemberOptions::new("a").ttl(TTL).ready(false);
     let a = soon(Group::join(&cluster.manager("a"), "workers", options)).await.expect("the member joins");
     let keep = |count: usize| {
-        let names = (0..count).map(|n| LeaseName::new(format!("shard-{n}")).expect("valid"));
+        let names = (0..count).map(|n| LeaseName::new(format!("shard-{n}")).expect("the value is valid"));
         a.keep_assigned(names, LeaseOptions::new(), |_| std::future::pending())
     };
     let shards = keep(10_000).expect("10,000 shards are allowed");

@@ -99,8 +99,13 @@ async fn acquire_without_an_answer_is_unknown_and_not_held(world: &World) {
     assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown:?}");
     assert!(!lease.is_held());
     assert_eq!(lease.state(), HoldState::Idle);
-    let refused =
-        other.manager.lease("job").expect("a valid name").acquire(Wait::No).await.expect_err("it was granted");
+    let refused = other
+        .manager
+        .lease("job")
+        .expect("a valid name")
+        .acquire(Wait::No)
+        .await
+        .expect_err("the cluster granted the lease before");
     let CallError::Refused(problem) = refused else { panic!("{refused:?}") };
     one.switch.set(Line::Up);
     assert_eq!(lease.acquire(Wait::No).await.ok(), problem.token, "a retry returns the same grant");
@@ -233,15 +238,16 @@ async fn grant_after_a_wait_has_its_full_ttl(world: &World) {
     assert!(lease.is_held(), "the lease is renewed: {:?}", lease.state());
 }
 
-/// A claim with a shorter ttl does not change the expiry of the grant. A holder that computed its deadline from the ttl in
-/// the answer would count the lease as held for longer than the cluster does.
+/// A claim with a shorter ttl does not change the expiry of the grant. A holder that computed its deadline from the ttl
+/// in the answer would count the lease as held for longer than the cluster does.
 async fn shorter_ttl_does_not_restart_a_longer_one(world: &World) {
-    let holder = world.holder_with(ManagerOptions::new().holder(HolderId::new("the-same").expect("valid")));
+    let holder =
+        world.holder_with(ManagerOptions::new().holder(HolderId::new("the-same").expect("the value is valid")));
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
     let long = Duration::from_secs(3);
     let before = Acquire {
         ttl_ms: Some(TtlMs::Millis(long.as_millis() as u64)),
-        ..Acquire::new(HolderId::new("the-same").expect("valid"))
+        ..Acquire::new(HolderId::new("the-same").expect("the value is valid"))
     };
     world.remote().acquire(lease.name(), &before).await.expect("the lease is free");
     tokio::time::sleep(long / 2).await;

@@ -1,5 +1,5 @@
-//! A TCP proxy before one node that can stall: it accepts connections but forwards no data, like the kernel of a stopped
-//! process.
+//! A TCP proxy before one node that can stall: it accepts connections but forwards no data, like the kernel of a
+//! stopped process.
 
 use std::net::SocketAddr;
 

@@ -27,7 +27,7 @@ async fn with_returns_the_result_and_releases(world: &World) {
     let result = one.manager.with("job", |lease| async move { (lease.is_held(), lease.token()) }).await;
     let (held, token) = result.expect("the lease is free");
     assert!(held && token.is_some());
-    let next = other.manager.try_acquire("job").await.expect("the cluster answers").expect("it was released");
+    let next = other.manager.try_acquire("job").await.expect("the cluster answers").expect("the lease was released");
     assert!(Some(next.token()) > token);
     assert_eq!(next.release().await, Ok(true));
 }
@@ -80,7 +80,7 @@ async fn guard_dropped_outside_a_runtime_releases(world: &World) {
         .expect("a valid name")
         .acquire(Wait::UpTo(Duration::from_secs(5)))
         .await
-        .expect("given back");
+        .expect("the lease is released");
 }
 
 async fn dropped_work_releases_the_lease(world: &World) {
@@ -94,7 +94,7 @@ async fn dropped_work_releases_the_lease(world: &World) {
         .expect("a valid name")
         .acquire(Wait::UpTo(Duration::from_secs(5)))
         .await
-        .expect("given back");
+        .expect("the lease is released");
     until("the handle does not hold the lease", || !lease.is_held()).await;
 }
 

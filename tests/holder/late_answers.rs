@@ -226,7 +226,7 @@ async fn history_resolves_a_release_without_answer() {
     assert_eq!(lease.release().await, Ok(true), "the cluster applied the release");
     lease.acquire(Wait::No).await.expect("the lease is free");
     *link.lost_releases.lock().expect("not poisoned") = vec![false];
-    let unknown = lease.release().await.expect_err("the cluster still counts it as held");
+    let unknown = lease.release().await.expect_err("the cluster still counts the lease as held");
     assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
     assert_eq!(lease.release().await, Ok(true), "the retry releases the same token");
     assert_eq!(lease.release().await, Ok(false), "the lease is not held");

@@ -85,7 +85,8 @@ impl Call {
     /// Probes the readiness of the node while the request waits for a lease. Returns why the wait must continue at
     /// another node.
     ///
-    /// A stopped or partitioned node closes no connection, so the open request alone cannot show that the node is alive.
+    /// A stopped or partitioned node closes no connection, so the open request alone cannot show that the node is
+    /// alive.
     async fn wait_until_not_ready(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
         let Some(QueueWait { probe, .. }) = self.wait else { return std::future::pending().await };
         let url = endpoint.join(READY).expect("a constant path");
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn answer_of_a_proxy_leaves_the_outcome_unknown() {
-        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
+        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("the value is valid");
         let proxy = classify_response(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
         assert!(matches!(proxy, Attempt::Unknown(_)));
     }

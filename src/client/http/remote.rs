@@ -146,8 +146,8 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// The errors of [`Remote`]. The outcome is also unknown if an answer was lost and a later attempt finds that the
-    /// lease is not held: the first attempt may have released it, or it had ended before.
+    /// The errors of [`Remote`]. The outcome is also unknown if an answer was lost and a later attempt finds no held
+    /// lease. The first attempt may have released the lease, or the grant had ended before.
     pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
         let json = to_json(release);
         let path = format!("v1/leases/{name}/release");

@@ -15,7 +15,7 @@ use crate::types::{HolderId, LeaseName};
 /// Pause after a failed read.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// An observer of the leader. Each result is a linearizable read of the committed state: it never shows a leader that
+/// An observer of the leader. Each result is a linearizable read of the committed state. It never shows a leader that
 /// was replaced before the read began, and never goes back to an earlier state.
 ///
 /// An observer returns the newest state and can miss a leader between two reads. The leader can also change after a

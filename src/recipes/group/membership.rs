@@ -168,7 +168,10 @@ pub enum GroupError {
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
     /// Another live member has the id.
-    #[error("there is a member {id:?} already{}", holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default())]
+    #[error(
+        "the member id {id:?} is in use{}: choose another id",
+        holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default()
+    )]
     IdTaken { id: String, holder: Option<String> },
     /// The group has [`MAX_MEMBERS`] members.
     #[error("the group has {members} members: expected at most {MAX_MEMBERS}")]

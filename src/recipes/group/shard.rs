@@ -101,7 +101,7 @@ where
                 Some(Ok(Err(_))) => tracing::error!(shard = %name, "the work on a shard panicked"),
                 Some(Err(why)) => tracing::warn!(shard = %name, %why, "a shard was lost"),
                 None => {
-                    tracing::warn!(shard = %name, "the work on a shard did not end within the drain time and was dropped")
+                    tracing::warn!(shard = %name, "the work on a shard exceeded its drain time and was dropped")
                 }
             }
         }

@@ -47,7 +47,7 @@ impl LeaseGuard {
     ///
     /// # Cancel safety
     ///
-    /// As [`Lease::release`]. The guard still excludes other guards after its future was dropped.
+    /// The same as [`Lease::release`]. After dropping the future, the guard still excludes other guards.
     pub async fn release(&self) -> Result<bool, CallError> {
         let released = match self.is_current() || self.is_unreleased() {
             true => self.lease.release().await?,

@@ -109,7 +109,8 @@ impl Lease {
     /// # Cancel safety
     ///
     /// If the future is dropped while the listeners run, the lease stays held. If it is dropped later, this handle does
-    /// not hold the lease, and the lease expires by its ttl unless the release arrives.
+    /// not hold the lease, and the lease expires by its ttl unless the release arrives. An infinite lease can then stay
+    /// held at the cluster: acquire it again and release it.
     pub async fn release(&self) -> Result<bool, CallError> {
         operations::release(&self.owner.shared, &self.hold).await
     }
@@ -137,7 +138,8 @@ impl Lease {
     /// # Cancel safety
     ///
     /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request,
-    /// this handle does not hold the lease and no longer renews it.
+    /// this handle does not hold the lease and no longer renews it. Acquire the lease again or release it to end that
+    /// state.
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
         operations::hand_over(&self.owner.shared, &self.hold, to).await
     }

@@ -121,7 +121,7 @@ struct HeldEntry<'a> {
 impl<'a> HeldEntry<'a> {
     fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> HeldEntry<'a> {
         list.lock().expect(UNPOISONED).insert(name.clone());
-        Held { list, name }
+        HeldEntry { list, name }
     }
 }
 

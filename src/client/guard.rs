@@ -52,7 +52,7 @@ impl LeaseGuard {
         let released = match self.is_current() || self.is_unreleased() {
             true => self.lease.release().await?,
             false => {
-                self.give_back();
+                self.release_lost_grant();
                 false
             }
         };
@@ -121,7 +121,7 @@ impl LeaseGuard {
 
     /// Requests a release if the grant ended by the local clock alone, so that waiters need not wait for the expiry.
     /// The caller must have ended the work.
-    fn give_back(&self) {
+    fn release_lost_grant(&self) {
         if self.lease.hold.unreleased_token() == Some(self.token) {
             let command = KeeperCommand::ReleaseToken { hold: self.lease.hold.clone(), token: self.token };
             self.lease.owner.shared.send_command(command);
@@ -148,7 +148,7 @@ impl Drop for LeaseGuard {
             let command = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
             self.lease.owner.shared.send_command(command);
         } else {
-            self.give_back();
+            self.release_lost_grant();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! One leader among all who run this. Start it several times, and stop the leader.
+//! Leader election: start this program several times, and stop the leader.
 //!
 //!     TENURE_ENDPOINTS=http://127.0.0.1:7101 cargo run --example election -- my-name
 //!
-//! Ends with ctrl-c, or after EXAMPLE_SECONDS.
+//! The program ends with ctrl-c, or after EXAMPLE_SECONDS.
 
 use std::error::Error;
 use std::io;
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         () = observe(election.observe(), &me) => {}
         stopped = asked_to_stop() => stopped?,
     }
-    // Whatever is still held is given back, so that the next one need not wait for the ttl.
+    // This releases the lease, so that the next leader need not wait for the ttl.
     manager.shutdown().await;
     println!("{me}: stopped");
     Ok(())
@@ -52,13 +52,13 @@ async fn stand(election: &Election, me: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Here the token is written to each resource that a leader changes, so that it refuses everybody before: a row in the
-/// database, a header to the service.
+/// A real program writes the token to each resource of the leader here, for example to a row of the database. From then
+/// on, the resource rejects the writes of earlier leaders.
 async fn fence_everything(_token: FencingToken) -> io::Result<()> {
     Ok(())
 }
 
-/// The work of a leader. It is dropped when the leadership is lost.
+/// The work of the leader. It is dropped when the leadership is lost.
 async fn lead(me: &str, token: FencingToken) {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! A web service whose three replicas are their own cluster: no other process is needed for their leases.
+//! A web service with an embedded cluster: its three replicas are the nodes, so their leases need no other process.
 //!
 //! ```sh
 //! for id in 1 2 3; do cargo run --example embedded -- --id $id --data /tmp/embedded/$id & done
@@ -7,7 +7,7 @@
 //! curl localhost:7403/tenure/v1/leases/report
 //! ```
 //!
-//! `--base PORT` moves the ports: replica N serves at PORT + N and meets the others at PORT + 100 + N.
+//! `--base PORT` moves the ports: replica N serves HTTP at PORT + N and peers at PORT + 100 + N.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 const REPLICAS: u64 = 3;
-/// A replica that dies, or stands still for so long, loses its leases.
+/// A replica that dies or stalls for this time loses its leases.
 const TTL: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -47,9 +47,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let stop = async move {
         tokio::select! {
             signal = asked_to_stop() => println!("{signal}: stopping"),
-            why = node.wait_failed() => eprintln!("the node cannot go on: {why}"),
+            why = node.wait_failed() => eprintln!("the node failed: {why}"),
         }
-        // First what needs the node, then the node; the server ends last, with whatever it still answers.
+        // The manager needs the node, so it ends first. The server ends last and finishes its open requests.
         leases.shutdown().await;
         node.shutdown().await;
     };
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Acquires a lease for this replica and keeps it, until the replica goes.
+/// Acquires a lease for this replica. The manager renews it until the replica ends.
 async fn acquire(State(leases): State<LeaseManager>, Path(name): Path<String>) -> (StatusCode, String) {
     let lease = match leases.lease_with(&name, LeaseOptions::new().ttl(TTL)) {
         Ok(lease) => lease,
@@ -70,7 +70,7 @@ async fn acquire(State(leases): State<LeaseManager>, Path(name): Path<String>) -
     }
 }
 
-/// Whether this replica holds a lease. By its own knowledge, without asking anybody.
+/// Whether this replica holds a lease, by local knowledge. Sends no request.
 async fn check(State(leases): State<LeaseManager>, Path(name): Path<String>) -> (StatusCode, String) {
     match leases.lease(&name) {
         Ok(lease) => (StatusCode::OK, lease.is_held().to_string()),
@@ -103,10 +103,10 @@ impl Arguments {
                 "--id" => id = Some(value.parse()?),
                 "--base" => base = value.parse()?,
                 "--data" => data = Some(PathBuf::from(value)),
-                _ => return Err(format!("{flag} is unknown; --id, --base and --data are not").into()),
+                _ => return Err(format!("unknown flag {flag}: expected --id, --base or --data").into()),
             }
         }
-        let id = id.ok_or("--id is missing: which replica is this, 1, 2 or 3?")?;
+        let id = id.ok_or("--id is missing: expected 1, 2 or 3")?;
         let data = data.unwrap_or_else(|| std::env::temp_dir().join(format!("tenure-embedded-{id}")));
         Ok(Arguments { id, base, data })
     }

@@ -1,7 +1,8 @@
-//! Three replicas, one nightly job.
+//! One nightly job for several replicas.
 //!
-//! Every replica runs this at the same hour. One of them does the job; the others wait for the lease, and then see that the
-//! job is done. If the one that does it dies, the next gets the lease after the ttl and does it again from the start.
+//! Each replica runs this program at the same hour. One replica does the job. The others wait for the lease and then
+//! see that the job is done. If the first replica dies, the next one gets the lease after the ttl and starts the job
+//! again.
 //!
 //! ```text
 //! cargo run --release -- dev                                   # a cluster, in another terminal
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 use tenure::client::{ENDPOINTS_VARIABLE, Endpoints, Lease, LeaseManager, LeaseOptions, Remote, Wait, WithError};
 
-/// A replica that dies in the middle delays the job by this; a replica that stalls for longer loses it.
+/// A replica that dies during the job delays it by this time. A replica that stalls for longer loses the lease.
 const TTL: Duration = Duration::from_secs(3);
-/// Longer than the job takes.
+/// Longest wait for the lease. It must exceed the duration of the job.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LINES: usize = 20;
 
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(Ok(true)) => println!("{night}: the report is written"),
         Ok(Ok(false)) => println!("{night}: another replica has written the report"),
         Ok(Err(error)) => return Err(format!("{night}: the report could not be written: {error}").into()),
-        // Stopped on the way, before its next step: whoever has the lease now does it again.
+        // The job was dropped before its next step. The new holder of the lease does it again.
         Err(WithError::Lost(why)) => return Err(format!("{night}: the lease was lost: {why}").into()),
         Err(WithError::NotAcquired(error)) => return Err(error.into()),
     }
@@ -45,7 +46,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// `false`: it was done before. Looked at under the lease, or two replicas could both find it missing.
+/// Does the job unless the report exists. The check runs under the lease: otherwise two replicas could both miss the
+/// report. Returns `false` if the report existed.
 async fn do_once(lease: Lease, report: PathBuf) -> std::io::Result<bool> {
     if tokio::fs::try_exists(&report).await? {
         return Ok(false);
@@ -54,12 +56,13 @@ async fn do_once(lease: Lease, report: PathBuf) -> std::io::Result<bool> {
     println!("working, with token {token}");
     let mut text = String::new();
     for line in 1..=LINES {
-        // The work: each await is a place where it stops if the lease is lost.
+        // The work. If the lease is lost, the work stops at an await.
         tokio::time::sleep(Duration::from_millis(100)).await;
         text.push_str(&format!("line {line} of {LINES}\n"));
     }
-    // Whole or not at all. Two files of two holders have two names, so an old holder's late write spoils nothing; and the
-    // one that is moved last is as good as the other, because the job gives the same report whoever does it.
+    // The rename makes the write atomic. The token in the name separates the drafts of two holders, so a late write of
+    // an old holder cannot damage the new draft. Each holder writes the same report, so the order of two renames is
+    // irrelevant.
     let draft = report.with_extension(token);
     tokio::fs::write(&draft, text).await?;
     tokio::fs::rename(&draft, &report).await?;

@@ -1,9 +1,9 @@
-//! Sixteen shards, shared by all who run this: each is worked on by exactly one of them, the one that it belongs to.
-//! Start it several times, with different names.
+//! Sixteen shards for a group of workers: at any time, at most one worker holds the lease of a shard.
+//! Start this program several times with different names.
 //!
 //!     TENURE_ENDPOINTS=http://127.0.0.1:7101 cargo run --example sharded_workers -- my-name [weight]
 //!
-//! Weight 0 watches and works on nothing. Ends with ctrl-c, or after EXAMPLE_SECONDS.
+//! A worker with weight 0 only watches. The program ends with ctrl-c, or after EXAMPLE_SECONDS.
 
 use std::error::Error;
 use std::time::Duration;
@@ -33,11 +33,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     tokio::select! {
         () = tell(member.changes(), &me) => {}
-        // A real program would begin anew: join again, or end and be started again.
+        // A real program joins again, or ends and is restarted.
         () = member.lost().cancelled_owned() => println!("{me}: not a member any more"),
         stopped = asked_to_stop() => stopped?,
     }
-    // First the work, then the membership: nobody should get a shard that is still being worked on.
+    // The work ends before the membership, so that no other member waits for a shard that is still in use.
     shards.stop().await;
     member.leave().await?;
     manager.shutdown().await;
@@ -50,7 +50,7 @@ async fn work(me: String, shard: Shard) {
     let name = shard.lease.name().clone();
     println!("{me}: works on {name} with token {}", shard.token);
     shard.leaving.cancelled().await;
-    // Here a batch is finished and written, with the token.
+    // A real program finishes its batch here and writes it with the token.
     println!("{me}: leaves {name}");
 }
 

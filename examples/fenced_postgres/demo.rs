@@ -1,4 +1,4 @@
-//! Pauses whoever holds the lease, a few times, and says what came of it.
+//! Pauses the holder of the lease several times and counts the accepted and refused late writes.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn start() -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?).args(["worker", NAME]).spawn()
 }
 
-/// Ended with the program.
+/// The worker processes. Dropping the value kills them.
 struct Workers(Vec<Child>);
 
 impl Drop for Workers {

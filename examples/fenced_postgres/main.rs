@@ -1,16 +1,17 @@
-//! A paused old holder's late write is refused by the database.
+//! Fencing in PostgreSQL: the database refuses the late write of a paused old holder.
 //!
 //! ```text
 //! cargo run --release -- dev                                  # a cluster, in another terminal
 //! DATABASE_URL="host=localhost user=postgres" cargo run --example fenced_postgres
 //! ```
 //!
-//! Two workers take turns to hold one lease, and whoever holds it writes to two tables: `guarded`, whose statement checks
-//! the fencing token, and `unguarded`, whose statement does not. The program pauses the holder for longer than the ttl,
-//! waits until the other one has written, and wakes the first. What that one was about to write goes out then: look at what
-//! became of it in each table.
+//! Two workers compete for one lease. The holder writes to two tables: the statement for `guarded` checks the fencing
+//! token, the statement for `unguarded` does not.
 //!
-//! `fenced_postgres worker NAME` is one worker, for a program that pauses it itself.
+//! The program pauses the holder for longer than the ttl, waits until the other worker has written, and resumes the
+//! first one. The first worker then sends its late write. The program counts the late writes that each table accepted.
+//!
+//! `fenced_postgres worker NAME` runs one worker, for a program that pauses it itself.
 
 mod demo;
 mod tables;

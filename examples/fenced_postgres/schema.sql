@@ -1,5 +1,5 @@
--- `fence` is the token of the last write. `highest` and the trigger are no part of the pattern: they are an auditor that
--- knows nothing of the statements, and notes every write that came after a newer holder's and was accepted.
+-- `fence` is the token of the last write. `highest` and the trigger are not part of the pattern. They are an independent
+-- audit: they record each accepted write that came after the write of a newer holder.
 CREATE TABLE IF NOT EXISTS guarded   (name TEXT PRIMARY KEY, body TEXT, fence BIGINT NOT NULL DEFAULT 0, highest BIGINT NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS unguarded (LIKE guarded INCLUDING ALL);
 CREATE TABLE IF NOT EXISTS stale   (what TEXT, name TEXT, fence BIGINT, highest BIGINT);

@@ -1,10 +1,10 @@
-//! The tables, and the statements on them.
+//! The tables and their statements.
 
 use tokio_postgres::{Client, NoTls};
 
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Check and write are one statement: 0 rows mean that somebody newer was here.
+/// One statement checks the token and writes. 0 rows mean that a newer holder has written.
 const GUARDED: &str = "UPDATE guarded SET body = $1, fence = $2 WHERE name = $3 AND fence <= $2";
 const UNGUARDED: &str = "UPDATE unguarded SET body = $1, fence = $2 WHERE name = $3";
 
@@ -13,7 +13,8 @@ pub struct Tables(Client);
 impl Tables {
     /// Connects to `DATABASE_URL`.
     pub async fn connect() -> Result<Tables, Box<dyn std::error::Error>> {
-        let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL names no database")?;
+        let url = std::env::var("DATABASE_URL")
+            .map_err(|_| "DATABASE_URL is not set: expected a PostgreSQL connection string")?;
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
         tokio::spawn(connection);
         Ok(Tables(client))
@@ -31,7 +32,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes to both tables. `false`: the guarded one refused.
+    /// Writes to both tables. Returns `false` if the guarded table refused the write.
     pub async fn write(&self, name: &str, body: &str, token: i64) -> Result<bool, tokio_postgres::Error> {
         self.0.execute(UNGUARDED, &[&body, &token, &name]).await?;
         let written = self.0.execute(GUARDED, &[&body, &token, &name]).await? == 1;
@@ -41,18 +42,18 @@ impl Tables {
         Ok(written)
     }
 
-    /// The token of the last write that was accepted.
+    /// The token of the last accepted write.
     pub async fn fence(&self, name: &str) -> Result<i64, tokio_postgres::Error> {
         Ok(self.0.query_one("SELECT fence FROM guarded WHERE name = $1", &[&name]).await?.get(0))
     }
 
-    /// Writes of this name that came after a newer holder's and were accepted all the same.
+    /// The number of accepted writes that came after the write of a newer holder.
     pub async fn stale(&self, table: &str, name: &str) -> Result<i64, tokio_postgres::Error> {
         let count = "SELECT count(*) FROM stale WHERE what = $1 AND name = $2";
         Ok(self.0.query_one(count, &[&table, &name]).await?.get(0))
     }
 
-    /// Writes of this name that were refused.
+    /// The number of refused writes.
     pub async fn refused(&self, name: &str) -> Result<i64, tokio_postgres::Error> {
         Ok(self.0.query_one("SELECT count(*) FROM refused WHERE name = $1", &[&name]).await?.get(0))
     }

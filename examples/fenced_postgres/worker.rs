@@ -1,4 +1,4 @@
-//! A worker: holds the lease when it can, and writes while it does.
+//! A worker: it writes while it holds the lease.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure::types::HolderId;
 
 use crate::tables::Tables;
 
-/// `EXAMPLE_TTL_MS`, 1 s if it does not say.
+/// The ttl from `EXAMPLE_TTL_MS`. Default: 1 s.
 fn ttl() -> Duration {
     let said = std::env::var("EXAMPLE_TTL_MS").ok().and_then(|text| text.parse().ok());
     Duration::from_millis(said.unwrap_or(1000))
@@ -22,7 +22,7 @@ pub fn remote() -> Result<Remote, Box<dyn std::error::Error>> {
 }
 
 pub fn holder(process: u32) -> HolderId {
-    HolderId::new(format!("worker-{process}")).expect("short and plain")
+    HolderId::new(format!("worker-{process}")).expect("the holder is short and has no control characters")
 }
 
 pub async fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,9 +35,9 @@ pub async fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
             eprintln!("not acquired: {error}");
             continue;
         }
-        // `token()` looks at the clock: a worker that was paused before this line writes nothing.
+        // `token()` checks the clock: a worker that was paused before this line writes nothing.
         while let Some(token) = lease.token() {
-            // Nothing looks at it here, and no lease service can: whoever is paused in here writes late.
+            // A worker that is paused here writes late. No lease service can prevent that.
             std::thread::sleep(Duration::from_millis(20));
             if !tables.write(name, "made with care", token.as_i64()).await? {
                 println!("worker {}: my write with token {token} was refused", std::process::id());

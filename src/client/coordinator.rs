@@ -1,4 +1,4 @@
-//! What a manager asks of a cluster, whatever way there is to it.
+//! The requests that a manager sends to a cluster, independent of the transport.
 
 use std::pin::Pin;
 
@@ -8,50 +8,57 @@ use crate::api::{
 };
 use crate::types::{HolderId, LeaseName};
 
-/// The answer to a request: done, refused or unknown.
+/// The result of a request: done, refused or unknown.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
 
-/// A way to a cluster: over the network ([`Remote`](super::Remote)), to a node in the same process
+/// A transport to a cluster: over the network ([`Remote`](super::Remote)), to a node in the same process
 /// (`node.leases()`), or a test's fake.
 ///
-/// Requests are sent again by themselves where that is the same as sending them once, within the patience given; what
-/// comes back is what is known after that. Dropping a future gives the request up, and leaves its outcome unknown.
+/// An implementation retries idempotent requests within the given [`RetryBudget`]. The result covers all attempts.
+///
+/// # Cancel safety
+///
+/// Dropping a future abandons the request. Its outcome is then unknown: the cluster may still apply it.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Claims a lease. Unknown if any attempt's answer was lost and no later one was a grant.
+    /// Claims a lease. The outcome is unknown if an answer was lost and no later attempt got a grant.
     fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease>;
 
-    /// Keeps many leases of one holder. One result each, in the order asked.
+    /// Renews many leases of one holder. The results have the order of the request.
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed>;
 
-    /// Gives a lease back. Unknown if any attempt's answer was lost and no later one says that it released.
+    /// Releases a lease. The outcome is unknown if an answer was lost and no later attempt confirms the release.
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released>;
 
-    /// Gives a lease to a waiter. Sent once.
+    /// Hands a lease over to a waiter. The request is sent once.
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease>;
 
-    /// Replaces the metadata of a held lease. Sent again when the answer is lost.
+    /// Replaces the metadata of a held lease. The request is retried if an answer is lost.
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease>;
 
-    /// How a holder stands with a lease, by the committed state.
+    /// Reads the standing of a holder with a lease from the committed state.
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation>;
 
-    /// Every lease that is held and whose name starts with `prefix`, in the order of names, one for each holder.
+    /// Lists the held leases whose names start with `prefix`, ordered by name, one entry per holder.
     fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>>;
 
-    /// Transitions of leases whose names start with `prefix`, from now on or after a place in the stream.
+    /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events>;
 }
 
-/// Transitions, each once and in order.
+/// A stream of transitions. It returns each transition once and in order.
 pub trait Events: Send {
-    /// Waits for the next transition. Dropping the future loses nothing.
+    /// Waits for the next transition.
     ///
     /// # Errors
     ///
-    /// Refused as `compacted`: events are missing; look at the leases and watch from now. Anything else: the next call
-    /// goes on trying.
+    /// Refused as `compacted`: the cluster no longer keeps the next events. Read the leases and start a new watch.
+    /// After any other error, the next call tries again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no transition.
     fn next(&mut self) -> Answer<'_, Event>;
 
-    /// Up to here everything has been returned.
+    /// The last event that was returned. A new watch can continue after it.
     fn place(&self) -> Option<EventId>;
 }

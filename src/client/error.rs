@@ -1,26 +1,26 @@
-//! What can come of a request that was not done.
+//! Errors of requests to a cluster.
 
 use crate::api::{Code, Problem};
 use crate::types::InvalidValue;
 
-/// A request without the answer that was asked for. Every variant says whether it may have been done.
+/// The error of a request. Each variant says whether the cluster may have applied the request.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallError {
-    /// Certainly not done: the cluster said no, and why.
+    /// Not applied: the cluster refused the request and gave the reason.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
-    /// It may have been done, or may be done yet. Sending it again is safe.
-    #[error("the outcome is unknown: {why}{}", last_words(.last))]
+    /// Applied or not, or still to be applied. Sending the request again is safe.
+    #[error("the outcome is unknown: {why}{}", later_refusal(.last))]
     Unknown {
-        /// How the answer was lost.
+        /// Why there is no answer.
         why: String,
-        /// What a later attempt of the same request was told. It does not settle what became of the earlier one.
+        /// The refusal of a later attempt. It does not prove that the earlier attempt was not applied.
         last: Option<Box<Problem>>,
     },
-    /// Certainly not done: no node could be reached, or none could serve within the time.
+    /// Not applied: the client reached no node, or no node could serve the request in time.
     #[error("no node could serve the request: {0}")]
     Unavailable(String),
-    /// Certainly not done: the lease manager, or the node in this process, was shut down. Trying again is of no use.
+    /// Not applied: the lease manager, or the node in this process, is shut down. A retry fails, too.
     #[error("the lease manager or its node is shut down")]
     ShutDown,
 }
@@ -31,7 +31,7 @@ impl From<InvalidValue> for CallError {
     }
 }
 
-fn last_words(last: &Option<Box<Problem>>) -> String {
+fn later_refusal(last: &Option<Box<Problem>>) -> String {
     last.as_ref().map(|problem| format!("; a later attempt was refused: {}", problem.detail)).unwrap_or_default()
 }
 
@@ -42,8 +42,8 @@ mod tests {
     use crate::types::LeaseName;
 
     #[test]
-    fn errors_of_parts_become_errors_of_the_whole() {
-        let name = LeaseName::new("no name").expect_err("it has a space");
+    fn invalid_value_becomes_refused_and_loss_becomes_lost() {
+        let name = LeaseName::new("no name").expect_err("the name has a space");
         let refused = CallError::from(name.clone());
         assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Invalid));
         assert_eq!(refused.to_string(), name.to_string());

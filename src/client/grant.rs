@@ -1,4 +1,4 @@
-//! What was granted, until when it counts, and when it is renewed.
+//! One grant of a lease: its deadline and its renewal times. All times are times of the manager's clock.
 
 use std::time::Duration;
 
@@ -9,40 +9,40 @@ use super::Loss;
 use crate::rng::rng;
 use crate::token::FencingToken;
 
-/// How often the cluster is asked whether an infinite lease is still held.
+/// Time between two renewals of an infinite lease. They detect a revoke.
 const INFINITE_CHECK: Duration = Duration::from_secs(10);
-/// Pauses between renewals that fail: a twentieth of the ttl, within these.
+/// Bounds of the delay after a failed renewal. The delay is ttl / 20.
 const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// A lease that is held.
+/// The grant of a held lease.
 pub(super) struct Grant {
     pub token: FencingToken,
     pub ttl: Option<Duration>,
-    /// Just before the claim was sent.
+    /// When the claim was sent.
     pub since: Duration,
-    /// Just before the last claim or renewal that worked was sent, and less the drift.
+    /// When the last successful claim or renewal was sent, plus the ttl less the drift margin. `None`: infinite.
     pub deadline: Option<Duration>,
     pub next_renewal: Duration,
     pub is_renewing: bool,
     pub failures: u32,
     pub ending: Option<Loss>,
-    /// A hand-over is under way: the lease may be somebody else's already.
+    /// A hand-over is in progress: another holder may have the lease already.
     pub is_paused: bool,
     pub signals: Signals,
 }
 
-/// What those who work under a grant wait for.
+/// The cancellation tokens of one grant.
 #[derive(Clone)]
 pub(super) struct Signals {
-    /// It is not held any more, for whatever reason.
-    pub gone: CancellationToken,
-    /// It will not be renewed any more.
+    /// Cancelled when the grant ends, for any reason.
+    pub ended: CancellationToken,
+    /// Cancelled when the keeper stops renewing the grant.
     pub stopping: CancellationToken,
 }
 
 impl Grant {
-    /// Claimed at `sent`, for a ttl of which the drift is taken off.
+    /// A grant whose claim was sent at `sent`. The deadline is earlier than `sent + ttl` by the drift margin.
     pub fn new(token: FencingToken, ttl: Option<Duration>, sent: Duration, drift_permille: u32) -> Grant {
         Grant {
             token,
@@ -54,11 +54,11 @@ impl Grant {
             failures: 0,
             ending: None,
             is_paused: false,
-            signals: Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() },
+            signals: Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() },
         }
     }
 
-    /// Renewed at `sent`. Never for less time than before.
+    /// Applies a renewal that was sent at `sent`. It never moves the deadline backwards.
     pub fn renew(&mut self, ttl: Option<Duration>, sent: Duration, drift_permille: u32) {
         self.ttl = ttl;
         self.failures = 0;
@@ -66,13 +66,13 @@ impl Grant {
         self.next_renewal = next_renewal(ttl, sent);
     }
 
-    /// A renewal failed at `now`.
+    /// Schedules another renewal after one that failed at `now`.
     pub fn retry(&mut self, now: Duration) {
         self.failures += 1;
         self.next_renewal = now + self.ttl.map_or(LONGEST_RETRY, |ttl| (ttl / 20).clamp(SHORTEST_RETRY, LONGEST_RETRY));
     }
 
-    pub fn is_over(&self, now: Duration) -> bool {
+    pub fn is_expired(&self, now: Duration) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
@@ -80,29 +80,29 @@ impl Grant {
         self.deadline.map(|deadline| deadline.saturating_sub(now))
     }
 
-    /// Whether it could be renewed at `now` along with others, although it is not due yet.
-    pub fn could_renew(&self, now: Duration) -> bool {
+    /// Whether a batch that is sent at `now` can include this grant, although its renewal is not due yet.
+    pub fn can_renew_early(&self, now: Duration) -> bool {
         let soon = self.ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3) / 2;
         !self.is_busy() && self.ending.is_none() && now + soon >= self.next_renewal
     }
 
-    /// A renewal or a hand-over is under way.
+    /// Whether a renewal or a hand-over is in progress.
     pub fn is_busy(&self) -> bool {
         self.is_renewing || self.is_paused
     }
 
-    /// What comes next at `now`. Gives renewing up when only the grace is left.
-    pub fn step(&mut self, now: Duration, was_not_running: bool, grace: Duration) -> Step {
+    /// The next action at `now`. Stops renewals when only the grace period remains.
+    pub fn next_action(&mut self, now: Duration, was_not_running: bool, grace: Duration) -> GrantAction {
         let Some(deadline) = self.deadline else {
             return match self.is_busy() {
-                true => Step::Idle,
-                false if now < self.next_renewal => Step::Wait(self.next_renewal),
-                false => Step::Renew,
+                true => GrantAction::Idle,
+                false if now < self.next_renewal => GrantAction::Wait(self.next_renewal),
+                false => GrantAction::Renew,
             };
         };
         if deadline <= now {
             let why = if was_not_running { Loss::Suspended } else { self.ending.unwrap_or(Loss::Unreachable) };
-            return Step::Over(why);
+            return GrantAction::Expired(why);
         }
         let stop = deadline - grace.min(self.ttl.unwrap_or_default() / 2);
         let is_stopping = now >= stop;
@@ -110,46 +110,49 @@ impl Grant {
             self.ending.get_or_insert(Loss::Unreachable);
         }
         match self.ending {
-            Some(why) => {
-                Step::Ending { at: if is_stopping { deadline } else { stop }, left: deadline - now, why, is_stopping }
-            }
-            None if self.is_busy() => Step::Wait(stop),
-            None if now < self.next_renewal => Step::Wait(self.next_renewal.min(stop)),
-            None => Step::Renew,
+            Some(why) => GrantAction::Ending {
+                at: if is_stopping { deadline } else { stop },
+                left: deadline - now,
+                why,
+                is_stopping,
+            },
+            None if self.is_busy() => GrantAction::Wait(stop),
+            None if now < self.next_renewal => GrantAction::Wait(self.next_renewal.min(stop)),
+            None => GrantAction::Renew,
         }
     }
 }
 
-/// What comes next for a grant.
+/// The next action for a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing by the clock: an answer is waited for.
+pub(super) enum GrantAction {
+    /// No timer: the keeper waits for an answer.
     Idle,
     /// Nothing until then.
     Wait(Duration),
     Renew,
-    /// Not renewed any more; look again then.
+    /// The keeper no longer renews the grant. It checks again at `at`.
     Ending {
         at: Duration,
         left: Duration,
         why: Loss,
-        /// The grace has begun.
+        /// The grace period has begun.
         is_stopping: bool,
     },
-    /// Its time is over.
-    Over(Loss),
+    /// The deadline has passed.
+    Expired(Loss),
 }
 
 impl Signals {
-    pub fn fired() -> Signals {
-        let signals = Signals { gone: CancellationToken::new(), stopping: CancellationToken::new() };
-        signals.fire();
+    pub fn cancelled() -> Signals {
+        let signals = Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() };
+        signals.cancel();
         signals
     }
 
-    pub fn fire(&self) {
+    pub fn cancel(&self) {
         self.stopping.cancel();
-        self.gone.cancel();
+        self.ended.cancel();
     }
 }
 
@@ -157,7 +160,7 @@ fn deadline(ttl: Duration, sent: Duration, drift_permille: u32) -> Duration {
     sent + ttl - ttl * drift_permille / 1000
 }
 
-/// A third of the ttl after the last one was sent, give or take a tenth, so that holders do not renew in step.
+/// A third of the ttl after `sent`, with 10 % jitter, so that holders do not renew at the same moment.
 fn next_renewal(ttl: Option<Duration>, sent: Duration) -> Duration {
     sent + (ttl.map_or(INFINITE_CHECK, |ttl| ttl / 3)).mul_f64(rng().random_range(0.9..1.1))
 }
@@ -179,66 +182,73 @@ mod tests {
     #[test]
     fn holder_stops_first_by_the_drift_and_from_before_the_request() {
         let mut grant = grant();
-        assert_eq!(grant.left(ms(10_000)), Some(ms(2970)), "1 % of the ttl less");
+        assert_eq!(grant.left(ms(10_000)), Some(ms(2970)), "the ttl less 1 %");
         grant.renew(Some(ms(3000)), ms(11_000), 10);
         assert_eq!(grant.left(ms(11_000)), Some(ms(2970)));
         grant.renew(Some(ms(100)), ms(11_001), 10);
-        assert_eq!(grant.left(ms(11_000)), Some(ms(2970)), "no time is taken away");
+        assert_eq!(grant.left(ms(11_000)), Some(ms(2970)), "a shorter ttl does not shorten the grant");
     }
 
     #[test]
-    fn a_renewal_is_due_at_a_third_of_the_ttl() {
+    fn renewal_is_due_after_a_third_of_the_ttl() {
         let mut grant = grant();
-        assert!(matches!(grant.step(ms(10_899), false, ms(0)), Step::Wait(at) if at <= ms(11_100)));
-        assert_eq!(grant.step(ms(11_101), false, ms(0)), Step::Renew);
+        assert!(matches!(grant.next_action(ms(10_899), false, ms(0)), GrantAction::Wait(at) if at <= ms(11_100)));
+        assert_eq!(grant.next_action(ms(11_101), false, ms(0)), GrantAction::Renew);
         grant.is_renewing = true;
-        assert_eq!(grant.step(ms(11_102), false, ms(0)), Step::Wait(ms(12_970)), "its deadline counts meanwhile");
+        assert_eq!(
+            grant.next_action(ms(11_102), false, ms(0)),
+            GrantAction::Wait(ms(12_970)),
+            "the deadline stays in force during a renewal"
+        );
     }
 
     #[test]
-    fn what_fails_is_tried_again_until_the_grace_begins() {
+    fn failed_renewal_is_retried_until_the_grace_begins() {
         let mut grant = grant();
         grant.retry(ms(12_000));
-        assert_eq!(grant.step(ms(12_000), false, ms(500)), Step::Wait(ms(12_150)));
-        assert_eq!(grant.step(ms(12_150), false, ms(500)), Step::Renew);
-        let ending = Step::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable, is_stopping: true };
-        assert_eq!(grant.step(ms(12_470), false, ms(500)), ending);
-        assert_eq!(grant.step(ms(12_970), false, ms(500)), Step::Over(Loss::Unreachable));
+        assert_eq!(grant.next_action(ms(12_000), false, ms(500)), GrantAction::Wait(ms(12_150)));
+        assert_eq!(grant.next_action(ms(12_150), false, ms(500)), GrantAction::Renew);
+        let ending = GrantAction::Ending { at: ms(12_970), left: ms(500), why: Loss::Unreachable, is_stopping: true };
+        assert_eq!(grant.next_action(ms(12_470), false, ms(500)), ending);
+        assert_eq!(grant.next_action(ms(12_970), false, ms(500)), GrantAction::Expired(Loss::Unreachable));
     }
 
     #[test]
-    fn at_most_half_the_ttl_counts_as_grace() {
+    fn any_longer_grace_is_cut_to_half_the_ttl() {
         for grace in [ms(1_500), ms(1_501), ms(3_000), Duration::MAX] {
-            assert_eq!(grant().step(ms(11_469), false, grace), Step::Renew, "{grace:?}");
-            let step = grant().step(ms(11_470), false, grace);
-            assert!(matches!(step, Step::Ending { left, is_stopping: true, .. } if left == ms(1_500)), "{step:?}");
+            assert_eq!(grant().next_action(ms(11_469), false, grace), GrantAction::Renew, "{grace:?}");
+            let action = grant().next_action(ms(11_470), false, grace);
+            assert!(
+                matches!(action, GrantAction::Ending { left, is_stopping: true, .. } if left == ms(1_500)),
+                "{action:?}"
+            );
         }
     }
 
     #[test]
-    fn whoever_slept_through_the_deadline_is_told_so() {
-        assert_eq!(grant().step(ms(12_970), true, ms(0)), Step::Over(Loss::Suspended));
+    fn deadline_missed_while_not_running_is_suspended() {
+        assert_eq!(grant().next_action(ms(12_970), true, ms(0)), GrantAction::Expired(Loss::Suspended));
         let mut stalled = Grant { ending: Some(Loss::Stalled), ..grant() };
-        assert_eq!(stalled.step(ms(12_970), false, ms(0)), Step::Over(Loss::Stalled));
+        assert_eq!(stalled.next_action(ms(12_970), false, ms(0)), GrantAction::Expired(Loss::Stalled));
     }
 
     #[test]
-    fn an_infinite_grant_has_no_deadline_and_is_asked_after() {
+    fn infinite_grant_has_no_deadline_and_is_renewed() {
         let mut grant = Grant::new(TOKEN, None, ms(0), 10);
-        assert_eq!((grant.left(ms(1)), grant.is_over(Duration::MAX)), (None, false));
-        assert!(matches!(grant.step(ms(8_000), false, ms(0)), Step::Wait(_)));
-        assert_eq!(grant.step(ms(11_001), false, ms(0)), Step::Renew);
+        assert_eq!((grant.left(ms(1)), grant.is_expired(Duration::MAX)), (None, false));
+        assert!(matches!(grant.next_action(ms(8_000), false, ms(0)), GrantAction::Wait(_)));
+        assert_eq!(grant.next_action(ms(11_001), false, ms(0)), GrantAction::Renew);
     }
 
     #[test]
     fn grant_is_renewed_with_others_up_to_a_sixth_of_the_ttl_earlier() {
         let grant = || Grant { next_renewal: ms(11_000), ..grant() };
-        assert_eq!((grant().could_renew(ms(10_499)), grant().could_renew(ms(10_500))), (false, true));
-        assert!(!Grant { is_renewing: true, ..grant() }.could_renew(ms(10_500)));
-        assert!(!Grant { is_paused: true, ..grant() }.could_renew(ms(10_500)));
-        assert!(!Grant { ending: Some(Loss::Stalled), ..grant() }.could_renew(ms(10_500)));
+        assert_eq!((grant().can_renew_early(ms(10_499)), grant().can_renew_early(ms(10_500))), (false, true));
+        assert!(!Grant { is_renewing: true, ..grant() }.can_renew_early(ms(10_500)));
+        assert!(!Grant { is_paused: true, ..grant() }.can_renew_early(ms(10_500)));
+        assert!(!Grant { ending: Some(Loss::Stalled), ..grant() }.can_renew_early(ms(10_500)));
         let endless = Grant { next_renewal: ms(11_000), ..Grant::new(TOKEN, None, ms(1_000), 10) };
-        assert_eq!((endless.could_renew(ms(5_999)), endless.could_renew(ms(6_000))), (false, true));
+        assert_eq!((endless.can_renew_early(ms(5_999)), endless.can_renew_early(ms(6_000))), (false, true));
     }
 
     #[test]
@@ -256,8 +266,8 @@ mod tests {
     fn grace_is_at_most_half_the_ttl() {
         let mut grant = Grant { is_renewing: true, ..grant() };
         let stop = 12_970 - 1_500;
-        assert_eq!(grant.step(ms(stop - 1), false, ms(2_000)), Step::Wait(ms(stop)));
-        let ending = Step::Ending { at: ms(12_970), left: ms(1_500), why: Loss::Unreachable, is_stopping: true };
-        assert_eq!(grant.step(ms(stop), false, ms(2_000)), ending);
+        assert_eq!(grant.next_action(ms(stop - 1), false, ms(2_000)), GrantAction::Wait(ms(stop)));
+        let ending = GrantAction::Ending { at: ms(12_970), left: ms(1_500), why: Loss::Unreachable, is_stopping: true };
+        assert_eq!(grant.next_action(ms(stop), false, ms(2_000)), ending);
     }
 }

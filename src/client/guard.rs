@@ -1,4 +1,4 @@
-//! A lease that is held for one part of a program.
+//! A lease guard: a lease that one part of a program holds exclusively.
 
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -11,17 +11,19 @@ use super::shared::KeeperCommand;
 use super::{CallError, HoldState, Lease, Loss};
 use crate::token::FencingToken;
 
-/// A lease that was acquired for one part of a program. It can be lost all the same: ask
-/// [`is_held`](Lease::is_held), or do the work in [`while_held`](LeaseGuard::while_held).
+/// A lease that one part of a program holds. No other guard of the lease exists in this process at the same time.
 ///
-/// [`release`](LeaseGuard::release) it. Dropping it only asks for a release: it waits for nothing, works outside a
-/// runtime, and what is not released expires.
-#[must_use = "dropping it gives the lease back"]
+/// The lease can be lost while the guard exists. Check [`is_held`](LeaseGuard::is_held), or run the work in
+/// [`while_held`](LeaseGuard::while_held).
+///
+/// Call [`release`](LeaseGuard::release) at the end. Dropping the guard only requests a release: the drop does not
+/// block and works outside a runtime. If the release fails, the lease expires by its ttl.
+#[must_use = "dropping the guard releases the lease"]
 #[derive(Debug)]
 pub struct LeaseGuard {
     lease: Lease,
     token: FencingToken,
-    /// Keeps other guards of this lease out. None once it was released.
+    /// Excludes other guards of this lease. `None` after a release.
     permit: Mutex<Option<OwnedMutexGuard<()>>>,
 }
 
@@ -30,22 +32,27 @@ impl LeaseGuard {
         LeaseGuard { lease, token, permit: Mutex::new(Some(permit)) }
     }
 
-    /// The fencing token of this guard's grant, whether or not it is still in force.
+    /// The fencing token of this guard's grant, also after the grant has ended.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// Drains and gives the lease back. `false`: it was lost, or released, before.
+    /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease. Returns `false` if the
+    /// lease was lost or released before.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`]: the lease is not held here any more. The guard goes on keeping other guards out, and may
-    /// be released again.
+    /// The same as [`Lease::release`]. After an error this process no longer holds the lease. The guard still excludes
+    /// other guards, and `release` can be called again.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::release`]. After dropping the future, the guard still excludes other guards.
     pub async fn release(&self) -> Result<bool, CallError> {
         let released = match self.is_current() || self.is_unreleased() {
             true => self.lease.release().await?,
             false => {
-                self.give_back();
+                self.release_lost_grant();
                 false
             }
         };
@@ -53,29 +60,39 @@ impl LeaseGuard {
         Ok(released)
     }
 
-    /// Whether this guard's grant was given up here, and its release failed.
+    /// Whether this process gave up the grant, and the release at the cluster failed.
     pub(crate) fn is_unreleased(&self) -> bool {
-        self.lease.hold.unreleased() == Some(self.token)
+        self.lease.hold.failed_release() == Some(self.token)
     }
 
-    /// Does the work while the lease is held: `Err` with the reason if it is lost first. The work is then dropped, and
-    /// has not run since: before each of its steps the clock is looked at.
+    /// Runs `work` while the lease is held.
+    ///
+    /// The guard checks its clock before each poll of `work`. When the lease is lost, the guard stops polling `work`
+    /// and drops it.
+    ///
+    /// # Errors
+    ///
+    /// The reason of the loss, if the lease is lost before `work` completes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The guard still holds the lease.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
         let gone = self.lease.gone();
         let done = self.steps(work, &gone).await;
         if done.is_none() {
-            // By this clock it is over; the keeper, who knows why, has at most not looked yet.
+            // The deadline has passed on this clock. The keeper records the reason on its next check.
             gone.cancelled().await;
         }
         done.ok_or_else(|| self.loss())
     }
 
-    /// `None` when the work was stopped.
+    /// Polls the work. Returns `None` when the lease was lost first.
     async fn steps<T>(&self, work: impl Future<Output = T>, gone: &CancellationToken) -> Option<T> {
         let mut work = std::pin::pin!(work);
         let mut gone = std::pin::pin!(gone.cancelled());
         std::future::poll_fn(|context| {
-            // A paused process wakes up here, before the work does.
+            // A process that was paused checks the deadline here, before the work runs again.
             if !self.is_held() || gone.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
@@ -84,7 +101,7 @@ impl LeaseGuard {
         .await
     }
 
-    /// Whether this guard's own grant is held.
+    /// Whether this guard's grant is held, by local knowledge. Sends no request.
     pub fn is_held(&self) -> bool {
         self.lease.token() == Some(self.token)
     }
@@ -93,25 +110,26 @@ impl LeaseGuard {
         self.lease.hold.granted_token() == Some(self.token)
     }
 
-    /// Why this guard's grant ended, once it has.
+    /// Why this guard's grant ended. Valid after its end.
     pub(crate) fn loss(&self) -> Loss {
         match self.lease.state() {
             HoldState::Lost { why, .. } => why,
-            // By another handle, which is the only other way for a grant to end.
+            // Another handle released it: a grant has no other way to end.
             _ => Loss::Released,
         }
     }
 
-    /// The work has ended: if only this side says that the lease is over, others need not wait for its end.
-    fn give_back(&self) {
+    /// Requests a release if the grant ended by the local clock alone, so that waiters need not wait for the expiry.
+    /// The caller must have ended the work.
+    fn release_lost_grant(&self) {
         if self.lease.hold.unreleased_token() == Some(self.token) {
-            let order = KeeperCommand::GiveBack { hold: self.lease.hold.clone(), token: self.token };
-            self.lease.owner.shared.order(order);
+            let command = KeeperCommand::ReleaseToken { hold: self.lease.hold.clone(), token: self.token };
+            self.lease.owner.shared.send_command(command);
         }
     }
 
     fn take_permit(&self) -> Option<OwnedMutexGuard<()>> {
-        self.permit.lock().expect("nothing panics while it has the lock").take()
+        self.permit.lock().expect("no code panics while it holds this lock").take()
     }
 }
 
@@ -124,13 +142,13 @@ impl Deref for LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        // Taken when it was released.
+        // `release` took the permit before.
         let Some(permit) = self.take_permit() else { return };
         if self.is_current() {
-            let order = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
-            self.lease.owner.shared.order(order);
+            let command = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
+            self.lease.owner.shared.send_command(command);
         } else {
-            self.give_back();
+            self.release_lost_grant();
         }
     }
 }

@@ -1,7 +1,7 @@
-//! One lease as its holder knows it: the grant, its deadline, and what is told of it.
+//! The local state of one lease: its grant, deadline, options and listeners.
 //!
-//! Nothing here asks anybody or waits for anything. The deadline is kept beside the rest, so that whether the lease is
-//! held can be asked without a lock.
+//! No function here sends a request or blocks. The deadline is an atomic beside the record, so that `is_held` takes no
+//! lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,53 +10,53 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::grant::{Grant, Signals, Step};
-use super::listeners::{Listeners, Notice, Notices};
+use super::grant::{Grant, GrantAction, Signals};
+use super::listeners::{ListenerEvent, ListenerQueue, Listeners};
 use super::metrics;
 use super::{HoldState, LeaseOptions, Loss};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
-/// A keeper that looks so much later than it meant to did not run.
-const NOT_RUNNING: Duration = Duration::from_millis(250);
-/// How long a release waits for its listeners unless the options say.
+/// A keeper whose check is this late was suspended or starved.
+const SUSPEND_THRESHOLD: Duration = Duration::from_millis(250);
+/// How long a release waits for its listeners by default.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
-/// A deadline for "not held", and one for "without end".
-const NEVER_HELD: u64 = 0;
-const ENDLESS: u64 = u64::MAX;
+/// Values of the deadline: "not held", and "held without a deadline".
+const NOT_HELD: u64 = 0;
+const INFINITE: u64 = u64::MAX;
 
 pub(super) struct Hold {
-    me: Weak<Hold>,
+    weak_self: Weak<Hold>,
     pub name: LeaseName,
     pub holder: HolderId,
     /// Nanoseconds of the manager's clock.
     deadline: AtomicU64,
-    /// One acquire, release or hand-over at a time.
+    /// Serializes acquires, releases and hand-overs.
     pub operation: tokio::sync::Mutex<()>,
-    /// Guards exclude each other, although they are one holder to the cluster.
+    /// Guards of one process exclude each other here: to the cluster they are one holder.
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
     state: watch::Sender<HoldState>,
     record: Mutex<Record>,
-    notices: Arc<Notices>,
+    listener_queue: Arc<ListenerQueue>,
     drift_permille: u32,
 }
 
 struct Record {
     options: LeaseOptions,
     grant: Option<Grant>,
-    /// A claim may have been granted without anybody here knowing.
-    in_doubt: bool,
-    /// A grant that is lost by this side's clock alone, or whose release failed: the cluster may still count it as held.
+    /// The cluster may have granted a claim whose answer did not arrive.
+    ambiguous: bool,
+    /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased_token: Option<FencingToken>,
     listeners: Listeners,
 }
 
-/// What the keeper is to do about one lease.
-pub(super) enum Due {
+/// The next action of the keeper for one lease.
+pub(super) enum KeeperAction {
     Nothing,
-    /// Look again at this time.
-    At(Duration),
-    Renewal {
+    /// Check again at this time.
+    CheckAt(Duration),
+    Renew {
         token: FencingToken,
         ttl: Option<Duration>,
     },
@@ -68,29 +68,29 @@ impl Hold {
         holder: HolderId,
         options: LeaseOptions,
         drift_permille: u32,
-        notices: Arc<Notices>,
+        listener_queue: Arc<ListenerQueue>,
     ) -> Arc<Hold> {
         Arc::new_cyclic(|me| Hold {
-            me: me.clone(),
+            weak_self: me.clone(),
             name,
             holder,
-            deadline: AtomicU64::new(NEVER_HELD),
+            deadline: AtomicU64::new(NOT_HELD),
             operation: tokio::sync::Mutex::default(),
             exclusive: Arc::default(),
             state: watch::Sender::new(HoldState::Idle),
             record: Mutex::new(Record {
                 options,
                 grant: None,
-                in_doubt: false,
+                ambiguous: false,
                 unreleased_token: None,
                 listeners: Listeners::default(),
             }),
-            notices,
+            listener_queue,
             drift_permille,
         })
     }
 
-    /// For the next acquire.
+    /// Sets the options of the next acquire.
     pub fn set_options(&self, options: LeaseOptions) -> Result<(), InvalidValue> {
         options.check()?;
         self.record().options = options;
@@ -113,15 +113,15 @@ impl Hold {
         self.state.subscribe()
     }
 
-    /// Whether the lease is held at `now`, by this side's own knowledge.
+    /// Whether the lease is held at `now`, by local knowledge.
     pub fn is_held(&self, now: Duration) -> bool {
         nanos(now) < self.deadline.load(Ordering::Acquire)
     }
 
-    /// Time left at `now`: `None` if it is not held, and [`Duration::MAX`] without an end.
+    /// Time left at `now`: `None` if the lease is not held, [`Duration::MAX`] for an infinite ttl.
     pub fn remaining(&self, now: Duration) -> Option<Duration> {
         match self.deadline.load(Ordering::Acquire) {
-            ENDLESS => Some(Duration::MAX),
+            INFINITE => Some(Duration::MAX),
             deadline => Duration::from_nanos(deadline).checked_sub(now).filter(|left| !left.is_zero()),
         }
     }
@@ -132,39 +132,39 @@ impl Hold {
         record.grant.as_ref().filter(|_| self.is_held(now)).map(|grant| grant.token)
     }
 
-    /// The token of a grant that has not ended here, though its time may be over.
+    /// The token of the current grant, also if its deadline has passed and the keeper has not ended it yet.
     pub fn granted_token(&self) -> Option<FencingToken> {
         self.record().grant.as_ref().map(|grant| grant.token)
     }
 
-    /// The present grant's; signals that have fired already if there is none.
+    /// The signals of the current grant; cancelled signals if there is none.
     pub fn signals(&self) -> Signals {
         match &self.record().grant {
             Some(grant) => grant.signals.clone(),
-            None => Signals::fired(),
+            None => Signals::cancelled(),
         }
     }
 
-    pub fn set_ambiguous(&self, in_doubt: bool) {
-        self.record().in_doubt = in_doubt;
+    pub fn set_ambiguous(&self, ambiguous: bool) {
+        self.record().ambiguous = ambiguous;
     }
 
     pub fn is_ambiguous(&self) -> bool {
-        self.record().in_doubt
+        self.record().ambiguous
     }
 
-    /// What the cluster may still count as held, though it is lost here.
+    /// The token of a grant that ended here and that the cluster may still count as held.
     pub fn unreleased_token(&self) -> Option<FencingToken> {
         self.record().unreleased_token
     }
 
-    /// A release of this token has no answer that settles it.
+    /// Records that the release of this token has no conclusive answer.
     pub fn set_unreleased_token(&self, token: FencingToken) {
         self.record().unreleased_token = Some(token);
     }
 
-    /// The token that was given up here, and whose release failed.
-    pub fn unreleased(&self) -> Option<FencingToken> {
+    /// The token of a grant that this process gave up and whose release failed.
+    pub fn failed_release(&self) -> Option<FencingToken> {
         let released = match *self.state.borrow() {
             HoldState::Released { token } => Some(token),
             _ => None,
@@ -176,24 +176,24 @@ impl Hold {
         self.record().unreleased_token.take_if(|unreleased_token| *unreleased_token == token);
     }
 
-    /// A claim that was sent at `sent` was granted.
+    /// Starts the grant of a claim that was sent at `sent`.
     pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
-        record.in_doubt = false;
+        record.ambiguous = false;
         let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
-        self.tell(Notice::Acquired(token));
+        self.notify_listeners(ListenerEvent::Acquired(token));
         metrics::acquired();
     }
 
-    /// A renewal that was sent at `sent` worked.
+    /// Applies a successful renewal that was sent at `sent`.
     pub fn renewed(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
         let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
         grant.is_renewing = false;
-        if grant.is_over(now) || grant.ending.is_some() || grant.is_paused {
-            // Too late: whoever looked in between was told that it is lost, or will be.
+        if grant.is_expired(now) || grant.ending.is_some() || grant.is_paused {
+            // Too late: a caller of `is_held` or a listener may have seen the end of the grant already.
             return;
         }
         metrics::renewed(grant.left(now));
@@ -202,51 +202,51 @@ impl Hold {
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
     }
 
-    /// A renewal ended without an answer that counts.
+    /// Records a renewal that had no conclusive answer.
     pub fn renewal_failed(&self, token: FencingToken, now: Duration) {
         let mut record = self.record();
         let Some(grant) = record.grant.as_mut().filter(|grant| grant.token == token) else { return };
         grant.is_renewing = false;
         grant.retry(now);
         metrics::renewal_failed();
-        if grant.ending.is_none() && !grant.is_over(now) {
+        if grant.ending.is_none() && !grant.is_expired(now) {
             self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
         }
     }
 
-    /// The lease with this token is not held any more.
+    /// Ends the grant with this token as lost.
     pub fn lose(&self, token: FencingToken, why: Loss) {
         let mut record = self.record();
         let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         record.unreleased_token = why.is_by_own_clock().then_some(token);
         self.state.send_replace(HoldState::Lost { token, why });
-        grant.signals.fire();
-        self.tell(Notice::Lost(why));
+        grant.signals.cancel();
+        self.notify_listeners(ListenerEvent::Lost(why));
         metrics::lost(why);
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }
 
-    /// The lease is given up by this side, before anybody else is told.
+    /// Ends the grant locally. The caller sends the release to the cluster after that.
     pub fn give_up(&self) -> Option<FencingToken> {
         let grant = self.record().grant.take()?;
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         self.state.send_replace(HoldState::Released { token: grant.token });
-        grant.signals.fire();
+        grant.signals.cancel();
         metrics::released();
         Some(grant.token)
     }
 
-    /// Holds no more while a hand-over is under way. `None` if the lease is not held.
+    /// Marks the lease as not held during a hand-over. Returns `None` if the lease is not held.
     pub fn pause(&self, now: Duration) -> Option<FencingToken> {
         let mut record = self.record();
         let grant = record.grant.as_mut().filter(|_| self.is_held(now))?;
         grant.is_paused = true;
-        self.deadline.store(NEVER_HELD, Ordering::Release);
+        self.deadline.store(NOT_HELD, Ordering::Release);
         Some(grant.token)
     }
 
-    /// The hand-over was refused: everything is as it was.
+    /// Restores the grant after a refused hand-over.
     pub fn resume(&self) {
         let mut record = self.record();
         if let Some(grant) = &mut record.grant {
@@ -256,55 +256,55 @@ impl Hold {
         }
     }
 
-    /// What is due at `now`, for a keeper that looks `late` later than it meant to.
-    pub fn look(&self, now: Duration, late: Duration) -> Due {
+    /// The next action at `now`. `late` is the delay of this check behind its planned time.
+    pub fn next_action(&self, now: Duration, late: Duration) -> KeeperAction {
         let mut record = self.record();
         let grace = record.options.grace;
-        let Some(grant) = &mut record.grant else { return Due::Nothing };
+        let Some(grant) = &mut record.grant else { return KeeperAction::Nothing };
         let (token, ttl, since) = (grant.token, grant.ttl, grant.since);
-        let step = grant.step(now, late >= NOT_RUNNING, grace);
-        if let Step::Ending { left, why, is_stopping, .. } = step {
-            // Whoever is woken by the signal finds the state that goes with it.
-            self.tell_ending(token, left, why);
+        let action = grant.next_action(now, late >= SUSPEND_THRESHOLD, grace);
+        if let GrantAction::Ending { left, why, is_stopping, .. } = action {
+            // The state changes before the signal: a task that the signal wakes reads `Ending`.
+            self.set_ending(token, left, why);
             if is_stopping {
                 grant.signals.stopping.cancel();
             }
         }
         drop(record);
-        match step {
-            Step::Idle => Due::Nothing,
-            Step::Wait(at) | Step::Ending { at, .. } => Due::At(at),
-            Step::Over(why) => {
+        match action {
+            GrantAction::Idle => KeeperAction::Nothing,
+            GrantAction::Wait(at) | GrantAction::Ending { at, .. } => KeeperAction::CheckAt(at),
+            GrantAction::Expired(why) => {
                 self.lose(token, why);
-                Due::Nothing
+                KeeperAction::Nothing
             }
-            Step::Renew => match self.may_not_renew(ttl, since, now) {
+            GrantAction::Renew => match self.renewal_stop_reason(ttl, since, now) {
                 None => {
-                    self.mark(token, |grant| grant.is_renewing = true);
-                    Due::Renewal { token, ttl }
+                    self.update_grant(token, |grant| grant.is_renewing = true);
+                    KeeperAction::Renew { token, ttl }
                 }
                 Some(why) => {
-                    self.mark(token, |grant| grant.ending = Some(why));
-                    Due::At(now)
+                    self.update_grant(token, |grant| grant.ending = Some(why));
+                    KeeperAction::CheckAt(now)
                 }
             },
         }
     }
 
-    /// Whether a renewal could go along with others at `now` although it is not due yet.
-    pub fn could_renew(&self, now: Duration) -> bool {
-        self.record().grant.as_ref().is_some_and(|grant| grant.could_renew(now))
+    /// Whether a batch that is sent at `now` can include this lease, although its renewal is not due yet.
+    pub fn can_renew_early(&self, now: Duration) -> bool {
+        self.record().grant.as_ref().is_some_and(|grant| grant.can_renew_early(now))
     }
 
-    /// Makes a renewal that could go along with others due.
+    /// Makes the renewal due at `now`.
     pub fn renew_now(&self, now: Duration) {
         if let Some(grant) = &mut self.record().grant {
             grant.next_renewal = grant.next_renewal.min(now);
         }
     }
 
-    /// Asks the options, outside the lock: the progress check is somebody else's code.
-    fn may_not_renew(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
+    /// Why the options forbid a renewal, if they do. The progress check is user code, so it runs outside the lock.
+    fn renewal_stop_reason(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
         let (longest, progress) = {
             let record = self.record();
             (record.options.longest_hold, record.options.renew_while.clone())
@@ -318,13 +318,13 @@ impl Hold {
         (!goes_on).then_some(Loss::Stalled)
     }
 
-    fn mark(&self, token: FencingToken, change: impl FnOnce(&mut Grant)) {
+    fn update_grant(&self, token: FencingToken, change: impl FnOnce(&mut Grant)) {
         if let Some(grant) = self.record().grant.as_mut().filter(|grant| grant.token == token) {
             change(grant);
         }
     }
 
-    fn tell_ending(&self, token: FencingToken, left: Duration, why: Loss) {
+    fn set_ending(&self, token: FencingToken, left: Duration, why: Loss) {
         self.state.send_if_modified(|state| {
             let is_new = !matches!(state, HoldState::Ending { .. });
             if is_new {
@@ -334,20 +334,21 @@ impl Hold {
         });
     }
 
-    fn tell(&self, what: Notice) {
-        self.notices.push(self.me.upgrade().expect("it is being used"), what);
+    fn notify_listeners(&self, event: ListenerEvent) {
+        self.listener_queue
+            .push(self.weak_self.upgrade().expect("a method of the hold is running, so its Arc exists"), event);
     }
 
     fn set_deadline(&self, deadline: Option<Duration>) {
-        self.deadline.store(deadline.map_or(ENDLESS, nanos), Ordering::Release);
+        self.deadline.store(deadline.map_or(INFINITE, nanos), Ordering::Release);
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().expect("nothing panics while it has the lock")
+        self.record.lock().expect("no code panics while it holds this lock")
     }
 }
 
-/// The listeners, for as long as the lock on them is held.
+/// Access to the listeners. It holds the lock of the record.
 pub(super) struct ListenersGuard<'a>(MutexGuard<'a, Record>);
 
 impl std::ops::Deref for ListenersGuard<'_> {
@@ -364,5 +365,5 @@ impl std::ops::DerefMut for ListenersGuard<'_> {
 }
 
 fn nanos(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(ENDLESS - 1)
+    time.as_nanos().try_into().unwrap_or(INFINITE - 1)
 }

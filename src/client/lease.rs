@@ -1,4 +1,4 @@
-//! A handle of one lease.
+//! The handle of one lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::api::Code;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
-/// A handle of one lease. Cheap to clone; all handles of one name and manager are of the same lease.
+/// A handle of one lease. Cheap to clone; all handles with one name and manager share one lease.
 ///
-/// What is asked of a handle without `await` is answered from this side's own knowledge, without a request and without
-/// a lock that anybody holds for long. No lease stops a paused process from acting late: send the
-/// [`token`](Lease::token) along with every write, and have the resource check it ([`crate::fence`]).
+/// Functions that are not `async` use local knowledge: they send no request and do not block. A lease cannot stop a
+/// paused process from writing late. Send the [`token`](Lease::token) with every write, and let the resource check it
+/// ([`crate::fence`]).
 #[derive(Clone)]
 pub struct Lease {
     pub(super) owner: Arc<Owner>,
@@ -29,36 +29,55 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// The name of the lease.
     pub fn name(&self) -> &LeaseName {
         &self.hold.name
     }
 
-    /// Who holds it when this handle does.
+    /// The holder under whose name this handle acquires the lease.
     pub fn holder(&self) -> &HolderId {
         &self.hold.holder
     }
 
-    /// Acquires the lease, and has it renewed until it is released, lost, or the manager ends. If it is held already
-    /// the answer is its token at once: acquiring is idempotent for the holder, and handles of one lease are one
-    /// holder. Where parts of one program must exclude each other, use [`guard`](Lease::guard) or [`with`](Lease::with).
+    /// Acquires the lease and returns its fencing token. The manager renews the lease until it is released or lost, or
+    /// until the manager ends.
+    ///
+    /// Acquiring is idempotent: if this manager holds the lease already, the call returns its token at once. All
+    /// handles of one lease are one holder. Use [`guard`](Lease::guard) or [`with`](Lease::with) where parts of one
+    /// program must exclude each other.
     ///
     /// # Errors
     ///
-    /// [`Refused`](CallError::Refused): somebody else holds it (code `held`), the wait ended (`wait_timeout`), or
-    /// another of the [codes](Code). [`Unknown`](CallError::Unknown): it may have been granted, and is not held here;
-    /// acquire again, or release. [`Unavailable`](CallError::Unavailable), [`ShutDown`](CallError::ShutDown): certainly
-    /// not acquired.
+    /// - [`Refused`](CallError::Refused): another holder has the lease (code `held`), the wait ended (`wait_timeout`),
+    ///   or the cluster refused the request with another of the [codes](Code).
+    /// - [`Unknown`](CallError::Unknown): the cluster may have granted the lease, but this handle does not hold it.
+    ///   Acquire it again, or release it.
+    /// - [`Unavailable`](CallError::Unavailable), [`ShutDown`](CallError::ShutDown): the lease was not acquired.
+    ///
+    /// # Panics
+    ///
+    /// The first acquire of a manager panics outside a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the claim. The manager then withdraws it from the queue, and releases the lease if
+    /// the cluster granted it.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<FencingToken, CallError> {
         self.owner.ensure_running();
         operations::acquire(&self.owner.shared, &self.hold, options.into()).await
     }
 
-    /// Acquires the lease for one part of the program: as long as the guard is there, no other guard of this lease is,
-    /// in this process either.
+    /// Acquires the lease exclusively for one part of the program. While the guard exists, this manager gives no other
+    /// guard of the lease.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Lease::acquire); code `held` also if another guard of this manager has it for longer than the wait.
+    /// The same as [`acquire`](Lease::acquire). The code is also `held` if another guard of this manager has the lease
+    /// during the whole wait.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`acquire`](Lease::acquire).
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
         let options = options.into();
         let begun = self.now();
@@ -67,7 +86,7 @@ impl Lease {
             Ok(permit) => permit,
             Err(_) => match tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()).await {
                 Ok(permit) => permit,
-                Err(_) => return Err(refused(Code::Held, "another guard of this process has it")),
+                Err(_) => return Err(refused(Code::Held, "another guard of this process has the lease")),
             },
         };
         let left = wait.saturating_sub(self.now().saturating_sub(begun));
@@ -75,101 +94,134 @@ impl Lease {
         Ok(LeaseGuard::new(self.clone(), token, permit))
     }
 
-    /// Drains ([`before_release`](Lease::before_release)) and gives the lease back, so that the next may have it at
-    /// once. `false`: it was not held, and nothing changed.
+    /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease, so that the next holder can
+    /// get it at once. Returns `false` if the lease was not held; nothing changes then.
     ///
     /// # Errors
     ///
-    /// Whatever the error, the lease is not held here any more. Refused as `not_drained`: the work went on, and the
-    /// lease expires by its ttl. Unknown, unavailable: it may not have been released. Release it again, or it expires by
-    /// its ttl.
+    /// After any error this handle no longer holds the lease.
+    ///
+    /// - Refused as `not_drained`: the listeners did not finish in time. The lease expires by its ttl, because the work
+    ///   may still run.
+    /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires
+    ///   by its ttl.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped later, this handle does
+    /// not hold the lease, and the lease expires by its ttl unless the release arrives. An infinite lease can then stay
+    /// held at the cluster: acquire it again and release it.
     pub async fn release(&self) -> Result<bool, CallError> {
         operations::release(&self.owner.shared, &self.hold).await
     }
 
-    /// Asks for a release, some time soon. Does not wait, needs no runtime, promises nothing: what is not released expires.
+    /// Requests a release in the background. The call does not block and needs no runtime. If the release fails, the
+    /// lease expires by its ttl.
     pub fn release_lazily(&self) {
         if self.hold.granted_token().is_some() {
-            self.owner.shared.order(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
+            self.owner.shared.send_command(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
         }
     }
 
-    /// Drains, and gives the lease to a waiter in the queue (the first if none is named) without a moment in which nobody
-    /// has it. `false`: it was not held. From before the request on this handle does not hold it.
+    /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:
+    /// to `to`, or to the first waiter. The lease is never free in between.
+    ///
+    /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request.
     ///
     /// # Errors
     ///
-    /// Refused as `no_such_waiter`, or unavailable: it is held on as before. Unknown: it may be somebody else's, and is
-    /// not held here any more.
+    /// - Refused as `not_drained`: the listeners did not finish in time. This handle no longer holds the lease, which
+    ///   expires by its ttl.
+    /// - Another refusal, such as `no_such_waiter`, or unavailable: this handle holds the lease as before.
+    /// - Unknown: another holder may have the lease. This handle no longer holds it.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request,
+    /// this handle does not hold the lease and no longer renews it. Acquire the lease again or release it to end that
+    /// state.
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
         operations::hand_over(&self.owner.shared, &self.hold, to).await
     }
 
-    /// Whether the lease is held: by this side's knowledge, against a clock that counts suspend. False before it was
-    /// acquired and after its loss. Never asks anybody; a few dozen nanoseconds.
+    /// Whether this handle holds the lease now. Returns `false` before an acquire and after a loss.
+    ///
+    /// The check compares the local deadline with a clock that counts suspend. It sends no request and takes a few
+    /// dozen nanoseconds.
     pub fn is_held(&self) -> bool {
         self.hold.is_held(self.now())
     }
 
-    /// Whether this process is the one that should hold the lease ([`LeaseOptions::should_hold`]); true if nothing was
-    /// said about it. Never asks anybody.
+    /// Whether this process should hold the lease, by [`LeaseOptions::should_hold`]; `true` without that option. Sends
+    /// no request.
     ///
     /// [`LeaseOptions::should_hold`]: super::LeaseOptions::should_hold
     pub fn should_hold(&self) -> bool {
         self.hold.options().should_hold.is_none_or(|should_hold| should_hold())
     }
 
-    /// How long the lease is held without another renewal, less the drift margin. `None` if it is not held;
+    /// The time until the lease ends without another renewal, less the drift margin. `None` if the lease is not held,
     /// [`Duration::MAX`] for an infinite ttl.
     pub fn remaining(&self) -> Option<Duration> {
         self.hold.remaining(self.now())
     }
 
-    /// The fencing token, while the lease is held.
+    /// The fencing token; `None` if the lease is not held.
     pub fn token(&self) -> Option<FencingToken> {
         self.hold.token(self.now())
     }
 
-    /// Asks the cluster whether this handle's grant is in force. Without one the answer is `false`, and nobody is asked.
+    /// Asks the cluster whether this handle's grant is in force. Without a grant the call returns `false` and sends no
+    /// request. If the cluster has ended the grant, the handle records the loss.
     ///
     /// # Errors
     ///
-    /// Nobody could be asked.
+    /// No node answered in time. The state of the lease does not change.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn check(&self) -> Result<bool, CallError> {
         operations::check(&self.owner.shared, &self.hold).await
     }
 
-    /// How the holder stands with the lease.
+    /// The state of the lease at this holder.
     pub fn state(&self) -> HoldState {
         *self.hold.states().borrow()
     }
 
-    /// The states as they come. A receiver that is slow sees the last one.
+    /// Subscribes to the states of the lease. A slow receiver sees only the newest state.
     pub fn states(&self) -> watch::Receiver<HoldState> {
         self.hold.states()
     }
 
-    /// Cancelled when the present grant is over: lost, released or handed over. Cancelled already if there is none.
+    /// A token that is cancelled when the current grant ends: lost, released or handed over. Without a grant the token
+    /// is cancelled already.
     pub fn gone(&self) -> CancellationToken {
-        self.hold.signals().gone.child_token()
+        self.hold.signals().ended.child_token()
     }
 
-    /// Cancelled when the present grant will not be renewed any more: [`LeaseOptions::grace`] before its deadline, or
-    /// with [`gone`](Lease::gone). Work that needs time to stop begins then.
+    /// A token that is cancelled when the manager stops renewing the current grant: [`LeaseOptions::grace`] before its
+    /// deadline, or together with [`gone`](Lease::gone). Work that needs time to stop should stop then.
     ///
     /// [`LeaseOptions::grace`]: super::LeaseOptions::grace
     pub fn stopping(&self) -> CancellationToken {
         self.hold.signals().stopping.child_token()
     }
 
-    /// Calls after each acquire that got a new hold. Listeners run one after the other on a task of the manager's. One
-    /// that has a handle of its own lease keeps the manager alive for as long as it listens.
+    /// Subscribes `call` to new grants of this lease. It receives the fencing token.
+    ///
+    /// A task of the manager calls the listeners one after another. A listener that owns a handle of the lease keeps
+    /// the manager alive until it is unsubscribed.
     pub fn after_acquire(&self, call: impl Fn(FencingToken) + Send + Sync + 'static) -> Subscription {
         Subscription::new(&self.hold, Listener::AfterAcquire(Arc::new(call)))
     }
 
-    /// Calls, and waits for the future, before the lease is released or handed over: the place to end the work. The
-    /// lease is held and renewed meanwhile; [`LeaseOptions::drain`](super::LeaseOptions::drain) bounds it.
+    /// Subscribes `call` to releases and hand-overs of this lease. The release waits for its future, so the work should
+    /// end there.
+    ///
+    /// The manager holds and renews the lease during that time. [`LeaseOptions::drain`](super::LeaseOptions::drain)
+    /// limits it.
     pub fn before_release<F>(&self, call: impl Fn() -> F + Send + Sync + 'static) -> Subscription
     where
         F: Future<Output = ()> + Send + 'static,
@@ -177,20 +229,22 @@ impl Lease {
         Subscription::new(&self.hold, Listener::BeforeRelease(Arc::new(move || Box::pin(call()))))
     }
 
-    /// Calls once for each loss, after the acquire had ended. Not for a release. A machine that was suspended, or a
-    /// process that was stopped, is told up to 100 ms after it runs again; [`is_held`](Lease::is_held) knows at once.
+    /// Subscribes `call` to losses of this lease. A release is no loss.
+    ///
+    /// After a suspend of the machine or a stop of the process, the call can come up to 100 ms late.
+    /// [`is_held`](Lease::is_held) is exact at any time.
     pub fn on_lost(&self, call: impl Fn(Loss) + Send + Sync + 'static) -> Subscription {
         Subscription::new(&self.hold, Listener::OnLost(Arc::new(call)))
     }
 
-    /// How long work may take to end ([`LeaseOptions::drain`](super::LeaseOptions::drain)).
+    /// How long the work may take to end ([`LeaseOptions::drain`](super::LeaseOptions::drain)).
     pub(crate) fn drain(&self) -> Duration {
         self.hold.drain()
     }
 
-    /// Asks [`is_held`](Lease::is_held) for whoever must not keep the manager alive: an option that is asked by the
-    /// manager, for instance.
-    pub(crate) fn probe(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+    /// A check like [`is_held`](Lease::is_held) that does not keep the manager alive. The manager stores such a check
+    /// in its options.
+    pub(crate) fn is_held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let (hold, clock) = (self.hold.clone(), self.owner.shared.options.clock.clone());
         move || hold.is_held(clock.elapsed())
     }

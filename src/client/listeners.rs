@@ -1,4 +1,4 @@
-//! Those who want to be told of a lease: after it was acquired, before it is released, and when it is lost.
+//! Listeners of a lease: after an acquire, before a release and on a loss.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ pub(super) type AfterAcquire = Arc<dyn Fn(FencingToken) + Send + Sync>;
 pub(super) type OnLost = Arc<dyn Fn(Loss) + Send + Sync>;
 pub(super) type BeforeRelease = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// The listeners of one lease, in the order in which they came.
+/// The listeners of one lease, in the order of their subscription.
 #[derive(Default)]
 pub(super) struct Listeners {
     last: u64,
@@ -40,14 +40,14 @@ impl Listeners {
         self.all.remove(&number);
     }
 
-    fn told_of(&self, what: Notice) -> Vec<Box<dyn FnOnce() + Send>> {
+    fn callbacks(&self, event: ListenerEvent) -> Vec<Box<dyn FnOnce() + Send>> {
         let call = |listener: &Listener| -> Option<Box<dyn FnOnce() + Send>> {
-            match (listener, what) {
-                (Listener::AfterAcquire(call), Notice::Acquired(token)) => {
+            match (listener, event) {
+                (Listener::AfterAcquire(call), ListenerEvent::Acquired(token)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(token)))
                 }
-                (Listener::OnLost(call), Notice::Lost(why)) => {
+                (Listener::OnLost(call), ListenerEvent::Lost(why)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(why)))
                 }
@@ -66,7 +66,7 @@ impl Listeners {
     }
 }
 
-/// A listener's registration. Dropping it unsubscribes: nothing that happens after that is told.
+/// A listener's registration. Dropping it unsubscribes the listener from later events.
 #[must_use = "dropping it unsubscribes"]
 pub struct Subscription {
     hold: Weak<Hold>,
@@ -79,7 +79,7 @@ impl Subscription {
         Subscription { hold: Arc::downgrade(hold), number }
     }
 
-    /// Listens for as long as the lease is known to its manager.
+    /// Keeps the listener until the manager forgets the lease.
     pub fn detach(mut self) {
         self.hold = Weak::new();
     }
@@ -93,50 +93,50 @@ impl Drop for Subscription {
     }
 }
 
-/// What happened to a lease.
+/// An event of a lease that its listeners receive.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Notice {
+pub(super) enum ListenerEvent {
     Acquired(FencingToken),
     Lost(Loss),
 }
 
-/// What is still to be told, in the order in which it happened.
+/// Undelivered events of all leases of a manager, in the order in which they occurred.
 #[derive(Default)]
-pub(super) struct Notices {
-    queue: Mutex<VecDeque<(Arc<Hold>, Notice)>>,
-    came: Notify,
+pub(super) struct ListenerQueue {
+    queue: Mutex<VecDeque<(Arc<Hold>, ListenerEvent)>>,
+    pushed: Notify,
 }
 
-impl Notices {
-    pub fn push(&self, hold: Arc<Hold>, what: Notice) {
-        self.queue().push_back((hold, what));
-        self.came.notify_one();
+impl ListenerQueue {
+    pub fn push(&self, hold: Arc<Hold>, event: ListenerEvent) {
+        self.queue().push_back((hold, event));
+        self.pushed.notify_one();
     }
 
-    /// Tells listeners, until `stop` and everything before it is told. A listener that blocks keeps the others
-    /// waiting, and nothing else; one that panics is told of the next thing as if it had not.
-    pub async fn tell(&self, stop: CancellationToken) {
+    /// Calls the listeners until `stop` is cancelled and the queue is empty. A listener that blocks delays only other
+    /// listeners. A listener that panics still receives later events.
+    pub async fn dispatch(&self, stop: CancellationToken) {
         loop {
             let next = self.queue().pop_front();
             match next {
-                Some((hold, what)) => {
-                    let calls = hold.listeners().told_of(what);
+                Some((hold, event)) => {
+                    let calls = hold.listeners().callbacks(event);
                     for call in calls {
                         if catch_unwind(AssertUnwindSafe(call)).is_err() {
-                            tracing::error!(lease = %hold.name, ?what, "a listener panicked");
+                            tracing::error!(lease = %hold.name, ?event, "a listener panicked");
                         }
                     }
                 }
                 None if stop.is_cancelled() => return,
                 None => tokio::select! {
-                    () = self.came.notified() => {}
+                    () = self.pushed.notified() => {}
                     () = stop.cancelled() => {}
                 },
             }
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, Notice)>> {
-        self.queue.lock().expect("nothing panics while it has the lock")
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, ListenerEvent)>> {
+        self.queue.lock().expect("no code panics while it holds this lock")
     }
 }

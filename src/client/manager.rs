@@ -1,4 +1,4 @@
-//! The holder of leases: what a program makes once.
+//! The lease manager. A program usually creates one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
 use super::operations::release_ambiguous;
-use super::shared::Shared;
+use super::shared::ManagerInner;
 use super::{
     CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote,
     RetryBudget, Wait, WithError, keeper,
@@ -19,19 +19,19 @@ use crate::clock::Clock;
 use crate::time;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
-/// A holder of leases, with one connection to a cluster and one task that renews all it holds in one request.
+/// A holder of leases. One task renews all held leases of a manager in batches.
 ///
-/// Cheap to clone; clones are the same manager. The task is started by the first acquire, on its runtime. When the
-/// last clone, lease and guard are gone it asks for the release of what is still held and ends;
-/// [`shutdown`](LeaseManager::shutdown) does the same and waits for it.
+/// Cheap to clone; clones share one manager. The first acquire starts the task on its Tokio runtime. When the last
+/// clone, lease and guard are dropped, the task releases the held leases in the background and ends. To wait for that,
+/// call [`shutdown`](LeaseManager::shutdown).
 #[derive(Clone)]
 pub struct LeaseManager {
     pub(super) owner: Arc<Owner>,
 }
 
-/// Ends the keeper when it goes.
+/// Owns the tasks of a manager. Dropping it stops them.
 pub(super) struct Owner {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ManagerInner>,
     stop: CancellationToken,
     tasks: Mutex<Tasks>,
 }
@@ -39,51 +39,62 @@ pub(super) struct Owner {
 type Tasks = Vec<JoinHandle<()>>;
 
 impl LeaseManager {
-    /// A manager with the default options.
+    /// Creates a manager with the default options.
     pub fn new(coordinator: impl Coordinator) -> LeaseManager {
         LeaseManager::with_options(coordinator, ManagerOptions::new())
     }
 
-    /// A manager over the network: URLs of the cluster's nodes, commas between them.
+    /// Creates a manager that reaches the cluster over the network. `endpoints` holds the URLs of the nodes, separated
+    /// by commas.
+    ///
+    /// # Errors
+    ///
+    /// `endpoints` holds no URL, an invalid one, or more than [`MAX_ENDPOINTS`](super::MAX_ENDPOINTS).
     pub fn connect(endpoints: &str) -> Result<LeaseManager, InvalidEndpoints> {
         Ok(LeaseManager::new(Remote::new(endpoints.parse::<Endpoints>()?)))
     }
 
+    /// Creates a manager with these options.
     pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> LeaseManager {
-        let shared = Arc::new(Shared::new(Arc::new(coordinator), options));
+        let shared = Arc::new(ManagerInner::new(Arc::new(coordinator), options));
         LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) }
     }
 
-    /// Who holds what this manager acquires.
+    /// The holder under whose name this manager acquires leases.
     pub fn holder(&self) -> &HolderId {
         &self.owner.shared.options.holder
     }
 
-    /// A handle of a lease, with default options. Acquires nothing and asks nobody. All handles of one name are of one
-    /// lease.
+    /// Returns a handle of a lease with the default options. The call sends no request. All handles with one name share
+    /// one lease.
     ///
     /// # Errors
     ///
-    /// The name is not a lease's name.
+    /// The name is not a valid lease name.
     pub fn lease(&self, name: impl AsRef<str>) -> Result<Lease, InvalidValue> {
         self.handle(name.as_ref(), self.holder(), None)
     }
 
-    /// A handle of a lease that is held with these options from its next acquire on.
+    /// Returns a handle of a lease and sets its options. They apply to all handles of the lease from the next acquire
+    /// on.
     ///
     /// # Errors
     ///
-    /// The name is not a lease's name, or an option is outside the bounds of every cluster.
+    /// The name is not a valid lease name, or an option is outside the bounds of every cluster.
     pub fn lease_with(&self, name: impl AsRef<str>, options: LeaseOptions) -> Result<Lease, InvalidValue> {
         self.handle(name.as_ref(), self.holder(), Some(options))
     }
 
-    /// Acquires a lease if it is free now; `None` if somebody else holds it, a lock delay runs, or another guard of
-    /// this manager has it.
+    /// Acquires a lease if it is free now. Returns `None` if another holder or another guard of this manager has it.
+    /// The result is also `None` during a lock delay, and if another process should hold the lease.
     ///
     /// # Errors
     ///
-    /// It is not known whether it was acquired, or nobody could be asked.
+    /// The same as [`Lease::acquire`], without the refusals that return `None`.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::acquire`].
     pub async fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<LeaseGuard>, CallError> {
         match self.lease(name)?.guard(Wait::No).await {
             Ok(guard) => Ok(Some(guard)),
@@ -92,10 +103,18 @@ impl LeaseManager {
         }
     }
 
-    /// Acquires a lease if it is free now, does the work while it is held, and releases it at the end. The lease is
-    /// renewed meanwhile; at its loss the work is dropped before it runs any further.
+    /// Acquires a lease if it is free now, runs `work` while it is held, and releases it at the end. When the lease is
+    /// lost, the manager drops `work`.
     ///
-    /// With options, or to wait for the lease: [`Lease::with`].
+    /// To set options or to wait for the lease, use [`Lease::with`].
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Lease::with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::with`].
     pub async fn with<T, W>(&self, name: impl AsRef<str>, work: impl FnOnce(Lease) -> W) -> Result<T, WithError>
     where
         W: Future<Output = T>,
@@ -103,7 +122,11 @@ impl LeaseManager {
         self.lease(name).map_err(CallError::from)?.with(Wait::No, work).await
     }
 
-    /// Releases everything that is held, all at once. Returns those of which it is not known that they were.
+    /// Releases all held leases concurrently. Returns the leases whose release failed, with the errors.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::release`], for each lease.
     pub async fn release_all(&self) -> Vec<(LeaseName, CallError)> {
         let leases = self.owner.shared.all_held().into_iter().map(|hold| Lease { owner: self.owner.clone(), hold });
         let released = join_all(leases.map(|lease| async move {
@@ -113,20 +136,27 @@ impl LeaseManager {
         released.await.into_iter().flatten().collect()
     }
 
-    /// Leaves every queue, then releases everything that is held, then ends the manager's tasks.
+    /// Leaves all queues, then releases all held leases, then ends the manager's tasks. Returns the leases that the
+    /// cluster may still count as held or waiting, with the errors.
     ///
-    /// Acquires that wait end as [`ShutDown`](CallError::ShutDown) once the cluster has confirmed that they wait no
-    /// more, and as unknown if it does not. Every later acquire ends as `ShutDown`. Returns the leases that may still be
-    /// held or waited for.
+    /// A waiting acquire returns [`ShutDown`](CallError::ShutDown) after the cluster has confirmed that it left the
+    /// queue. Without that confirmation the acquire returns [`Unknown`](CallError::Unknown). Each later acquire returns
+    /// `ShutDown`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not reopen the manager: each later acquire returns `ShutDown`. Call `shutdown` again to
+    /// release the remaining leases.
     pub async fn shutdown(&self) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
         shared.closing.cancel();
-        let settled = shared.settled.clone().drop_guard();
+        let resolved = shared.claims_resolved.clone().drop_guard();
         shared.claims.close();
         shared.claims.wait().await;
-        // Before anything is released: the next in a queue may be one of ours.
-        let mut failed = self.settle_claims().await;
-        drop(settled);
+        // This comes before the releases: the next waiter of a released lease may be an abandoned claim of this
+        // manager.
+        let mut failed = self.resolve_claims().await;
+        drop(resolved);
         failed.extend(self.release_all().await);
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
@@ -138,37 +168,37 @@ impl LeaseManager {
         failed
     }
 
-    /// Has no claim left of which it is not known whether it was granted. Returns those where that failed.
-    async fn settle_claims(&self) -> Vec<(LeaseName, CallError)> {
+    /// Resolves all claims with an unknown outcome. Returns the leases where that failed.
+    async fn resolve_claims(&self) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
-        let settled = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
-            let settled = release_ambiguous(shared, &hold).await;
-            settled.err().map(|error| (hold.name.clone(), error))
+        let resolved = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
+            let resolved = release_ambiguous(shared, &hold).await;
+            resolved.err().map(|error| (hold.name.clone(), error))
         }));
-        settled.await.into_iter().flatten().collect()
+        resolved.await.into_iter().flatten().collect()
     }
 
-    /// Whether [`shutdown`](LeaseManager::shutdown) was called: no acquire succeeds ever after.
+    /// Whether [`shutdown`](LeaseManager::shutdown) was called. Every later acquire fails.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.owner.shared.closing.is_cancelled()
     }
 
-    /// The way to the cluster. Keeping it does not keep the manager.
+    /// The transport to the cluster. It does not keep the manager alive.
     pub(crate) fn coordinator(&self) -> Arc<dyn Coordinator> {
         self.owner.shared.coordinator.clone()
     }
 
-    /// Time for one request, all its attempts together.
+    /// The time limit of one request with its retries.
     pub(crate) fn budget(&self) -> RetryBudget {
         RetryBudget::within(self.owner.shared.options.operation_timeout)
     }
 
-    /// Where this manager's deadlines are read.
+    /// The clock of this manager's deadlines.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.owner.shared.options.clock.clone()
     }
 
-    /// A handle of a lease that may be held under another holder than the manager's.
+    /// Returns a handle of a lease for this holder, which may differ from the manager's.
     pub(crate) fn handle(
         &self,
         name: &str,
@@ -179,7 +209,7 @@ impl LeaseManager {
         let shared = &self.owner.shared;
         let drift = shared.options.drift_permille;
         let hold = shared.hold(&name, holder, || {
-            Hold::new(name.clone(), holder.clone(), LeaseOptions::new(), drift, shared.notices.clone())
+            Hold::new(name.clone(), holder.clone(), LeaseOptions::new(), drift, shared.listener_queue.clone())
         });
         if let Some(options) = options {
             hold.set_options(options)?;
@@ -189,19 +219,19 @@ impl LeaseManager {
 }
 
 impl Owner {
-    /// Starts the tasks if they do not run, which they do not if the runtime that they ran on is gone.
+    /// Starts the tasks if they do not run. They have stopped if their runtime was shut down.
     pub fn ensure_running(&self) {
         let mut tasks = self.tasks.lock().expect(UNPOISONED);
         tasks.retain(|task| !task.is_finished());
         if tasks.is_empty() && !self.shared.closing.is_cancelled() {
-            let notices = self.shared.notices.clone();
-            let told = CancellationToken::new();
-            let (all_told, stop, shared) = (told.clone(), self.stop.clone(), self.shared.clone());
+            let listener_queue = self.shared.listener_queue.clone();
+            let stop_dispatch = CancellationToken::new();
+            let (keeper_ended, stop, shared) = (stop_dispatch.clone(), self.stop.clone(), self.shared.clone());
             tasks.push(tokio::spawn(time::inherit_time(async move {
-                let _last = all_told.drop_guard();
-                keeper::keep(shared, stop).await;
+                let _keeper_ended = keeper_ended.drop_guard();
+                keeper::run(shared, stop).await;
             })));
-            tasks.push(tokio::spawn(time::inherit_time(async move { notices.tell(told).await })));
+            tasks.push(tokio::spawn(time::inherit_time(async move { listener_queue.dispatch(stop_dispatch).await })));
         }
     }
 }
@@ -218,9 +248,9 @@ impl fmt::Debug for LeaseManager {
     }
 }
 
-/// Refusals that say that somebody else has the lease, or will.
+/// Whether a refusal means that another holder has the lease or should get it.
 fn is_taken(code: Code) -> bool {
     matches!(code, Code::Held | Code::LockDelay | Code::ShouldNotHold)
 }
 
-const UNPOISONED: &str = "nothing panics while it has the lock";
+const UNPOISONED: &str = "no code panics while it holds this lock";

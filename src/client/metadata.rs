@@ -1,26 +1,27 @@
-//! New metadata for a lease that is held.
+//! Updates of the metadata of a held lease.
 
 use super::operations::{check, standing};
 use super::{CallError, Lease, RetryBudget};
 use crate::api::{Code, Standing, UpdateMetadata};
 use crate::types::Metadata;
 
-/// Attempts to replace the metadata. Another one is needed only when an earlier change of this holder, whose answer was
-/// lost, arrives in between.
+/// Most attempts of one update. A second attempt is necessary only if an earlier update of this holder, whose answer
+/// was lost, is applied in between.
 const ATTEMPTS: u32 = 5;
 
 impl Lease {
-    /// Replaces the metadata of the present grant. `false`: it is not held.
+    /// Replaces the metadata of the current grant. Returns `false` if the lease is not held.
     ///
-    /// The change names the version that it replaces, so an earlier change that arrives late does not undo it. A change
-    /// of metadata is no transition: a watch does not report it.
+    /// The request names the version that it replaces, so an earlier update that arrives late cannot undo this one. A
+    /// watch does not report an update of metadata: it is no transition.
     ///
     /// # Errors
     ///
-    /// Unknown: the metadata may have been replaced. The lease stays held, and the change can be sent again.
+    /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster
+    /// may have replaced the metadata.
     pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
         let (shared, hold) = (&self.owner.shared, &self.hold);
-        let _alone = hold.operation.lock().await;
+        let _operation = hold.operation.lock().await;
         let mut attempt = 1;
         loop {
             let Some(token) = hold.token(self.now()) else { return Ok(false) };
@@ -56,7 +57,7 @@ mod tests {
     use crate::testing::FakeCluster;
     use crate::types::{HolderId, LeaseName};
 
-    /// A way to a cluster that refuses the next updates with these codes, and counts the updates.
+    /// A coordinator that refuses the next updates with these codes and counts the updates.
     #[derive(Clone)]
     struct Refusing {
         cluster: FakeCluster,
@@ -87,9 +88,9 @@ mod tests {
             update: UpdateMetadata,
             budget: RetryBudget,
         ) -> Answer<'_, api::Lease> {
-            *self.updates.lock().expect("no panic") += 1;
-            match self.codes.lock().expect("no panic").pop_front() {
-                Some(code) => Box::pin(async move { Err(refused(code, "as the test says")) }),
+            *self.updates.lock().expect("not poisoned") += 1;
+            match self.codes.lock().expect("not poisoned").pop_front() {
+                Some(code) => Box::pin(async move { Err(refused(code, "refused by the test")) }),
                 None => self.cluster.update_metadata(name, update, budget),
             }
         }
@@ -107,32 +108,34 @@ mod tests {
         }
     }
 
-    /// The result of an update that is refused with these codes in turn, and how often it was sent.
+    /// The result of an update that the cluster refuses with these codes in turn, and the number of requests.
     async fn update(codes: &[Code]) -> (Result<bool, Option<Code>>, usize) {
         let cluster = FakeCluster::new();
         let codes = Arc::new(Mutex::new(codes.iter().copied().collect()));
-        let way = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
-        let lease = cluster.manager_through(way.clone(), ManagerOptions::new()).lease("job").expect("a name");
-        lease.acquire(Wait::No).await.expect("it is free");
-        let metadata = Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("it fits");
+        let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
+        let lease =
+            cluster.manager_through(coordinator.clone(), ManagerOptions::new()).lease("job").expect("a valid name");
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        let metadata =
+            Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("the metadata is within its limit");
         let updated = lease.update_metadata(metadata).await.map_err(|error| match error {
             CallError::Refused(problem) => Some(problem.code),
             _ => None,
         });
         assert!(lease.is_held());
-        let updates = *way.updates.lock().expect("no panic");
+        let updates = *coordinator.updates.lock().expect("not poisoned");
         (updated, updates)
     }
 
     #[tokio::test]
-    async fn update_that_meets_another_version_is_sent_5_times() {
+    async fn metadata_conflict_is_retried_up_to_5_times() {
         assert_eq!(update(&[]).await, (Ok(true), 1));
         assert_eq!(update(&[Code::MetadataChanged; 4]).await, (Ok(true), 5));
         assert_eq!(update(&[Code::MetadataChanged; 9]).await, (Err(Some(Code::MetadataChanged)), 5));
     }
 
     #[tokio::test]
-    async fn other_refusals_of_an_update_are_final() {
+    async fn other_metadata_refusals_are_not_retried() {
         assert_eq!(update(&[Code::LeaseFull]).await, (Err(Some(Code::LeaseFull)), 1));
         assert_eq!(update(&[Code::Lost]).await, (Ok(false), 1));
     }

@@ -1,4 +1,4 @@
-//! What a holder's side counts, by the `metrics` facade. Nothing is exported unless the program installs a recorder.
+//! Metrics of the client, through the `metrics` facade. They have no effect until the program installs a recorder.
 
 use std::time::Duration;
 
@@ -6,20 +6,24 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 
 use super::{CallError, Loss};
 
-/// Describes the metrics of the holder's side to the recorder that is installed:
+/// Describes the client's metrics to the installed recorder.
 ///
 /// | metric | kind | meaning |
 /// |---|---|---|
 /// | `tenure_client_held` | gauge | leases held |
-/// | `tenure_client_acquires_total{outcome}` | counter | ended acquires: `held`, `refused`, `unknown`, `unavailable` |
-/// | `tenure_client_renew_slack_seconds` | histogram | time that was left when a renewal worked |
-/// | `tenure_client_renew_failures_total` | counter | renewals of one lease without an answer that counts |
+/// | `tenure_client_acquires_total{outcome}` | counter | acquires by result: `held`, `refused`, `unknown`, `unavailable` |
+/// | `tenure_client_renew_slack_seconds` | histogram | time left at a successful renewal |
+/// | `tenure_client_renew_failures_total` | counter | renewals of one lease without a conclusive answer |
 /// | `tenure_client_losses_total{reason}` | counter | leases lost, by [`Loss::as_str`] |
 pub fn describe_metrics() {
     describe_gauge!("tenure_client_held", "Leases held");
-    describe_counter!("tenure_client_acquires_total", "Ended acquires, by outcome");
-    describe_histogram!("tenure_client_renew_slack_seconds", metrics::Unit::Seconds, "Time left when a renewal worked");
-    describe_counter!("tenure_client_renew_failures_total", "Renewals without an answer that counts");
+    describe_counter!("tenure_client_acquires_total", "Finished acquires, by outcome");
+    describe_histogram!(
+        "tenure_client_renew_slack_seconds",
+        metrics::Unit::Seconds,
+        "Time left at a successful renewal"
+    );
+    describe_counter!("tenure_client_renew_failures_total", "Renewals without a conclusive answer");
     describe_counter!("tenure_client_losses_total", "Leases lost, by reason");
 }
 

@@ -1,24 +1,23 @@
-//! Holding leases: the manager, its leases and guards, and the ways to a cluster.
+//! The client: the manager, its leases and guards, and the transports to a cluster.
 //!
-//! A [`LeaseManager`] holds leases over a [`Coordinator`]: a [`Remote`] cluster, or a node in the same process. It renews
-//! what it holds, knows by its own clock when it holds no more, and says of every request whether it was done, refused
-//! or may have been done.
+//! A [`LeaseManager`] holds leases through a [`Coordinator`]: a [`Remote`] cluster, or a node in the same process. It
+//! renews the held leases and ends them by its own clock. The result of each request is done, refused or unknown.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `manager`, `lease`, `guard`, `work` | what a program uses |
-//! | `options`, `state` | how a lease is held, and how its holder stands |
-//! | `hold`, `grant` | one lease as its holder knows it: grant, deadline, signals |
-//! | `operations`, `metadata` | what is asked of the cluster for one lease |
-//! | `keeper`, `shared` | the task that renews, and what it shares with the rest |
-//! | `listeners`, `meters` | who is told |
-//! | `lookout` | when to look at leases that somebody else may hold |
-//! | `coordinator` | the trait of every way to a cluster |
-//! | `remote`, `endpoints`, `call`, `watch`, `frames` | the way over HTTP |
-//! | `played` | what a test's fake does to a manager |
-//! | `attempts`, `error` | what the attempts of a request come to |
+//! | `manager`, `lease`, `guard`, `work` | the handles that a program uses |
+//! | `options`, `state` | options, and the state of a lease at its holder |
+//! | `hold`, `grant` | the local state of one lease: grant, deadline, signals |
+//! | `operations`, `metadata` | requests to the cluster for one lease |
+//! | `keeper`, `shared` | the task that renews, and the state that it shares with the handles |
+//! | `listeners`, `metrics` | callbacks of the program, and metrics |
+//! | `refresh` | when to read the leases of other holders again |
+//! | `coordinator` | the trait of a transport |
+//! | `http` | the transport over HTTP: `remote`, `endpoints`, `call`, `watch`, `frames` |
+//! | `played` | hooks for the fake cluster of tests |
+//! | `retry`, `error` | the attempts of one request, and their combined result |
 //!
-//! This module must not know the server's: no storage, no Raft, no listener.
+//! This module must not depend on the server: no storage, no Raft, no listener.
 
 mod coordinator;
 mod error;

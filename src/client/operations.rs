@@ -1,5 +1,5 @@
-//! What is asked of the cluster for one lease. Each runs to its end alone: the caller has the lease's operation lock,
-//! or takes it here.
+//! The requests to the cluster for one lease. The operation lock of the lease serializes them: an operation takes the
+//! lock itself, or its caller holds it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::hold::Hold;
-use super::shared::{KeeperCommand, Shared};
+use super::shared::{KeeperCommand, ManagerInner};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::types::{HolderId, wait_ms};
 
-/// Between two looks at a claim that was given up and still waits.
-const SETTLE_PAUSE: Duration = Duration::from_millis(5);
-/// A claim that was given up and still waits after this is withdrawn by another request.
-const LEAVE_AFTER: Duration = Duration::from_millis(250);
+/// Pause between two checks of an abandoned claim that may still wait in the queue.
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
+/// After this time, another request withdraws an abandoned claim that still waits.
+const WITHDRAW_AFTER: Duration = Duration::from_millis(250);
 
-/// Acquires unless it is held already, and has it kept.
+/// Acquires the lease unless it is held already. The keeper renews it from then on.
 pub(super) async fn acquire(
-    shared: &Arc<Shared>,
+    shared: &Arc<ManagerInner>,
     hold: &Arc<Hold>,
     options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
@@ -34,7 +34,9 @@ pub(super) async fn acquire(
         () = shared.closing.cancelled() => return Err(CallError::ShutDown),
         queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()) => queued,
     };
-    let Ok(_alone) = queued else { return Err(refused(Code::WaitTimeout, "another acquire of it is under way here")) };
+    let Ok(_operation) = queued else {
+        return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
+    };
     let mut retries = options.retries;
     loop {
         if shared.closing.is_cancelled() {
@@ -60,43 +62,45 @@ pub(super) async fn acquire(
     }
 }
 
-async fn claim(shared: &Arc<Shared>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
+async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
     let options = hold.options();
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
     if let Some(token) = hold.unreleased_token() {
-        // The work of that time may not have ended: this one must not have its token.
+        // The cluster would answer a claim with the token of the lost grant. Work under that grant may still run, so
+        // the new work must get a new token.
         send_release(shared, hold, token).await?;
     }
     let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
-    let claim = Acquire { wait_ms, ..claim_of(hold, &options) };
+    let claim = Acquire { wait_ms, ..claim_request(hold, &options) };
     let sent = shared.now();
-    // From here until the answer it may be granted without this side knowing; a shutdown settles that.
+    // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
     hold.set_ambiguous(true);
-    let mut doubt =
-        AmbiguousClaim { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_certain: false };
-    let granted = match doubt.answer().await {
+    let mut pending =
+        AmbiguousClaim { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_resolved: false };
+    let granted = match pending.answer().await {
         Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
         Some(Err(error)) => Err(error),
-        None => return Err(doubt.settled(ended_by_shutdown(shared, hold).await)),
+        None => return Err(pending.resolved(ended_by_shutdown(shared, hold).await)),
     };
     match granted {
         Ok((lease, sent)) => {
-            let grant = || hold.granted(lease.token, time(&lease), sent, shared.now());
+            let grant = || hold.granted(lease.token, remaining_time(&lease), sent, shared.now());
             if shared.keep_granted(hold, grant) {
-                return Ok(doubt.settled(lease.token));
+                return Ok(pending.resolved(lease.token));
             }
-            Err(doubt.settled(ended_by_shutdown(shared, hold).await))
+            Err(pending.resolved(ended_by_shutdown(shared, hold).await))
         }
         Err(error) => {
             hold.set_ambiguous(matches!(error, CallError::Unknown { .. }));
-            Err(doubt.settled(error))
+            Err(pending.resolved(error))
         }
     }
 }
 
-/// A claim on its way, in a task of the manager: its caller may stop polling or be dropped. Aborted when dropped.
+/// A claim in flight. It runs in a task of the manager, so that its caller can stop polling or be dropped. Dropping the
+/// `SentClaim` aborts the task.
 #[derive(Debug)]
 pub(super) struct SentClaim {
     task: AbortOnDropHandle<Option<Result<Lease, CallError>>>,
@@ -104,7 +108,7 @@ pub(super) struct SentClaim {
 }
 
 impl SentClaim {
-    fn send(shared: &Shared, hold: &Hold, claim: Acquire) -> SentClaim {
+    fn send(shared: &ManagerInner, hold: &Hold, claim: Acquire) -> SentClaim {
         let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
@@ -115,58 +119,59 @@ impl SentClaim {
                 () = closing.cancelled() => {}
                 answer = &mut answer => return Some(answer),
             }
-            // A claim that does not wait is answered soon, and could still be granted after it was given up.
-            if waits { None } else { tokio::time::timeout(LEAVE_AFTER, answer).await.ok() }
+            // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
+            if waits { None } else { tokio::time::timeout(WITHDRAW_AFTER, answer).await.ok() }
         });
         SentClaim { task: AbortOnDropHandle::new(task), waits }
     }
 
-    /// `None`: the manager is shut down, and the claim was given up on its way.
+    /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
     fn answer(ended: Result<Option<Result<Lease, CallError>>, JoinError>) -> Option<Result<Lease, CallError>> {
         ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
-    /// The answer to a claim that its caller has given up. A claim that waits in a queue is aborted instead, which has the
-    /// node withdraw it. Until the cluster knows the claim, an abort proves nothing: it may be applied later.
-    async fn last_answer(self, shared: &Shared, hold: &Hold) -> Option<Result<Lease, CallError>> {
-        let leave_at = shared.now() + shared.options.operation_timeout;
+    /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its
+    /// node withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim
+    /// later.
+    async fn final_answer(self, shared: &ManagerInner, hold: &Hold) -> Option<Result<Lease, CallError>> {
+        let withdraw_at = shared.now() + shared.options.operation_timeout;
         while self.waits && !self.task.is_finished() {
             let known = matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }));
-            if known || shared.now() >= leave_at {
+            if known || shared.now() >= withdraw_at {
                 return None;
             }
-            tokio::time::sleep(SETTLE_PAUSE).await;
+            tokio::time::sleep(RESOLVE_INTERVAL).await;
         }
         SentClaim::answer(self.task.await)
     }
 }
 
-/// What an acquire that a shutdown ended came to, once the shutdown has settled it.
-async fn ended_by_shutdown(shared: &Shared, hold: &Hold) -> CallError {
-    shared.settled.cancelled().await;
+/// The error of an acquire that a shutdown ended, after the shutdown has resolved its claim.
+async fn ended_by_shutdown(shared: &ManagerInner, hold: &Hold) -> CallError {
+    shared.claims_resolved.cancelled().await;
     if hold.is_ambiguous() {
-        let why = "the manager was shut down, and the claim may not have been withdrawn".to_owned();
+        let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
         return CallError::Unknown { why, last: None };
     }
     CallError::ShutDown
 }
 
-/// What is asked for under these options, without a wait.
-fn claim_of(hold: &Hold, options: &LeaseOptions) -> Acquire {
+/// The claim for these options, without a wait.
+fn claim_request(hold: &Hold, options: &LeaseOptions) -> Acquire {
     Acquire {
         holder: hold.holder.clone(),
         ttl_ms: options.ttl_ms(),
         wait_ms: None,
         lock_delay_ms: options.lock_delay_ms(),
-        limit: options.limit_wanted(),
+        limit: options.requested_limit(),
         metadata: options.metadata.clone(),
     }
 }
 
-/// A grant that was waited for may be old: when it was made is known only within the wait. So its time is taken from a
-/// renewal.
+/// Renews a grant after a long wait. The time of the grant is then known only within the wait, so the deadline is
+/// computed from the renewal.
 async fn confirm(
-    shared: &Arc<Shared>,
+    shared: &Arc<ManagerInner>,
     hold: &Hold,
     lease: Lease,
     sent: Duration,
@@ -179,30 +184,33 @@ async fn confirm(
     let batch = RenewBatch { holder: hold.holder.clone(), leases: vec![item] };
     let sent = shared.now();
     let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
-    // Whatever went wrong here, the claim was granted, and may be in force.
-    let doubt = |why: String| CallError::Unknown { why, last: None };
-    let result = renewed.map_err(|error| doubt(format!("it was granted, and then: {error}")))?.results.pop();
+    // After any error here the grant may still be in force.
+    let unknown = |why: String| CallError::Unknown { why, last: None };
+    let result = renewed
+        .map_err(|error| unknown(format!("the lease was granted, and its renewal failed: {error}")))?
+        .results
+        .pop();
     match result.map(|result| (result.lease, result.problem)) {
         Some((Some(lease), _)) => Ok((lease, sent)),
         Some((None, Some(problem))) => Err(CallError::Refused(Box::new(problem))),
-        _ => Err(doubt("it was granted, and the answer to its renewal cannot be read".to_owned())),
+        _ => Err(unknown("the lease was granted, and the answer to its renewal is invalid".to_owned())),
     }
 }
 
-/// Drains, and gives the lease back. `false`: it was not held, and nothing changed.
-pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bool, CallError> {
-    let _alone = hold.operation.lock().await;
+/// Drains and releases the lease. Returns `false` if it was not held.
+pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Result<bool, CallError> {
+    let _operation = hold.operation.lock().await;
     if hold.granted_token().is_none() {
-        return match hold.unreleased() {
+        return match hold.failed_release() {
             Some(token) => send_release(shared, hold, token).await,
             None if hold.is_ambiguous() => release_ambiguous(shared, hold).await,
             None => Ok(false),
         };
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
+        return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
-    // Nobody here may believe in it once the cluster might not.
+    // The local grant ends first: this process must not count the lease as held after the cluster has released it.
     match hold.give_up() {
         Some(token) => {
             let released = send_release(shared, hold, token).await;
@@ -215,12 +223,14 @@ pub(super) async fn release(shared: &Arc<Shared>, hold: &Arc<Hold>) -> Result<bo
     }
 }
 
-/// Waits for the before-release listeners. If they take too long the lease is let go of here, and not released.
+const NOT_DRAINED: &str = "the before-release listeners did not finish in time: the lease expires by its ttl";
+
+/// Waits for the before-release listeners. If they take too long, the local grant ends and the lease is not released.
 async fn drain(hold: &Hold) -> bool {
     let listeners = hold.listeners().before_release();
     let drained = async {
         for listener in listeners {
-            // One that panics has ended, and the others still have their turn.
+            // A listener that panicked has ended. The others still run.
             if AssertUnwindSafe(listener()).catch_unwind().await.is_err() {
                 tracing::error!(lease = %hold.name, "a before-release listener panicked");
             }
@@ -233,8 +243,8 @@ async fn drain(hold: &Hold) -> bool {
     in_time
 }
 
-/// Releases a grant. If the answer does not say whether it was released, the cluster's history does.
-pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
+/// Releases a grant. If the answer is lost, the history of the lease shows whether the release was applied.
+pub(super) async fn send_release(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
     let release = Release { holder: hold.holder.clone(), token };
     let budget = RetryBudget::within(shared.options.operation_timeout);
     let released = match shared.coordinator.release(hold.name.clone(), release, budget).await {
@@ -246,8 +256,8 @@ pub(super) async fn send_release(shared: &Shared, hold: &Hold, token: FencingTok
     Ok(released)
 }
 
-/// Whether the grant was released, if the cluster says that it is over.
-async fn was_released(shared: &Shared, hold: &Hold, token: FencingToken) -> Option<bool> {
+/// Whether the grant was released. `None` if the grant is in force or the cluster does not answer.
+async fn was_released(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Option<bool> {
     match standing(shared, hold).await.ok()? {
         Standing::Holds { lease, .. } if lease.token == token => None,
         Standing::Ended { event } => Some(event.token == token && event.event == EventKind::Released),
@@ -255,14 +265,18 @@ async fn was_released(shared: &Shared, hold: &Hold, token: FencingToken) -> Opti
     }
 }
 
-/// Gives the lease to a waiter, or to the first one.
-pub(super) async fn hand_over(shared: &Arc<Shared>, hold: &Arc<Hold>, to: Option<HolderId>) -> Result<bool, CallError> {
-    let _alone = hold.operation.lock().await;
+/// Hands the lease over to this waiter, or to the first one.
+pub(super) async fn hand_over(
+    shared: &Arc<ManagerInner>,
+    hold: &Arc<Hold>,
+    to: Option<HolderId>,
+) -> Result<bool, CallError> {
+    let _operation = hold.operation.lock().await;
     if hold.granted_token().is_none() {
         return Ok(false);
     }
     if !drain(hold).await {
-        return Err(refused(Code::NotDrained, "the work had not ended in time: the lease is left to expire"));
+        return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };
     let body = HandOver { holder: hold.holder.clone(), token, to };
@@ -283,14 +297,14 @@ pub(super) async fn hand_over(shared: &Arc<Shared>, hold: &Arc<Hold>, to: Option
         }
         Err(error) => {
             hold.resume();
-            shared.look_at([hold.clone()]);
+            shared.schedule_check([hold.clone()]);
             Err(error)
         }
     }
 }
 
-/// Asks the cluster whether the lease is held.
-pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
+/// Asks the cluster whether the grant is in force. If it is not, records the loss.
+pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
     let Some(token) = hold.granted_token() else { return Ok(false) };
     match standing(shared, hold).await? {
         Standing::Holds { lease, .. } if lease.token == token => Ok(hold.is_held(shared.now())),
@@ -313,31 +327,31 @@ pub(super) async fn check(shared: &Shared, hold: &Hold) -> Result<bool, CallErro
     }
 }
 
-/// Releases the grant of a claim whose caller has given up, if there is one.
-pub(super) async fn resolve_ambiguous(shared: &Arc<Shared>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
-    let _alone = hold.operation.lock().await;
+/// Releases the grant of an abandoned claim, if the cluster granted it.
+pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
+    let _operation = hold.operation.lock().await;
     if hold.granted_token().is_some() || !hold.is_ambiguous() {
         return;
     }
     let answer = match claim {
-        Some(claim) => claim.last_answer(shared, hold).await,
+        Some(claim) => claim.final_answer(shared, hold).await,
         None => None,
     };
-    // A release that fails leaves a lease that expires.
+    // If the release fails, the lease expires by its ttl.
     match answer {
         Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_ambiguous(false),
         _ => _ = release_ambiguous(shared, hold).await,
     }
 }
 
-/// Releases what a claim got that has no answer, or withdraws it if it still waits.
-pub(super) async fn release_ambiguous(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
-    let leave_at = shared.now() + LEAVE_AFTER;
+/// Resolves a claim without an answer: releases its grant, or withdraws the claim if it still waits.
+pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
+    let withdraw_at = shared.now() + WITHDRAW_AFTER;
     let released = loop {
         match standing(shared, hold).await? {
             Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
-            // Its turn could come before the cluster sees that nobody waits any more.
-            Standing::Waits { .. } if shared.now() < leave_at => tokio::time::sleep(SETTLE_PAUSE).await,
+            // The cluster may grant the claim before its node withdraws it.
+            Standing::Waits { .. } if shared.now() < withdraw_at => tokio::time::sleep(RESOLVE_INTERVAL).await,
             Standing::Waits { .. } => break leave_queue(shared, hold).await?,
             _ => break false,
         }
@@ -346,9 +360,9 @@ pub(super) async fn release_ambiguous(shared: &Shared, hold: &Hold) -> Result<bo
     Ok(released)
 }
 
-/// Leaves the queue: claims once more with the shortest wait, whose end is a committed one.
-async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
-    let claim = Acquire { wait_ms: Some(1), ..claim_of(hold, &hold.options()) };
+/// Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait.
+async fn leave_queue(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
+    let claim = Acquire { wait_ms: Some(1), ..claim_request(hold, &hold.options()) };
     let budget = RetryBudget::within(shared.options.operation_timeout);
     match shared.coordinator.acquire(hold.name.clone(), claim, budget).await {
         Ok(lease) => send_release(shared, hold, lease.token).await,
@@ -357,40 +371,41 @@ async fn leave_queue(shared: &Shared, hold: &Hold) -> Result<bool, CallError> {
     }
 }
 
-pub(super) async fn standing(shared: &Shared, hold: &Hold) -> Result<Standing, CallError> {
+pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Standing, CallError> {
     let budget = RetryBudget::within(shared.options.operation_timeout);
     let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), budget).await?;
     Ok(explained.standing.unwrap_or(Standing::Unknown))
 }
 
-/// A claim that is on its way. Given up before its end, it may have been granted, and the keeper is told.
+/// Guards a claim in flight. If it is dropped before the claim is resolved, the keeper resolves the claim.
 struct AmbiguousClaim<'a> {
-    shared: &'a Shared,
+    shared: &'a ManagerInner,
     hold: &'a Arc<Hold>,
-    /// Without an answer so far.
+    /// `None` after the answer.
     claim: Option<SentClaim>,
-    is_certain: bool,
+    is_resolved: bool,
 }
 
 impl AmbiguousClaim<'_> {
     async fn answer(&mut self) -> Option<Result<Lease, CallError>> {
-        let ended = (&mut self.claim.as_mut().expect("a claim is answered once").task).await;
-        // A claim that panicked has ended, too: it must not be waited for again.
+        let ended = (&mut self.claim.as_mut().expect("the answer is taken once").task).await;
+        // This comes before a panic is resumed: the task has ended and must not be awaited again.
         self.claim = None;
         SentClaim::answer(ended)
     }
 
-    fn settled<T>(mut self, value: T) -> T {
-        self.is_certain = true;
+    fn resolved<T>(mut self, value: T) -> T {
+        self.is_resolved = true;
         value
     }
 }
 
 impl Drop for AmbiguousClaim<'_> {
     fn drop(&mut self) {
-        if !self.is_certain {
+        if !self.is_resolved {
             self.hold.set_ambiguous(true);
-            self.shared.order(KeeperCommand::Settle { hold: self.hold.clone(), claim: self.claim.take() });
+            self.shared
+                .send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: self.claim.take() });
         }
     }
 }
@@ -399,9 +414,9 @@ fn ttl(lease: &Lease) -> Option<Duration> {
     lease.ttl_ms.map(Duration::from_millis)
 }
 
-/// How much time a claim that was answered so has for certain, from before it was sent. Less than the ttl if it was held
-/// already: a claim with a shorter ttl takes no time away, and then the longer one did not begin anew.
-fn time(lease: &Lease) -> Option<Duration> {
+/// The time that the grant certainly lasts, counted from the moment when the claim was sent. It is less than the ttl if
+/// the holder had the lease already: a claim with a shorter ttl does not restart the longer one.
+fn remaining_time(lease: &Lease) -> Option<Duration> {
     let left = lease.expires_in_ms.map(Duration::from_millis);
     ttl(lease).map(|ttl| left.map_or(ttl, |left| left.min(ttl)))
 }

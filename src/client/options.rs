@@ -1,4 +1,4 @@
-//! How leases are acquired and held.
+//! Options of managers, leases and acquires.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::rng;
 use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
 
-/// Bytes of the host's name in a holder that was not named: the rest of its 200 must fit behind it.
+/// Most bytes of the host name in a default holder. The process id and the random part must fit into the limit of 200.
 const MAX_HOST_BYTES: usize = 100;
 
-/// How a manager does things. What is not said has the default that its method names.
+/// Options of a [`LeaseManager`](super::LeaseManager). Each method names the default of its option.
 #[derive(Clone)]
 pub struct ManagerOptions {
     pub(super) holder: HolderId,
@@ -24,6 +24,7 @@ pub struct ManagerOptions {
 }
 
 impl ManagerOptions {
+    /// The default options.
     pub fn new() -> ManagerOptions {
         ManagerOptions {
             holder: default_holder(),
@@ -33,25 +34,28 @@ impl ManagerOptions {
         }
     }
 
-    /// Who holds. The default is the host's name, the process id and a random part, so that two processes, or two
-    /// managers, are never one holder by accident. Two managers with one holder share its leases, and either can
-    /// release what the other relies on.
+    /// The holder of the manager's leases. Default: the host name, the process id and a random part, so that two
+    /// managers are never one holder by accident.
+    ///
+    /// Two managers with the same holder share its leases: each can release a lease on which the other relies.
     pub fn holder(self, holder: HolderId) -> ManagerOptions {
         ManagerOptions { holder, ..self }
     }
 
-    /// Time for one operation with its retries, beside what it waits for a lease. 5 s.
+    /// The time limit of one operation with its retries, without its wait for a lease. Default: 5 s.
     pub fn operation_timeout(self, operation_timeout: Duration) -> ManagerOptions {
         ManagerOptions { operation_timeout, ..self }
     }
 
-    /// By how much the rates of this machine's clock and the cluster's may differ, in thousandths. 10, which is 1 %,
-    /// as in the cluster's own configuration; at most 500. A holder's deadline is earlier by that part of the ttl.
+    /// The largest difference between the clock rates of this machine and the cluster, in thousandths. Default: 10 (1
+    /// %), as in the cluster's configuration. Values above 500 count as 500.
+    ///
+    /// The holder's deadline is earlier by this part of the ttl.
     pub fn drift_permille(self, drift_permille: u32) -> ManagerOptions {
         ManagerOptions { drift_permille: drift_permille.min(500), ..self }
     }
 
-    /// Where deadlines are read. The system's clock that counts suspend.
+    /// The clock of the deadlines. Default: the system clock that counts suspend.
     pub fn clock(self, clock: Arc<dyn Clock>) -> ManagerOptions {
         ManagerOptions { clock, ..self }
     }
@@ -73,101 +77,113 @@ impl fmt::Debug for ManagerOptions {
     }
 }
 
-type Question = Arc<dyn Fn() -> bool + Send + Sync>;
+type Predicate = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How one lease is held. What is not said has the default that its method names.
+/// Options of one lease. Each method names the default of its option.
 #[derive(Clone, Default)]
 pub struct LeaseOptions {
-    ttl: Option<Ending>,
+    ttl: Option<TtlOption>,
     pub(super) metadata: Metadata,
     lock_delay: Duration,
     limit: Option<u32>,
     pub(super) grace: Duration,
     pub(super) drain: Option<Duration>,
     pub(super) longest_hold: Option<Duration>,
-    pub(super) renew_while: Option<Question>,
-    pub(super) should_hold: Option<Question>,
+    pub(super) renew_while: Option<Predicate>,
+    pub(super) should_hold: Option<Predicate>,
 }
 
 #[derive(Clone, Copy)]
-enum Ending {
-    After(Duration),
-    Never,
+enum TtlOption {
+    Finite(Duration),
+    Infinite,
 }
 
 impl LeaseOptions {
+    /// The default options.
     pub fn new() -> LeaseOptions {
         LeaseOptions::default()
     }
 
-    /// How long the lease lasts without a renewal, and so how long others wait when this process dies: 100 ms to
-    /// 24 h in whole milliseconds, within the cluster's own bounds. The cluster's default if not said.
+    /// How long the lease lasts without a renewal, and thus how long others wait when this process dies. Default: the
+    /// cluster's default.
+    ///
+    /// The range is 100 ms to 24 h in whole milliseconds. A cluster can have narrower bounds.
     pub fn ttl(self, ttl: Duration) -> LeaseOptions {
-        LeaseOptions { ttl: Some(Ending::After(ttl)), ..self }
+        LeaseOptions { ttl: Some(TtlOption::Finite(ttl)), ..self }
     }
 
-    /// The lease lasts until it is released or revoked, also when this process dies. Whether it was revoked is asked
-    /// every 10 s.
+    /// The lease lasts until it is released or revoked, also when this process dies. The manager asks the cluster every
+    /// 10 s whether the lease was revoked.
     pub fn infinite(self) -> LeaseOptions {
-        LeaseOptions { ttl: Some(Ending::Never), ..self }
+        LeaseOptions { ttl: Some(TtlOption::Infinite), ..self }
     }
 
-    /// Notes that everybody can read beside the lease. None if not said.
+    /// Key-value pairs that each client of the cluster can read with the lease. Default: empty.
     pub fn metadata(self, metadata: Metadata) -> LeaseOptions {
         LeaseOptions { metadata, ..self }
     }
 
-    /// After an expiry or a revoke, never after a release, nobody gets the lease for this long: at most 24 h. 0.
+    /// After an expiry or a revoke, the cluster grants the lease to no holder for this time. A release causes no delay.
+    /// At most 24 h. Default: 0.
     pub fn lock_delay(self, lock_delay: Duration) -> LeaseOptions {
         LeaseOptions { lock_delay, ..self }
     }
 
-    /// How many may hold it at once. 1.
+    /// The largest number of concurrent holders, 1 to [`MAX_LIMIT`]. Default: 1.
     pub fn limit(self, limit: u32) -> LeaseOptions {
         LeaseOptions { limit: Some(limit), ..self }
     }
 
-    /// How long before the deadline renewing is given up and [`Lease::stopping`](super::Lease::stopping) fires: what
-    /// the work needs to stop. At most half the ttl counts; an infinite lease has no deadline, and so no grace. 0.
+    /// The time that the work needs to stop. This long before the deadline, the manager stops renewing the lease and
+    /// cancels [`Lease::stopping`](super::Lease::stopping). Default: 0.
+    ///
+    /// The grace is at most half the ttl. An infinite lease has no deadline, and so no grace.
     pub fn grace(self, grace: Duration) -> LeaseOptions {
         LeaseOptions { grace, ..self }
     }
 
-    /// How long a release waits for the before-release listeners. The lease is renewed meanwhile; after this it is
-    /// not released but left to expire, because the work may still run. 30 s.
+    /// How long a release waits for the before-release listeners. Default: 30 s.
+    ///
+    /// The manager renews the lease during that time. After it, the manager lets the lease expire instead of releasing
+    /// it, because the work may still run.
     pub fn drain(self, drain: Duration) -> LeaseOptions {
         LeaseOptions { drain: Some(drain), ..self }
     }
 
-    /// The lease is not renewed beyond this time after it was acquired; not less than the ttl. Without an end if not said,
-    /// and for an infinite lease.
+    /// The longest time from the acquire to the end of the lease: the manager renews it no further. At least the ttl.
+    /// It has no effect on an infinite lease. Default: unlimited.
     pub fn longest_hold(self, longest_hold: Duration) -> LeaseOptions {
         LeaseOptions { longest_hold: Some(longest_hold), ..self }
     }
 
-    /// Asked before each renewal: the lease is renewed only while the answer is true, so that stuck work does not
-    /// hold it for ever. A panic counts as false. It must not block: it runs where leases are renewed. An infinite lease is
-    /// not asked for.
+    /// A progress check. The manager renews the lease only while `progress` returns `true`, so that stuck work does not
+    /// hold the lease forever. Default: always `true`.
+    ///
+    /// `progress` must not block, because it runs in the task that renews the leases. A panic counts as `false`. An
+    /// infinite lease ignores the check.
     pub fn renew_while(self, progress: impl Fn() -> bool + Send + Sync + 'static) -> LeaseOptions {
         LeaseOptions { renew_while: Some(Arc::new(progress)), ..self }
     }
 
-    /// Whether this process is the one that should hold the lease: [`Lease::should_hold`](super::Lease::should_hold)
-    /// answers with it, and acquiring is refused with code `should_not_hold` while it says no. It must not block.
-    /// The manager keeps it: one that has a lease or the manager in it keeps the manager alive. Always true if not said.
+    /// Whether this process should hold the lease. Default: always `true`.
+    ///
+    /// [`Lease::should_hold`](super::Lease::should_hold) returns its result. While the result is `false`, an acquire is
+    /// refused with code `should_not_hold`. The function must not block. The manager stores it, so a function that owns
+    /// a lease or the manager keeps the manager alive.
     pub fn should_hold(self, should_hold: impl Fn() -> bool + Send + Sync + 'static) -> LeaseOptions {
         LeaseOptions { should_hold: Some(Arc::new(should_hold)), ..self }
     }
 
-    /// Checks what a request would be refused for.
+    /// Checks the bounds that apply in every cluster.
     pub(super) fn check(&self) -> Result<(), InvalidValue> {
-        if let Some(Ending::After(ttl)) = self.ttl {
+        if let Some(TtlOption::Finite(ttl)) = self.ttl {
             Ttl::millis(millis(ttl))?;
         }
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));
         }
-        if let (Some(Ending::After(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
+        if let (Some(TtlOption::Finite(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
             && longest < ttl
         {
             return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms: millis(ttl) });
@@ -180,8 +196,8 @@ impl LeaseOptions {
 
     pub(super) fn ttl_ms(&self) -> Option<TtlMs> {
         self.ttl.map(|ttl| match ttl {
-            Ending::After(ttl) => TtlMs::Millis(millis(ttl)),
-            Ending::Never => TtlMs::Infinite,
+            TtlOption::Finite(ttl) => TtlMs::Millis(millis(ttl)),
+            TtlOption::Infinite => TtlMs::Infinite,
         })
     }
 
@@ -189,15 +205,15 @@ impl LeaseOptions {
         Some(millis(self.lock_delay)).filter(|delay| *delay > 0)
     }
 
-    pub(super) fn limit_wanted(&self) -> Option<u32> {
+    pub(super) fn requested_limit(&self) -> Option<u32> {
         self.limit
     }
 
-    /// How long [`Wait::ForTtl`] waits.
-    fn ttl_to_wait(&self) -> Duration {
+    /// The duration of [`Wait::ForTtl`].
+    fn ttl_wait(&self) -> Duration {
         match self.ttl {
-            Some(Ending::After(ttl)) => ttl,
-            Some(Ending::Never) => Duration::from_millis(MAX_WAIT_MS),
+            Some(TtlOption::Finite(ttl)) => ttl,
+            Some(TtlOption::Infinite) => Duration::from_millis(MAX_WAIT_MS),
             None => Duration::from_secs(30),
         }
     }
@@ -209,20 +225,20 @@ impl fmt::Debug for LeaseOptions {
     }
 }
 
-/// What to do about a lease that somebody else holds.
+/// Whether an acquire waits for a lease that another holder has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Be refused at once.
+    /// Do not wait: the acquire is refused at once.
     #[default]
     No,
-    /// Wait in the cluster's queue, first come first served, for at most this long (24 h at most).
+    /// Wait in the cluster's queue, in order of arrival, for at most this time. At most 24 h.
     UpTo(Duration),
-    /// Wait for one ttl of this lease's own options (30 s where the cluster's default is used): whoever holds it has
-    /// renewed by then, or is gone.
+    /// Wait in the queue for one ttl of this lease's options (30 s if they use the cluster's default). By then the
+    /// present holder has renewed its lease, or the lease has expired.
     ForTtl,
 }
 
-/// How a lease is acquired. A [`Wait`] alone will do where one of these is asked for.
+/// Options of one acquire. A [`Wait`] converts into them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcquireOptions {
     wait: Wait,
@@ -231,18 +247,19 @@ pub struct AcquireOptions {
 }
 
 impl AcquireOptions {
-    /// Neither waits nor tries again.
+    /// The default options: no wait and no retries.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Whether to wait in the queue. [`Wait::No`].
+    /// Whether to wait in the queue. Default: [`Wait::No`].
     pub fn wait(self, wait: Wait) -> AcquireOptions {
         AcquireOptions { wait, ..self }
     }
 
-    /// After anything but a grant, tries again so many times, each after a delay. 0. Waiting in the queue is fairer
-    /// and quicker where somebody else holds the lease.
+    /// How often to try again after an error, and the delay before each retry. Default: no retries.
+    ///
+    /// If another holder has the lease, a wait in the queue is fairer and faster than retries.
     pub fn retries(self, retries: u32, delay: Duration) -> AcquireOptions {
         AcquireOptions { retries, retry_delay: delay, ..self }
     }
@@ -251,7 +268,7 @@ impl AcquireOptions {
         let wait = match self.wait {
             Wait::No => Duration::ZERO,
             Wait::UpTo(wait) => wait,
-            Wait::ForTtl => lease.ttl_to_wait(),
+            Wait::ForTtl => lease.ttl_wait(),
         };
         wait.min(Duration::from_millis(MAX_WAIT_MS))
     }
@@ -267,7 +284,7 @@ fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-/// Host, process, and a random part.
+/// The host name, the process id and a random part.
 fn default_holder() -> HolderId {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut host: String = host.chars().filter(|c| !c.is_control()).collect();
@@ -275,7 +292,8 @@ fn default_holder() -> HolderId {
         host.pop();
     }
     let (process, random) = (std::process::id(), rng().random::<u32>());
-    HolderId::new(format!("{host}:{process}:{random:08x}")).expect("short, and without control characters")
+    HolderId::new(format!("{host}:{process}:{random:08x}"))
+        .expect("the holder is within its length limit and has no control characters")
 }
 
 #[cfg(test)]
@@ -293,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_cluster_would_take_is_refused_at_once() {
+    fn options_outside_every_bound_are_refused() {
         let bad = [
             LeaseOptions::new().ttl(Duration::from_millis(99)),
             LeaseOptions::new().ttl(Duration::MAX),
@@ -306,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn options_at_their_bounds_are_taken() {
+    fn options_at_their_bounds_are_accepted() {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         let ms = Duration::from_millis(1);
         let ttl = |ttl| LeaseOptions::new().ttl(ttl).check();
@@ -337,24 +355,25 @@ mod tests {
     #[test]
     fn each_lease_option_is_kept() {
         let second = Duration::from_secs(1);
-        let metadata = Metadata::new([("zone".to_owned(), "a".to_owned())].into()).expect("it fits");
+        let metadata =
+            Metadata::new([("zone".to_owned(), "a".to_owned())].into()).expect("the metadata is within its limit");
         let options = LeaseOptions::new().ttl(9 * second).metadata(metadata.clone()).lock_delay(2 * second).limit(3);
         let options = options.grace(4 * second).drain(5 * second).longest_hold(60 * second);
         let options = options.renew_while(|| false).should_hold(|| false);
         assert_eq!((options.ttl_ms(), options.metadata.clone()), (Some(TtlMs::Millis(9_000)), metadata));
-        assert_eq!((options.lock_delay_ms(), options.limit_wanted()), (Some(2_000), Some(3)));
+        assert_eq!((options.lock_delay_ms(), options.requested_limit()), (Some(2_000), Some(3)));
         assert_eq!((options.grace, options.drain), (4 * second, Some(5 * second)));
         assert_eq!(options.longest_hold, Some(60 * second));
         assert!(options.renew_while.as_ref().is_some_and(|renew| !renew()));
         assert!(options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()));
         let infinite = options.infinite();
-        assert_eq!((infinite.ttl_ms(), infinite.limit_wanted()), (Some(TtlMs::Infinite), Some(3)));
+        assert_eq!((infinite.ttl_ms(), infinite.requested_limit()), (Some(TtlMs::Infinite), Some(3)));
         let defaults = LeaseOptions::new();
-        assert_eq!((defaults.ttl_ms(), defaults.lock_delay_ms(), defaults.limit_wanted()), (None, None, None));
+        assert_eq!((defaults.ttl_ms(), defaults.lock_delay_ms(), defaults.requested_limit()), (None, None, None));
     }
 
     #[test]
-    fn wait_for_a_ttl_is_that_of_the_lease() {
+    fn wait_for_ttl_uses_the_ttl_of_the_lease() {
         let (second, most) = (Duration::from_secs(1), Duration::from_millis(MAX_WAIT_MS));
         let lease = LeaseOptions::new();
         let wait_for = |wait: Wait, lease: &LeaseOptions| AcquireOptions::from(wait).wait_for(lease);

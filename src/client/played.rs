@@ -1,4 +1,4 @@
-//! What a test's fake does to a manager.
+//! Hooks for the fake cluster of tests.
 
 use std::sync::Weak;
 
@@ -6,9 +6,9 @@ use super::manager::Owner;
 use super::{LeaseManager, Loss};
 use crate::types::LeaseName;
 
-/// A manager whose leases a test can take.
+/// A manager whose leases a test can end.
 pub(crate) trait PlayedManager: Send + Sync {
-    /// The lease with this name, if it is held, is lost for this reason.
+    /// Ends the held lease with this name as lost.
     fn lose(&self, name: &LeaseName, why: Loss);
 }
 
@@ -23,7 +23,7 @@ impl PlayedManager for Owner {
 }
 
 impl LeaseManager {
-    /// Does not keep the manager alive.
+    /// The hooks of this manager. They do not keep the manager alive.
     pub(crate) fn played(&self) -> Weak<dyn PlayedManager> {
         let owner: Weak<Owner> = std::sync::Arc::downgrade(&self.owner);
         owner

@@ -1,8 +1,7 @@
-//! When to look at leases that somebody else may hold.
+//! When to read the leases of other holders again.
 //!
-//! Events say that something changed, and not all that changed: metadata has none, and a stream can miss some, as while
-//! it is being opened. So what
-//! is true is always read, as a whole, from the committed state. The stream only says when to read sooner.
+//! Events do not cover all changes: an update of metadata has no event, and a stream misses events while it opens. So
+//! the reader always reads the whole committed state. An event only triggers an earlier read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,45 +16,49 @@ pub(crate) struct RefreshTrigger {
     coordinator: Arc<dyn Coordinator>,
     prefix: String,
     events: Box<dyn Events>,
-    /// The longest time between two looks.
+    /// The longest time between two reads.
     refresh: Duration,
     next: Instant,
-    /// The stream failed: it is asked again when it is time to look anyhow, so that one that fails at once does not spin.
+    /// The stream failed. It is used again only after the next read, so that a stream that fails at once causes no busy
+    /// loop.
     stream_failed: bool,
 }
 
 impl RefreshTrigger {
-    /// Time to look at once, at each transition of a name with this prefix, and after each `refresh`.
+    /// Triggers at once, at each transition of a name with this prefix, and `refresh` after each read.
     pub fn new(coordinator: Arc<dyn Coordinator>, prefix: String, refresh: Duration) -> RefreshTrigger {
         let events = coordinator.watch(prefix.clone(), None);
         RefreshTrigger { coordinator, prefix, events, refresh, next: Instant::now(), stream_failed: false }
     }
 
-    /// Waits until it is time to look, because of an event that matters or because it was long enough. Dropping the
-    /// future loses nothing.
+    /// Waits for the next read: for an event for which `matters` returns `true`, or for the refresh time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no trigger.
     pub async fn changed(&mut self, matters: impl Fn(&Event) -> bool) {
         loop {
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(self.next) => break,
                 event = self.events.next(), if !self.stream_failed => {
-                    if self.hear(event, &matters) {
+                    if self.handle(event, &matters) {
                         break;
                     }
                 }
             }
         }
-        // One look is enough for all that has come by now.
+        // One read covers all events that have arrived by now.
         while !self.stream_failed {
             let Some(event) = self.events.next().now_or_never() else { break };
-            self.hear(event, &matters);
+            self.handle(event, &matters);
         }
-        // A look that is given up on its way is made good at once by the next call.
+        // If the caller drops its read, the next call triggers at once.
         self.next = Instant::now();
     }
 
-    /// Whether it is time to look because of what came from the stream.
-    fn hear(&mut self, event: Result<Event, CallError>, matters: impl Fn(&Event) -> bool) -> bool {
+    /// Whether this item of the stream triggers a read.
+    fn handle(&mut self, event: Result<Event, CallError>, matters: impl Fn(&Event) -> bool) -> bool {
         match event {
             Ok(event) => matters(&event),
             Err(error) => {
@@ -69,13 +72,13 @@ impl RefreshTrigger {
         }
     }
 
-    /// What was looked for has been seen; it need not be looked for again before the refresh, or an event.
-    pub fn looked(&mut self) {
+    /// Records a successful read. The next one follows after the refresh time or an event.
+    pub fn refreshed(&mut self) {
         self.next = Instant::now() + self.refresh;
         self.stream_failed = false;
     }
 
-    /// The look failed: the next one is due after a pause, whatever happens.
+    /// Records a failed read. The next one follows after `pause`, regardless of events.
     pub fn failed(&mut self, pause: Duration) {
         self.next = Instant::now() + pause.min(self.refresh);
         self.stream_failed = true;
@@ -92,8 +95,8 @@ mod tests {
     use crate::client::operations::refused;
 
     #[test]
-    fn only_compacted_means_that_events_are_missing() {
-        assert!(is_compacted(&refused(Code::Compacted, "forgotten")));
+    fn only_compacted_means_missing_events() {
+        assert!(is_compacted(&refused(Code::Compacted, "compacted")));
         assert!(!is_compacted(&refused(Code::NoLeader, "none")));
         assert!(!is_compacted(&CallError::Unavailable("none".to_owned())));
     }

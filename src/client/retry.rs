@@ -1,4 +1,4 @@
-//! The attempts of one request, and what their ends mean together.
+//! The attempts of one request, and their combined result.
 
 use std::time::Duration;
 
@@ -10,98 +10,98 @@ use super::CallError;
 use crate::api::{Code, Problem, Released};
 use crate::rng::rng;
 
-/// Pauses between rounds over all nodes, doubled from the first to the last.
+/// Bounds of the pause after a round over all nodes. It doubles with each round, and jitter halves it at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
 
-/// How long a request may take.
+/// The time limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBudget {
-    /// One attempt, so that one silent node does not take all of it.
+    /// The limit of one attempt, so that one silent node cannot use up the total.
     pub attempt: Duration,
-    /// All attempts together, beside what the request waits for a lease. An attempt that could not have its whole time
-    /// any more is not begun, so that an answer is not cut off just before it comes.
+    /// The limit of all attempts together, without the wait for a lease. No attempt starts with less than its full
+    /// time, so that the end of the budget does not cut off an answer.
     pub total: Duration,
 }
 
 impl RetryBudget {
-    /// Longest single attempt, beside what it waits for a lease.
+    /// Longest single attempt, without its wait for a lease.
     const ATTEMPT: Duration = Duration::from_secs(2);
 
-    /// So long in all; two fifths of it, and 2 s at most, for an attempt.
+    /// A budget with this total. One attempt has two fifths of it, at most 2 s.
     pub fn within(total: Duration) -> RetryBudget {
         RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
     }
 }
 
-/// Whether a request whose answer was lost is sent again by itself, and what a later answer then says of it.
+/// Whether a request is sent again after a lost answer, and whether a later answer resolves the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Changes nothing: sent again, and never of unknown outcome.
+    /// A read: retried. Its outcome is never unknown, because it changes nothing.
     Read,
-    /// A renewal: sent again. A later answer settles it, because a lease that is lost stays lost. An attempt whose answer
-    /// takes long goes on beside the next one: a cluster that is slow must not cost a lease that it keeps.
+    /// A renewal: retried. A later answer resolves it, because a lost lease stays lost. A slow attempt continues in
+    /// parallel with the next one: slow answers must not cost a lease that the cluster has renewed.
     Renewal,
-    /// A claim or a change of metadata: sent again, because the same request twice does no harm. A later grant settles it; a later
-    /// refusal does not, because the first attempt may still be granted.
+    /// A claim or an update of metadata: retried, because it is idempotent. A later grant resolves it. A later refusal
+    /// does not, because the first attempt may still be applied.
     Claim,
-    /// A release: sent again, because it names a token and ends no other grant. `released: true` settles it;
-    /// `released: false` after a lost answer does not, because the first attempt may have released.
+    /// A release: retried, because its token names one grant. `released: true` resolves it. `released: false` after a
+    /// lost answer does not, because the first attempt may have released the lease.
     Release,
-    /// Not sent again: a second hand-over or revoke could hit the next holder.
+    /// A hand-over or a revoke: not retried after a lost answer, because a second one could hit the next holder.
     Never,
 }
 
 impl Repeat {
-    /// Whether an attempt has all the time that is left. What is not sent again ends its request, unless it was certainly
-    /// not done; and renewals go on side by side.
-    fn has_all_the_time(self) -> bool {
+    /// Whether an attempt may use all remaining time: there is no retry that needs a share of it, or attempts run in
+    /// parallel.
+    fn uses_remaining_time(self) -> bool {
         matches!(self, Repeat::Never | Repeat::Renewal)
     }
 }
 
-/// How one attempt ended.
+/// The result of one attempt.
 pub(crate) enum Attempt<T> {
     Done(T),
     Refused(Box<Problem>),
-    /// Certainly not done; another node, or a later moment, may do it.
+    /// Not applied. Another node, or a later attempt, may apply it.
     NotDone(String),
     Unknown(String),
-    /// Certainly not done, and nothing more is done here: said by a node in the same process.
+    /// Not applied, and a retry cannot succeed: the node in this process is shut down.
     #[cfg(feature = "server")]
     ShutDown,
 }
 
-/// One attempt that is to be made.
+/// The number and the time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
     /// From 0.
     pub number: usize,
-    /// Since the first one began.
+    /// Since the start of the first attempt.
     pub elapsed: Duration,
-    /// It may take this long.
+    /// The longest time of this attempt.
     pub limit: Duration,
 }
 
-/// An answer, and why an earlier attempt of its request may have been carried out too.
+/// The answer to a request, and why an earlier attempt may have been applied, too.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settled<T> {
     pub answer: T,
-    pub doubt: Option<String>,
+    pub ambiguous: Option<String>,
 }
 
 impl Settled<Released> {
-    /// What a release came to. Nothing was held, and an earlier attempt may have released it: that is unknown.
+    /// The result of a release. If the lease was not held and an earlier attempt is ambiguous, the outcome is unknown.
     pub fn released(self) -> Result<Released, CallError> {
-        match self.doubt.filter(|_| !self.answer.released) {
+        match self.ambiguous.filter(|_| !self.answer.released) {
             Some(why) => Err(CallError::Unknown { why, last: None }),
             None => Ok(self.answer),
         }
     }
 }
 
-/// Attempts until one is done, refused, of unknown outcome or out of time. There are so many `nodes` to ask in turn.
-/// The request itself waits for a lease for at most `wait`: an attempt has its part of that beside its own time.
+/// Runs attempts until one of them resolves the request or the budget is used up. The attempts go to the `nodes` in
+/// turn. `wait` is the longest wait for a lease: it extends the limit of each attempt and the total.
 pub(crate) async fn attempts<T, F, Fut>(
     repeat: Repeat,
     budget: RetryBudget,
@@ -114,21 +114,21 @@ where
     Fut: Future<Output = Attempt<T>>,
 {
     let began = Instant::now();
-    let mut under_way = FuturesUnordered::new();
-    let mut ends = Ends { repeat, doubt: None, not_done: String::new() };
+    let mut in_flight = FuturesUnordered::new();
+    let mut results = AttemptResults { repeat, ambiguous: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
     let total = budget.total + wait;
     let whole_attempt = |elapsed: Duration| budget.attempt + wait.saturating_sub(elapsed);
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
-        let limit = if repeat.has_all_the_time() { left } else { whole_attempt(began.elapsed()) };
-        under_way.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
+        let limit = if repeat.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
+        in_flight.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
         let ended = match repeat {
-            Repeat::Renewal => tokio::time::timeout(budget.attempt, under_way.next()).await.ok().flatten(),
-            _ => under_way.next().await,
+            Repeat::Renewal => tokio::time::timeout(budget.attempt, in_flight.next()).await.ok().flatten(),
+            _ => in_flight.next().await,
         };
         let is_late = ended.is_none();
-        if let Some(result) = ended.and_then(|ended| ends.take(ended)) {
+        if let Some(result) = ended.and_then(|ended| results.add(ended)) {
             return result;
         }
         if !is_late && (number + 1) % nodes == 0 {
@@ -141,54 +141,54 @@ where
             break;
         }
     }
-    while let Some(ended) = under_way.next().await {
-        if let Some(result) = ends.take(ended) {
+    while let Some(ended) = in_flight.next().await {
+        if let Some(result) = results.add(ended) {
             return result;
         }
     }
-    Err(ends.error())
+    Err(results.error())
 }
 
-/// What the attempts that have ended mean together.
-struct Ends {
+/// The combined result of the finished attempts.
+struct AttemptResults {
     repeat: Repeat,
-    /// One of them may have been carried out.
-    doubt: Option<String>,
-    /// Why the last of the others was not.
+    /// Why an attempt may have been applied, if there is such an attempt.
+    ambiguous: Option<String>,
+    /// Why the last attempt that was not applied failed.
     not_done: String,
 }
 
-impl Ends {
-    /// One more attempt has ended; what that makes of the request, if it settles it.
-    fn take<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
+impl AttemptResults {
+    /// Adds the result of an attempt. Returns the result of the request if it is resolved.
+    fn add<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
         match ended {
-            Attempt::Done(answer) => return Some(Ok(Settled { answer, doubt: self.doubt.take() })),
-            Attempt::Refused(problem) => return Some(Err(settle(self.repeat, self.doubt.take(), problem))),
+            Attempt::Done(answer) => return Some(Ok(Settled { answer, ambiguous: self.ambiguous.take() })),
+            Attempt::Refused(problem) => return Some(Err(refusal_error(self.repeat, self.ambiguous.take(), problem))),
             Attempt::NotDone(why) => self.not_done = why,
             #[cfg(feature = "server")]
             Attempt::ShutDown => {
-                let unknown = self.doubt.take().map(|why| CallError::Unknown { why, last: None });
+                let unknown = self.ambiguous.take().map(|why| CallError::Unknown { why, last: None });
                 return Some(Err(unknown.unwrap_or(CallError::ShutDown)));
             }
             Attempt::Unknown(why) if self.repeat == Repeat::Read => self.not_done = why,
             Attempt::Unknown(why) if self.repeat == Repeat::Never => {
                 return Some(Err(CallError::Unknown { why, last: None }));
             }
-            Attempt::Unknown(why) => self.doubt = Some(why),
+            Attempt::Unknown(why) => self.ambiguous = Some(why),
         }
         None
     }
 
-    /// Nothing settled it.
+    /// The error of a request that no attempt resolved.
     fn error(self) -> CallError {
-        match self.doubt {
+        match self.ambiguous {
             Some(why) => CallError::Unknown { why, last: None },
             None => CallError::Unavailable(self.not_done),
         }
     }
 }
 
-/// What a problem says about its attempt.
+/// Classifies a problem: whether the attempt was refused, not applied, or has an unknown outcome.
 pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
     match problem.code {
         Code::NoLeader | Code::NotReady | Code::ShuttingDown | Code::TooBusy | Code::Failed | Code::NotLeader => {
@@ -200,8 +200,8 @@ pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
     }
 }
 
-fn settle(repeat: Repeat, doubt: Option<String>, problem: Box<Problem>) -> CallError {
-    match doubt {
+fn refusal_error(repeat: Repeat, ambiguous: Option<String>, problem: Box<Problem>) -> CallError {
+    match ambiguous {
         Some(why) if matches!(repeat, Repeat::Claim | Repeat::Release) => {
             CallError::Unknown { why, last: Some(problem) }
         }
@@ -214,38 +214,38 @@ mod tests {
     use super::*;
 
     fn settled(answer: usize) -> Result<Settled<usize>, CallError> {
-        Ok(Settled { answer, doubt: None })
+        Ok(Settled { answer, ambiguous: None })
     }
 
-    fn judged(status: u16, code: Code) -> Attempt<()> {
+    fn classified(status: u16, code: Code) -> Attempt<()> {
         judge(Problem { status, ..Problem::new(code, "why") }, "node 1")
     }
 
     #[test]
-    fn unknown_is_never_refused_and_not_done_is_never_unknown() {
+    fn problem_codes_map_to_attempt_results() {
         for code in [Code::NoLeader, Code::NotReady, Code::ShuttingDown, Code::TooBusy] {
-            assert!(matches!(judged(code.status(), code), Attempt::NotDone(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::NotDone(_)), "{code:?}");
         }
         for code in [Code::OutcomeUnknown, Code::Internal] {
-            assert!(matches!(judged(code.status(), code), Attempt::Unknown(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::Unknown(_)), "{code:?}");
         }
         for code in [Code::Held, Code::Lost, Code::QueueFull, Code::NotFound, Code::Invalid] {
-            assert!(matches!(judged(code.status(), code), Attempt::Refused(_)), "{code:?}");
+            assert!(matches!(classified(code.status(), code), Attempt::Refused(_)), "{code:?}");
         }
-        assert!(matches!(judged(500, Code::Other), Attempt::Unknown(_)), "a code of a newer server");
+        assert!(matches!(classified(500, Code::Other), Attempt::Unknown(_)), "the code of a newer server");
     }
 
     #[test]
-    fn a_refusal_after_a_lost_answer_settles_a_renewal_and_not_a_claim() {
+    fn late_refusal_resolves_a_renewal_but_not_a_claim() {
         let held = || Box::new(Problem::new(Code::Held, "held"));
-        let doubt = || Some("the connection broke".to_owned());
-        assert!(matches!(settle(Repeat::Claim, doubt(), held()), CallError::Unknown { last: Some(_), .. }));
-        assert!(matches!(settle(Repeat::Claim, None, held()), CallError::Refused(_)));
-        assert!(matches!(settle(Repeat::Renewal, doubt(), held()), CallError::Refused(_)));
+        let ambiguous = || Some("the connection broke".to_owned());
+        assert!(matches!(refusal_error(Repeat::Claim, ambiguous(), held()), CallError::Unknown { last: Some(_), .. }));
+        assert!(matches!(refusal_error(Repeat::Claim, None, held()), CallError::Refused(_)));
+        assert!(matches!(refusal_error(Repeat::Renewal, ambiguous(), held()), CallError::Refused(_)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_that_could_not_have_its_whole_time_is_not_begun() {
+    async fn attempt_starts_only_with_its_full_time() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
         let mut begun = 0;
         let result: Result<Settled<()>, CallError> = attempts(Repeat::Claim, budget, Duration::ZERO, 3, |trial| {
@@ -257,12 +257,16 @@ mod tests {
             }
         })
         .await;
-        assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())), "not unknown: all of them ended");
+        assert_eq!(
+            result,
+            Err(CallError::Unavailable("no leader".to_owned())),
+            "not unknown: each attempt returned NotDone"
+        );
         assert!((2..=3).contains(&begun), "{begun}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_whose_answer_takes_longer_than_an_attempt_is_done_all_the_same() {
+    async fn renewal_accepts_an_answer_after_the_attempt_limit() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
         let slow = |trial: Trial| async move {
             let answer = tokio::time::sleep(Duration::from_millis(350));
@@ -274,7 +278,7 @@ mod tests {
         assert_eq!(
             attempts(Repeat::Renewal, budget, Duration::ZERO, 3, slow).await,
             settled(0),
-            "the first is not given up"
+            "the first attempt continues"
         );
         let short = RetryBudget { total: Duration::from_millis(500), ..budget };
         let given_up = attempts(Repeat::Claim, short, Duration::ZERO, 3, slow);
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_asks_another_node_beside_one_that_hangs() {
+    async fn renewal_tries_another_node_while_one_hangs() {
         let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
         let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 3, |trial| async move {
             match trial.number {
@@ -295,11 +299,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_sent_again_is_still_sent_to_the_next_node_when_it_was_not_done() {
+    async fn one_shot_request_goes_on_after_not_done() {
         let budget = RetryBudget::within(Duration::from_secs(2));
         let ended = attempts(Repeat::Never, budget, Duration::ZERO, 3, |trial| async move {
             match trial.number {
-                0 | 1 => Attempt::NotDone("it is down".to_owned()),
+                0 | 1 => Attempt::NotDone("the node is down".to_owned()),
                 number => Attempt::Done(number),
             }
         });
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_goes_on_at_the_next_node_at_any_time_of_it() {
+    async fn wait_continues_at_the_next_node() {
         let (budget, wait) = (RetryBudget::within(Duration::from_secs(5)), Duration::from_secs(60));
         let ended = attempts(Repeat::Claim, budget, wait, 3, |trial| async move {
             assert!(trial.elapsed + trial.limit <= budget.total + wait, "{trial:?}");
@@ -320,11 +324,11 @@ mod tests {
             }
         });
         let ended = ended.await.expect("the fourth node grants");
-        assert_eq!(ended, Settled { answer: 3, doubt: Some("its node is gone".to_owned()) });
+        assert_eq!(ended, Settled { answer: 3, ambiguous: Some("its node is gone".to_owned()) });
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_release_is_sent_again_and_is_unknown_if_nothing_is_held_then() {
+    async fn retried_release_is_unknown_if_nothing_is_held() {
         for (released, expected) in [(true, Ok(true)), (false, Err(()))] {
             let budget = RetryBudget::within(Duration::from_secs(5));
             let ended = attempts(Repeat::Release, budget, Duration::ZERO, 3, |trial| async move {
@@ -340,14 +344,14 @@ mod tests {
         }
     }
 
-    /// Without these pauses, the clients of a cluster without a leader ask as fast as they can.
+    /// Without these pauses, clients of a cluster without a leader would send requests in a busy loop.
     #[tokio::test(start_paused = true)]
-    async fn each_round_over_all_nodes_ends_with_a_longer_pause() {
+    async fn pause_grows_after_each_round_over_all_nodes() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_secs(10) };
         let mut times = Vec::new();
         let result: Result<Settled<()>, CallError> = attempts(Repeat::Read, budget, Duration::ZERO, 3, |trial| {
             times.push(trial.elapsed);
-            assert!(times.len() < 1_000, "there are no pauses");
+            assert!(times.len() < 1_000, "the rounds have no pauses");
             async { Attempt::NotDone("no leader".to_owned()) }
         })
         .await;
@@ -356,7 +360,7 @@ mod tests {
         let begins: Vec<Duration> = rounds.map(|round| round[0]).collect();
         assert!(begins.len() > 3 && times.chunks_exact(3).all(|round| round[0] == round[2]), "{times:?}");
         for pair in begins.windows(2) {
-            // The timer counts whole milliseconds.
+            // Tokio's timer has a resolution of 1 ms.
             let range = pause / 2..=pause + Duration::from_millis(2);
             assert!(range.contains(&(pair[1] - pair[0])), "{pair:?} is not in {range:?}");
             pause = (pause * 2).min(LAST_PAUSE);
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn renewal_whose_node_is_late_is_sent_on_without_a_pause() {
+    async fn late_renewal_is_retried_without_a_pause() {
         let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };
         let mut times = Vec::new();
         let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 1, |trial| {

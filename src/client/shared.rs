@@ -1,4 +1,4 @@
-//! What a manager, its leases and its keeper share.
+//! The state that a manager, its leases and its keeper share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -9,63 +9,64 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::hold::Hold;
-use super::listeners::Notices;
+use super::listeners::ListenerQueue;
 use super::operations::SentClaim;
 use super::{Coordinator, ManagerOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
-/// Handles that are gone are forgotten when there are twice as many as then were left, and so many at least.
-const LEAST_TO_SWEEP: usize = 64;
+/// Smallest number of entries at which dropped handles are removed. After a sweep, the next one follows at twice the
+/// number of remaining entries.
+const MIN_SWEEP_SIZE: usize = 64;
 
-pub(super) struct Shared {
+pub(super) struct ManagerInner {
     pub coordinator: Arc<dyn Coordinator>,
     pub options: ManagerOptions,
-    pub notices: Arc<Notices>,
+    pub listener_queue: Arc<ListenerQueue>,
     /// Wakes the keeper.
     pub wake: Notify,
-    /// Nothing is acquired any more.
+    /// Cancelled by a shutdown: no acquire succeeds from then on.
     pub closing: CancellationToken,
-    /// After that: every claim that was under way is settled, or given up.
-    pub settled: CancellationToken,
-    /// Claims under way.
+    /// Cancelled after `closing`, when every claim in flight is resolved or abandoned.
+    pub claims_resolved: CancellationToken,
+    /// Claims in flight.
     pub claims: TaskTracker,
-    known: Mutex<Known>,
+    table: Mutex<HoldTable>,
     schedule: Mutex<RenewalSchedule>,
-    orders: Mutex<Vec<KeeperCommand>>,
+    commands: Mutex<Vec<KeeperCommand>>,
 }
 
-/// What the keeper is asked to do when it can.
+/// A background command for the keeper.
 pub(super) enum KeeperCommand {
-    /// Release a lease, and let the next guard of this process have it only then.
+    /// Releases a lease. The permit excludes the next guard of this process until then.
     Release { hold: Arc<Hold>, permit: Option<OwnedMutexGuard<()>> },
-    /// A claim was given up on its way: release what it may have got.
-    Settle { hold: Arc<Hold>, claim: Option<SentClaim> },
-    /// The lease is lost here and the work has ended: the cluster need not wait for it to expire.
-    GiveBack { hold: Arc<Hold>, token: FencingToken },
+    /// Resolves an abandoned claim: releases its grant, or withdraws it.
+    ResolveAmbiguous { hold: Arc<Hold>, claim: Option<SentClaim> },
+    /// Releases a grant that ended by the local clock. The work has ended, so the cluster need not wait for the expiry.
+    ReleaseToken { hold: Arc<Hold>, token: FencingToken },
 }
 
 type Key = (LeaseName, HolderId);
 
 #[derive(Default)]
-struct Known {
+struct HoldTable {
     holds: HashMap<Key, Weak<Hold>>,
     sweep_at: usize,
 }
 
-impl Shared {
-    pub fn new(coordinator: Arc<dyn Coordinator>, options: ManagerOptions) -> Shared {
-        Shared {
+impl ManagerInner {
+    pub fn new(coordinator: Arc<dyn Coordinator>, options: ManagerOptions) -> ManagerInner {
+        ManagerInner {
             coordinator,
             options,
-            notices: Arc::default(),
+            listener_queue: Arc::default(),
             wake: Notify::new(),
             closing: CancellationToken::new(),
-            settled: CancellationToken::new(),
+            claims_resolved: CancellationToken::new(),
             claims: TaskTracker::new(),
-            known: Mutex::default(),
+            table: Mutex::default(),
             schedule: Mutex::default(),
-            orders: Mutex::default(),
+            commands: Mutex::default(),
         }
     }
 
@@ -74,34 +75,35 @@ impl Shared {
         self.options.clock.elapsed()
     }
 
-    /// The one record of a lease and holder, made by `make` if nobody has a handle of it.
+    /// Returns the record of this lease and holder. Creates it with `make` if no handle has it.
     pub fn hold(&self, name: &LeaseName, holder: &HolderId, make: impl FnOnce() -> Arc<Hold>) -> Arc<Hold> {
-        let mut known = self.known.lock().expect(UNPOISONED);
+        let mut table = self.table.lock().expect(UNPOISONED);
         let key = (name.clone(), holder.clone());
-        if let Some(hold) = known.holds.get(&key).and_then(Weak::upgrade) {
+        if let Some(hold) = table.holds.get(&key).and_then(Weak::upgrade) {
             return hold;
         }
-        if known.holds.len() >= known.sweep_at.max(LEAST_TO_SWEEP) {
-            known.holds.retain(|_, hold| hold.strong_count() > 0);
-            known.sweep_at = known.holds.len() * 2;
+        if table.holds.len() >= table.sweep_at.max(MIN_SWEEP_SIZE) {
+            table.holds.retain(|_, hold| hold.strong_count() > 0);
+            table.sweep_at = table.holds.len() * 2;
         }
         let hold = make();
-        known.holds.insert(key, Arc::downgrade(&hold));
+        table.holds.insert(key, Arc::downgrade(&hold));
         hold
     }
 
-    /// Has the keeper look at these.
-    pub fn look_at(&self, holds: impl IntoIterator<Item = Arc<Hold>>) {
+    /// Schedules an immediate check of these leases.
+    pub fn schedule_check(&self, holds: impl IntoIterator<Item = Arc<Hold>>) {
         let mut schedule = self.schedule();
         holds.into_iter().for_each(|hold| schedule.insert(Duration::ZERO, &hold));
         drop(schedule);
         self.wake.notify_one();
     }
 
-    /// Makes the grant, and has it kept. `false`: the manager is shut down, and nothing was done.
+    /// Records a grant and schedules its renewals. Returns `false`, without an effect, if the manager is shut down.
     pub fn keep_granted(&self, hold: &Arc<Hold>, grant: impl FnOnce()) -> bool {
         let mut schedule = self.schedule();
-        // Under the lock that a shutdown takes to see what is held: it sees this grant, or this sees the shutdown.
+        // A shutdown cancels `closing` before it takes this lock to list the held leases. So either the shutdown lists
+        // this grant, or this check sees the shutdown.
         if self.closing.is_cancelled() {
             return false;
         }
@@ -112,23 +114,23 @@ impl Shared {
         true
     }
 
-    /// Leases of which it is not known whether a claim was granted.
+    /// The leases that have a claim with an unknown outcome.
     pub fn all_ambiguous(&self) -> Vec<Arc<Hold>> {
-        let known = self.known.lock().expect(UNPOISONED);
-        known.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
+        let table = self.table.lock().expect(UNPOISONED);
+        table.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
     }
 
     pub fn all_held(&self) -> Vec<Arc<Hold>> {
         self.schedule().held().cloned().collect()
     }
 
-    pub fn order(&self, order: KeeperCommand) {
-        self.orders.lock().expect(UNPOISONED).push(order);
+    pub fn send_command(&self, command: KeeperCommand) {
+        self.commands.lock().expect(UNPOISONED).push(command);
         self.wake.notify_one();
     }
 
-    pub fn take_orders(&self) -> Vec<KeeperCommand> {
-        std::mem::take(&mut *self.orders.lock().expect(UNPOISONED))
+    pub fn take_commands(&self) -> Vec<KeeperCommand> {
+        std::mem::take(&mut *self.commands.lock().expect(UNPOISONED))
     }
 
     pub fn schedule(&self) -> MutexGuard<'_, RenewalSchedule> {
@@ -136,47 +138,48 @@ impl Shared {
     }
 }
 
-const UNPOISONED: &str = "nothing panics while it has the lock";
+const UNPOISONED: &str = "no code panics while it holds this lock";
 
-/// What is held, and when to look at each of it.
+/// The held leases and the times of their next checks.
 #[derive(Default)]
 pub(super) struct RenewalSchedule {
     held: BTreeMap<Key, (Duration, Arc<Hold>)>,
-    order: BTreeSet<(Duration, Key)>,
+    by_time: BTreeSet<(Duration, Key)>,
 }
 
 impl RenewalSchedule {
-    /// Looks at the lease at this time, in place of any other.
+    /// Schedules the next check of a lease. It replaces an earlier schedule.
     pub fn insert(&mut self, at: Duration, hold: &Arc<Hold>) {
         let key = (hold.name.clone(), hold.holder.clone());
         if let Some((before, _)) = self.held.insert(key.clone(), (at, hold.clone())) {
-            self.order.remove(&(before, key.clone()));
+            self.by_time.remove(&(before, key.clone()));
         }
-        self.order.insert((at, key));
+        self.by_time.insert((at, key));
     }
 
-    /// Takes the next lease that is to be looked at by `now`.
+    /// Takes the next lease whose check is due by `now`.
     pub fn next_due(&mut self, now: Duration) -> Option<Arc<Hold>> {
-        if self.order.first()?.0 > now {
+        if self.by_time.first()?.0 > now {
             return None;
         }
-        let (_, key) = self.order.pop_first()?;
+        let (_, key) = self.by_time.pop_first()?;
         self.held.get(&key).map(|(_, hold)| hold.clone())
     }
 
-    /// Forgets a lease that has ended.
+    /// Removes the lease if its grant has ended.
     pub fn forget_if_ended(&mut self, hold: &Arc<Hold>) {
         if hold.granted_token().is_none() {
             let key = (hold.name.clone(), hold.holder.clone());
             if let Some((at, _)) = self.held.remove(&key) {
-                self.order.remove(&(at, key));
+                self.by_time.remove(&(at, key));
             }
         }
     }
 
+    /// The time of the next check. `None` if no lease is held.
     pub fn first(&self) -> Option<Duration> {
-        // What is being renewed has no time of its own, and is held all the same: its deadline counts.
-        let next = self.order.first().map(|(at, _)| *at);
+        // An infinite lease has no check during its renewal, but it is held.
+        let next = self.by_time.first().map(|(at, _)| *at);
         next.or((!self.held.is_empty()).then_some(Duration::MAX))
     }
 

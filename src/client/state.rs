@@ -1,4 +1,4 @@
-//! What a holder can see of its own lease.
+//! The state of a lease at its holder, and the reasons of a loss.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,57 +6,59 @@ use std::time::Duration;
 use crate::api::LostReason;
 use crate::token::FencingToken;
 
-/// How a holder stands with one lease, by what it knows itself.
+/// The state of one lease at its holder, by local knowledge.
 ///
-/// Times are what was left when the state was entered, less the drift margin; [`Lease::remaining`] has what is left now.
+/// `left` is the time that was left when the state began, less the drift margin. [`Lease::remaining`] returns the time
+/// that is left now.
 ///
 /// [`Lease::remaining`]: super::Lease::remaining
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldState {
     /// Not acquired yet.
     Idle,
-    /// Held, for so long without another renewal; `None`: infinite.
+    /// Held. `left` is the time until the deadline; `None`: infinite.
     Held { token: FencingToken, left: Option<Duration> },
-    /// Held, but renewals fail: so many since the last one that worked.
+    /// Held, but renewals fail. `failures` counts them since the last successful renewal.
     AtRisk { token: FencingToken, left: Option<Duration>, failures: u32 },
-    /// Held, and not renewed any more: the work must have ended when the time is over.
+    /// Held, but no longer renewed. The work must end within `left`.
     Ending { token: FencingToken, left: Duration, why: Loss },
-    /// Not held any more, against the holder's will.
+    /// Not held: the grant ended without a release by this handle.
     Lost { token: FencingToken, why: Loss },
-    /// Not held any more: given back, or handed over.
+    /// Not held: this process released the lease or handed it over.
     Released { token: FencingToken },
 }
 
 impl HoldState {
-    /// Whether this state is one of holding. The clock may be ahead of it: [`Lease::is_held`](super::Lease::is_held)
-    /// looks at the clock.
+    /// Whether the lease was held when this state began. The deadline may have passed since then:
+    /// [`Lease::is_held`](super::Lease::is_held) checks the clock.
     pub fn is_held(&self) -> bool {
         matches!(self, HoldState::Held { .. } | HoldState::AtRisk { .. } | HoldState::Ending { .. })
     }
 }
 
-/// Why a holder does not hold its lease any more. More reasons may come.
+/// Why a holder lost its lease. Later versions may add reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The cluster said that it had expired.
+    /// The cluster answered that the lease had expired.
     Expired,
-    /// An operator took it.
+    /// An operator revoked the lease.
     Revoked,
-    /// It was handed over with this holder's token, and not by this handle.
+    /// Another process used this holder's token to hand the lease over.
     HandedOver,
-    /// It was released with this holder's token, and not by this handle.
+    /// Another process or handle used this holder's token to release the lease.
     Released,
-    /// The cluster does not remember the grant.
+    /// The cluster has no record of the grant.
     Forgotten,
-    /// The deadline passed without a renewal that worked.
+    /// The deadline passed without a successful renewal.
     Unreachable,
-    /// The deadline passed while this process, or its machine, did not run.
+    /// The deadline passed while this process or its machine did not run.
     Suspended,
-    /// The deadline passed, and the progress check of [`LeaseOptions::renew_while`](super::LeaseOptions::renew_while)
-    /// had forbidden to renew.
+    /// The deadline passed after the progress check of [`LeaseOptions::renew_while`](super::LeaseOptions::renew_while)
+    /// had returned `false`.
     Stalled,
-    /// The deadline passed, and [`LeaseOptions::longest_hold`](super::LeaseOptions::longest_hold) had forbidden to renew.
+    /// The deadline passed after the lease had reached
+    /// [`LeaseOptions::longest_hold`](super::LeaseOptions::longest_hold).
     HeldLongest,
 }
 
@@ -76,7 +78,7 @@ impl Loss {
         }
     }
 
-    /// Whether only this holder's own clock says so: the cluster may still count the lease as held.
+    /// Whether the holder's clock alone ended the lease. The cluster may then still count it as held.
     pub(super) fn is_by_own_clock(self) -> bool {
         matches!(self, Loss::Unreachable | Loss::Suspended | Loss::Stalled | Loss::HeldLongest)
     }
@@ -102,12 +104,12 @@ impl fmt::Display for Loss {
             Loss::Expired => "it expired",
             Loss::Revoked => "an operator revoked it",
             Loss::HandedOver => "it was handed over",
-            Loss::Released => "it was released elsewhere",
+            Loss::Released => "another client released it",
             Loss::Forgotten => "the cluster does not remember it",
             Loss::Unreachable => "it could not be renewed in time",
-            Loss::Suspended => "this process did not run when its time ended",
+            Loss::Suspended => "this process did not run at its deadline",
             Loss::Stalled => "the work made no progress",
-            Loss::HeldLongest => "it was held for as long as it may be",
+            Loss::HeldLongest => "it reached its longest hold time",
         })
     }
 }

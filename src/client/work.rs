@@ -1,17 +1,22 @@
-//! Work that is done only while a lease is held.
+//! Work that runs only while a lease is held.
 
 use super::{AcquireOptions, CallError, Lease, Loss};
 
 impl Lease {
-    /// Acquires the lease, does the work while it is held, and releases it at the end. The lease is renewed meanwhile;
-    /// at its loss the work is dropped before it runs any further.
+    /// Acquires the lease, runs `work` while it is held, and releases it at the end.
     ///
-    /// Work that panics, or is dropped, leaves a lease that is asked to be released. If the release at the end fails
-    /// the lease expires, and the work's result is returned all the same.
+    /// The manager renews the lease during the work. The clock is checked before each poll of the work; when the lease
+    /// is lost, the work is dropped. If the work panics, the lease is released in the background. If the release at the
+    /// end fails, the call still returns the result of the work, and the lease expires by its ttl.
     ///
     /// # Errors
     ///
-    /// The lease was not acquired, and the work not begun; or it was lost, and the work stopped on its way.
+    /// - [`NotAcquired`](WithError::NotAcquired): the lease was not acquired, and the work did not start.
+    /// - [`Lost`](WithError::Lost): the lease was lost, and the work was dropped before its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lease in the background.
     pub async fn with<T, W>(
         &self,
         options: impl Into<AcquireOptions>,
@@ -24,7 +29,10 @@ impl Lease {
         match guard.while_held(work(self.clone())).await {
             Ok(done) => {
                 if let Err(error) = guard.release().await {
-                    tracing::warn!(lease = %self.name(), %error, "the work is done; its lease was not released, and expires");
+                    tracing::warn!(
+                        lease = %self.name(), %error,
+                        "the work is done; the release of its lease failed, and the lease expires by its ttl"
+                    );
                 }
                 Ok(done)
             }
@@ -33,14 +41,14 @@ impl Lease {
     }
 }
 
-/// Why work under a lease has no result.
+/// Why [`Lease::with`] returned no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WithError {
-    /// Not begun.
+    /// The work did not start.
     #[error("the lease was not acquired: {0}")]
     NotAcquired(#[from] CallError),
-    /// Begun, and stopped on its way.
-    #[error("the lease was lost while the work was done: {0}")]
+    /// The work started and was dropped before its end.
+    #[error("the lease was lost while the work ran: {0}")]
     Lost(Loss),
 }
 

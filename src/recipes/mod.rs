@@ -1,4 +1,4 @@
-//! Recipes built on leases: electing a leader, groups of processes, semaphores.
+//! Recipes on top of leases: leader election, group membership and semaphores.
 
 pub mod election;
 pub mod group;

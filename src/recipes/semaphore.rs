@@ -1,4 +1,4 @@
-//! Semaphores: at most so many at once, each with a fencing token of its own.
+//! Semaphores: leases with several concurrent holders. Each permit has its own fencing token.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,13 +9,15 @@ use crate::client::{AcquireOptions, CallError, LeaseGuard, LeaseManager, LeaseOp
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
-/// Numbers the permits of this process, so that two of one manager are two holders.
+/// Numbers the permits of this process, so that two permits of one manager have two holders.
 static NEXT_PERMIT: AtomicU64 = AtomicU64::new(1);
 
-/// A counted lease: at most `permits` processes, or parts of one, are in it at once.
+/// A distributed semaphore: at most `permits` permits exist at the same time, in all processes together.
 ///
-/// Each permit is a holder of its own, named after the manager's with `#` and a number, has its own token and is renewed
-/// on its own. All who use the name must say the same number of permits as long as anybody is in it.
+/// Each permit has its own holder (the manager's holder, `#` and a number), its own token and its own renewals. All
+/// users of a semaphore must specify the same number of permits while a permit exists.
+///
+/// # Examples
 ///
 /// ```no_run
 /// use tenure::client::{LeaseManager, LeaseOptions, Wait, WithError};
@@ -38,29 +40,31 @@ pub struct Semaphore {
     options: LeaseOptions,
 }
 
-/// One's place in a semaphore: a [`LeaseGuard`] with everything that one has. It can be lost like any lease.
-#[must_use = "dropping it gives the permit back"]
+/// A permit of a semaphore. It dereferences to a [`LeaseGuard`] and can be lost like any lease.
+#[must_use = "dropping the permit releases it"]
 #[derive(Debug)]
 pub struct Permit {
     guard: LeaseGuard,
 }
 
-/// Who has a permit.
+/// The holder of a permit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PermitHolder {
+    /// The holder: the manager's holder, `#` and a number.
     pub holder: String,
+    /// The fencing token of the permit.
     pub token: FencingToken,
-    /// When it was granted, by a wall clock: for people.
+    /// The wall-clock time of the grant. Use it for display only.
     pub since: Timestamp,
 }
 
 impl Semaphore {
-    /// A semaphore. Asks nobody. The limit in `options` is `permits`, whatever was said there.
+    /// Creates a semaphore. The call sends no request. `permits` replaces the limit in `options`.
     ///
     /// # Errors
     ///
-    /// The name is not a lease's name, or an option is outside the bounds of every cluster; there are 1 to
-    /// [`MAX_LIMIT`](crate::types::MAX_LIMIT) permits.
+    /// The name is not a valid lease name, an option is outside the bounds of every cluster, or `permits` is not within
+    /// 1 to [`MAX_LIMIT`](crate::types::MAX_LIMIT).
     pub fn new(
         manager: &LeaseManager,
         name: impl AsRef<str>,
@@ -73,22 +77,30 @@ impl Semaphore {
             permits,
             options: options.limit(permits),
         };
-        // Has the options checked.
+        // This only checks the options.
         manager.handle(name.as_ref(), &next_holder(manager)?, Some(semaphore.options.clone()))?;
         Ok(semaphore)
     }
 
+    /// The name of the semaphore's lease.
     pub fn name(&self) -> &LeaseName {
         &self.name
     }
 
-    /// Gets a permit, waiting in the queue as long as asked. Dropping the future gives up the place, and releases what
-    /// may have been granted.
+    /// Acquires a permit. It waits in the queue for the time in `options`.
     ///
     /// # Errors
     ///
-    /// [`PermitsDiffer`](SemaphoreError::PermitsDiffer); or as [`Lease::acquire`](crate::client::Lease::acquire), with
-    /// the code `held` or `wait_timeout` if there was no permit in time.
+    /// - [`PermitsDiffer`](SemaphoreError::PermitsDiffer): existing permits were acquired with another number of
+    ///   permits.
+    /// - [`Invalid`](SemaphoreError::Invalid): the manager's holder is too long for the number of a permit.
+    /// - [`Call`](SemaphoreError::Call): the same as [`Lease::acquire`](crate::client::Lease::acquire). The code is
+    ///   `held` or `wait_timeout` if no permit was free in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the claim. The manager then withdraws it from the queue, and releases the permit if
+    /// the cluster granted it.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<Permit, SemaphoreError> {
         let holder = next_holder(&self.manager)?;
         let lease = self.manager.handle(self.name.as_str(), &holder, Some(self.options.clone()))?;
@@ -101,12 +113,17 @@ impl Semaphore {
         }
     }
 
-    /// Who has a permit, in the order of their tokens, by the committed state at some moment during the call. Above 1,000
-    /// holders, or about 1 MiB, they are read in pages, each by the state at a moment of its own.
+    /// Reads the holders of permits, ordered by token, from the committed state at some moment during the call.
+    ///
+    /// Above 1,000 holders, or about 1 MiB, the call reads several pages. Each page shows the state of another moment.
     ///
     /// # Errors
     ///
-    /// Nobody could be asked.
+    /// No node answered in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn holders(&self) -> Result<Vec<PermitHolder>, CallError> {
         let explained = self.explain().await?;
         let is_cut = explained.held.len() < explained.holders as usize;
@@ -114,18 +131,23 @@ impl Semaphore {
             false => explained.held,
             true => self.manager.coordinator().held(self.name.to_string(), self.manager.budget()).await?,
         };
-        // A list has also the names that begin with this one.
+        // The list also contains the leases whose names start with this name.
         let held =
             held.into_iter().filter(|lease| lease.state == LeaseState::Active && lease.name == self.name.as_str());
         let holder = |lease: Lease| PermitHolder { holder: lease.holder, token: lease.token, since: lease.granted_at };
         Ok(held.map(holder).collect())
     }
 
-    /// How many permits nobody has, by the committed state. Somebody else may have them before the answer is used.
+    /// Reads the number of free permits from the committed state. Other holders can acquire them before the caller uses
+    /// the result.
     ///
     /// # Errors
     ///
-    /// Nobody could be asked.
+    /// No node answered in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn available(&self) -> Result<u32, CallError> {
         Ok(self.permits.saturating_sub(self.explain().await?.holders))
     }
@@ -137,12 +159,16 @@ impl Semaphore {
 }
 
 impl Permit {
-    /// Gives the permit back. `false`: it was lost, or given back, before.
+    /// Releases the permit. Returns `false` if it was lost or released before.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`](crate::client::Lease::release): the permit is not held here any more, and may be released
-    /// again.
+    /// The same as [`Lease::release`](crate::client::Lease::release). After an error this process no longer holds the
+    /// permit. Call `release` again to retry.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`LeaseGuard::release`].
     pub async fn release(&self) -> Result<bool, CallError> {
         self.guard.release().await
     }
@@ -165,16 +191,19 @@ fn next_holder(manager: &LeaseManager) -> Result<HolderId, InvalidValue> {
     HolderId::new(format!("{}#{}", manager.holder(), NEXT_PERMIT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Why there is no permit.
+/// Why no permit was acquired.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SemaphoreError {
-    /// Others are in it with another number of permits.
-    #[error("{asked} permits were asked for, and {} are in force", present.map_or("others".to_owned(), |limit| limit.to_string()))]
+    /// Existing permits were acquired with another number of permits.
+    #[error(
+        "{asked} permits were requested: expected the number in force{}",
+        present.map(|limit| format!(", {limit}")).unwrap_or_default()
+    )]
     PermitsDiffer { asked: u32, present: Option<u64> },
-    /// The holder's name has no room for the number of a permit.
+    /// The manager's holder is too long for the number of a permit.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// What became of the request.
+    /// The error of the request.
     #[error(transparent)]
     Call(#[from] CallError),
 }

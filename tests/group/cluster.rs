@@ -1,4 +1,4 @@
-//! One real node that is a whole cluster, and ways to it that can fail.
+//! A cluster of one real node, and connections to it that can fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 
 use super::served::Served;
 
-/// Long enough that only a hang exceeds it.
+/// An upper bound for waits. Only a hang exceeds it.
 pub const SOON: Duration = Duration::from_secs(20);
 /// A ttl that a test can wait for.
 pub const TTL: Duration = Duration::from_secs(1);
-/// A refresh that no test waits for: what is seen before it was seen by an event.
+/// A refresh time that no test reaches: a change that is seen earlier was triggered by an event.
 pub const NEVER: Duration = Duration::from_secs(3600);
 
 pub struct Cluster {
@@ -37,45 +37,45 @@ impl Cluster {
         Remote::new(format!("http://{}", self.served.address).parse::<Endpoints>().expect("a URL"))
     }
 
-    /// A manager whose leases are held by `holder`.
+    /// A manager with this holder.
     pub fn manager(&self, holder: &str) -> LeaseManager {
-        let holder = HolderId::new(holder).expect("a holder");
+        let holder = HolderId::new(holder).expect("a valid holder");
         LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder))
     }
 
-    /// A manager whose process can die, and whose stream can break.
+    /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let way = Faulty { remote: self.remote(), faults: faults.clone() };
-        let holder = HolderId::new(holder).expect("a holder");
+        let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
+        let holder = HolderId::new(holder).expect("a valid holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
-        (LeaseManager::with_options(way, options), faults)
+        (LeaseManager::with_options(coordinator, options), faults)
     }
 }
 
-/// Fails the test if it takes long.
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, what).await.expect("it happens soon")
+/// Awaits a future, and fails the test if that takes longer than [`SOON`].
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("the future completes in time")
 }
 
-/// Waits until a condition holds that nothing tells of.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Polls until the condition holds.
+pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("never came to be: {what}"));
+    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("not within {SOON:?}: {condition}"));
 }
 
-/// What is wrong with a way to the cluster.
+/// The faults of a connection to the cluster.
 #[derive(Default)]
 pub struct Faults {
-    /// Nothing arrives any more: to the others the process is dead.
+    /// No request arrives: other processes see this one as dead.
     pub is_cut_off: AtomicBool,
-    /// Events are not heard.
+    /// Events are dropped.
     pub stream_failed: AtomicBool,
-    /// Wakes the streams to say that they miss events.
+    /// Lets a stream report that events are missing.
     pub compacted: Notify,
 }
 
@@ -100,32 +100,32 @@ impl Faulty {
 }
 
 impl Coordinator for Faulty {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::acquire(&self.remote, name, claim, patience))
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::acquire(&self.remote, name, claim, budget))
     }
 
-    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
-        self.through(Coordinator::renew(&self.remote, batch, patience))
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+        self.through(Coordinator::renew(&self.remote, batch, budget))
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
-        self.through(Coordinator::release(&self.remote, name, release, patience))
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+        self.through(Coordinator::release(&self.remote, name, release, budget))
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::hand_over(&self.remote, name, hand_over, patience))
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::hand_over(&self.remote, name, hand_over, budget))
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, patience: RetryBudget) -> Answer<'_, Lease> {
-        self.through(Coordinator::update_metadata(&self.remote, name, update, patience))
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+        self.through(Coordinator::update_metadata(&self.remote, name, update, budget))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
-        self.through(Coordinator::explain(&self.remote, name, holder, patience))
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        self.through(Coordinator::explain(&self.remote, name, holder, budget))
     }
 
-    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<Lease>> {
-        self.through(self.remote.held(prefix, patience))
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+        self.through(self.remote.held(prefix, budget))
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {

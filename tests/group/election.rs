@@ -1,4 +1,4 @@
-//! One leader at a time, seen as such.
+//! Leader election and its observers.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,19 @@ use crate::cluster::{Cluster, NEVER, SOON, TTL, soon};
 use crate::steady::{safety, steady};
 
 steady!(
-    of_two_candidates_one_leads,
-    when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_ttl,
-    after_a_resignation_the_successor_leads_at_once,
-    leadership_is_handed_over_to_the_candidate_that_is_named,
-    a_leader_is_established_only_after_its_resources_are_fenced,
-    whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_next,
-    an_observer_sees_leaders_in_the_order_of_their_tokens,
-    an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_one,
-    an_observer_that_hears_nothing_looks_by_itself,
-    a_leader_does_not_resign_before_its_minimum_hold_unless_forced,
-    a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so,
-    a_campaign_that_is_dropped_gives_up_its_place,
-    a_campaign_outlives_an_outage_and_ends_when_its_manager_does,
+    one_of_two_candidates_leads,
+    dead_leader_is_replaced_after_its_ttl,
+    successor_leads_at_once_after_a_resignation,
+    hand_over_elects_the_named_candidate,
+    leader_is_established_only_after_fencing,
+    deposed_leader_cannot_establish_itself,
+    observer_sees_leaders_in_token_order,
+    observer_that_missed_events_shows_the_current_leader,
+    observer_without_events_reads_after_refresh,
+    minimum_hold_delays_resign_but_not_resign_now,
+    exhausted_budget_keeps_a_candidate_out_of_the_queue,
+    dropped_campaign_leaves_the_queue,
+    campaign_survives_an_outage_and_ends_with_its_manager,
 );
 
 fn options() -> ElectionOptions {
@@ -35,17 +35,25 @@ fn options() -> ElectionOptions {
 
 impl Cluster {
     fn candidate(&self, holder: &str) -> Election {
-        Election::new(&self.manager(holder), "leader", options()).expect("valid")
+        Election::new(&self.manager(holder), "leader", options()).expect("the value is valid")
     }
 }
 
-/// Waits in the queue, and is known to be there.
+/// Starts a campaign and waits until its claim is in the queue.
 async fn waiting(cluster: &Cluster, election: &Election, holder: &str) -> tokio::task::JoinHandle<Leadership> {
     let campaign = election.clone();
-    let task = tokio::spawn(async move { campaign.campaign().await.expect("elected in the end") });
+    let task = tokio::spawn(async move { campaign.campaign().await.expect("the candidate is elected") });
     soon(async {
         let name = election.name();
-        while !cluster.remote().queue(name).await.expect("it answers").waiters.iter().any(|w| w.holder == holder) {}
+        while !cluster
+            .remote()
+            .queue(name)
+            .await
+            .expect("the cluster answers")
+            .waiters
+            .iter()
+            .any(|w| w.holder == holder)
+        {}
     })
     .await;
     task
@@ -63,186 +71,191 @@ async fn leads(observer: &mut Observer, holder: &str) -> LeaderView {
     .await
 }
 
-async fn of_two_candidates_one_leads() {
+async fn one_of_two_candidates_leads() {
     let cluster = Cluster::start().await;
     let (a, b) = (cluster.candidate("a"), cluster.candidate("b"));
     let leadership = soon(a.campaign()).await.expect("elected");
     assert!(leadership.is_leader());
     let other = tokio::time::timeout(TTL * 2, b.campaign()).await;
-    assert!(other.is_err(), "it waits for longer than the ttl, because the leader renews");
+    assert!(other.is_err(), "the candidate waits for longer than the ttl, because the leader renews its lease");
     assert!(leadership.is_leader());
-    assert_eq!(b.current().await.expect("it answers").leader.expect("a leader").holder, "a");
+    assert_eq!(b.current().await.expect("the cluster answers").leader.expect("there is a leader").holder, "a");
 }
 
-async fn when_the_leader_dies_a_successor_with_a_higher_token_leads_after_the_ttl() {
+async fn dead_leader_is_replaced_after_its_ttl() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let a = Election::new(&manager, "leader", options()).expect("valid");
+    let a = Election::new(&manager, "leader", options()).expect("the value is valid");
     let first = soon(a.campaign()).await.expect("elected");
     let successor = waiting(&cluster, &cluster.candidate("b"), "b").await;
     faults.cut_off(true);
     let died = Instant::now();
     let lost = soon(first.while_leading(std::future::pending::<()>())).await;
     assert_eq!(lost, Err(Loss::Unreachable));
-    let second = soon(successor).await.expect("it did not panic");
+    let second = soon(successor).await.expect("the task did not panic");
     safety!(!first.is_leader() && second.token() > first.token(), "{first:?} and then {second:?}");
     assert!(second.is_leader());
-    assert!(died.elapsed() > TTL / 2, "the last renewal was at most about a third of the ttl ago");
+    assert!(died.elapsed() > TTL / 2, "the successor led before the lease expired");
     assert!(died.elapsed() < TTL + Duration::from_secs(5), "{:?}", died.elapsed());
 }
 
-async fn after_a_resignation_the_successor_leads_at_once() {
+async fn successor_leads_at_once_after_a_resignation() {
     let cluster = Cluster::start().await;
     let long = options().ttl(Duration::from_secs(600));
-    let a = Election::new(&cluster.manager("a"), "leader", long).expect("valid");
+    let a = Election::new(&cluster.manager("a"), "leader", long).expect("the value is valid");
     let first = soon(a.campaign()).await.expect("elected");
     let successor = waiting(&cluster, &cluster.candidate("b"), "b").await;
     assert_eq!(first.resign().await, Ok(true));
     assert!(!first.is_leader());
-    let second = soon(successor).await.expect("it did not panic");
+    let second = soon(successor).await.expect("the task did not panic");
     safety!(second.token() > first.token(), "{second:?} after {first:?}");
-    assert_eq!(first.resign().await, Ok(false), "nothing to give back");
+    assert_eq!(first.resign().await, Ok(false), "the leadership has ended already");
 }
 
-async fn leadership_is_handed_over_to_the_candidate_that_is_named() {
+async fn hand_over_elects_the_named_candidate() {
     let cluster = Cluster::start().await;
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     let b = waiting(&cluster, &cluster.candidate("b"), "b").await;
     let c = waiting(&cluster, &cluster.candidate("c"), "c").await;
-    let nobody = first.hand_over(Some(HolderId::new("nobody").expect("valid"))).await;
-    assert!(matches!(nobody, Err(ResignError::Call(_))) && first.is_leader(), "{nobody:?}");
-    assert_eq!(first.hand_over(Some(HolderId::new("c").expect("valid"))).await, Ok(true));
-    let second = soon(c).await.expect("it did not panic");
+    let refused = first.hand_over(Some(HolderId::new("nobody").expect("the value is valid"))).await;
+    assert!(matches!(refused, Err(ResignError::Call(_))) && first.is_leader(), "{refused:?}");
+    assert_eq!(first.hand_over(Some(HolderId::new("c").expect("the value is valid"))).await, Ok(true));
+    let second = soon(c).await.expect("the task did not panic");
     safety!(second.token() > first.token() && !first.is_leader(), "{first:?} and then {second:?}");
     assert!(second.is_leader());
     assert!(!b.is_finished());
-    second.resign().await.expect("it answers");
-    assert!(soon(b).await.expect("it did not panic").is_leader());
+    second.resign().await.expect("the cluster answers");
+    assert!(soon(b).await.expect("the task did not panic").is_leader());
 }
 
-async fn a_leader_is_established_only_after_its_resources_are_fenced() {
+async fn leader_is_established_only_after_fencing() {
     let cluster = Cluster::start().await;
-    let metadata = Metadata::new([("address".to_owned(), "10.0.0.1".to_owned())].into()).expect("small");
+    let metadata = Metadata::new([("address".to_owned(), "10.0.0.1".to_owned())].into())
+        .expect("the metadata is within its limit");
     let options = options().metadata(metadata).refresh(Duration::from_millis(10));
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let mut observer = election.observe();
     let leadership = soon(election.campaign()).await.expect("elected");
-    let elected = leads(&mut observer, "a").await.leader.expect("a leader");
+    let elected = leads(&mut observer, "a").await.leader.expect("there is a leader");
     assert!(!elected.is_established);
     let failed = leadership.establish(|_| async { Err::<(), _>("the database is down") }).await;
     assert_eq!(failed, Err(EstablishError::Fencing("the database is down")));
     assert!(!leadership.is_established() && leadership.is_leader());
-    assert!(!election.current().await.expect("it answers").leader.expect("a leader").is_established);
+    assert!(!election.current().await.expect("the cluster answers").leader.expect("there is a leader").is_established);
     let fenced = leadership.establish(|token| async move { Ok::<_, &str>(token) }).await;
     assert_eq!(fenced, Ok(leadership.token()));
-    let established = leads(&mut observer, "a").await.leader.expect("a leader");
+    let established = leads(&mut observer, "a").await.leader.expect("there is a leader");
     assert!(established.is_established && established.token == elected.token);
     assert_eq!(established.metadata["address"], "10.0.0.1");
-    assert_eq!(established.metadata.len(), 1, "the library's own keys are not the user's");
-    leadership.resign().await.expect("it answers");
+    assert_eq!(established.metadata.len(), 1, "the metadata shows keys of the library");
+    leadership.resign().await.expect("the cluster answers");
     assert_eq!(soon(observer.next()).await.leader, None);
     let again = soon(cluster.candidate("b").campaign()).await.expect("elected");
-    assert!(!leads(&mut observer, "b").await.leader.expect("a leader").is_established, "a mark is not inherited");
+    assert!(
+        !leads(&mut observer, "b").await.leader.expect("there is a leader").is_established,
+        "the new leader inherited the mark"
+    );
     drop(again);
 }
 
-async fn whoever_was_deposed_cannot_establish_itself_and_takes_nothing_from_the_next() {
+async fn deposed_leader_cannot_establish_itself() {
     let cluster = Cluster::start().await;
     let a = cluster.candidate("a");
     let first = soon(a.campaign()).await.expect("elected");
     let successor = waiting(&cluster, &cluster.candidate("b"), "b").await;
-    cluster.remote().revoke(a.name(), "a test").await.expect("it answers");
-    let second = soon(successor).await.expect("it did not panic");
-    // It has not heard of it yet, unless it renewed just now.
+    cluster.remote().revoke(a.name(), "a test").await.expect("the cluster answers");
+    let second = soon(successor).await.expect("the task did not panic");
+    // The old leader does not know of the revoke yet, unless it renewed in between.
     let refused = first.establish(|_| async { Ok::<_, &str>(()) }).await;
     assert_eq!(refused, Err(EstablishError::Lost(Loss::Revoked)));
     safety!(!first.is_leader(), "{first:?} was revoked");
     assert!(second.is_leader());
-    let leader = a.current().await.expect("it answers").leader.expect("a leader");
+    let leader = a.current().await.expect("the cluster answers").leader.expect("there is a leader");
     assert_eq!((leader.token, leader.is_established), (second.token(), false));
 }
 
-async fn an_observer_sees_leaders_in_the_order_of_their_tokens() {
+async fn observer_sees_leaders_in_token_order() {
     let cluster = Cluster::start().await;
-    // A stream is opened after the first look, and what happens in between is not heard: the refresh makes it good.
+    // The stream opens after the first read, so it can miss an event in between. The refresh covers that case.
     let often = options().refresh(Duration::from_millis(200));
-    let mut observer = Election::new(&cluster.manager("watcher"), "leader", often).expect("valid").observe();
+    let mut observer =
+        Election::new(&cluster.manager("watcher"), "leader", often).expect("the value is valid").observe();
     assert_eq!(soon(observer.next()).await.leader, None);
     let mut seen = Vec::new();
     for holder in ["a", "b", "a", "c"] {
         let leadership = soon(cluster.candidate(holder).campaign()).await.expect("elected");
-        let leader = leads(&mut observer, holder).await.leader.expect("a leader");
+        let leader = leads(&mut observer, holder).await.leader.expect("there is a leader");
         assert_eq!(leader.token, leadership.token());
         seen.push(leader.token);
-        leadership.resign().await.expect("it answers");
+        leadership.resign().await.expect("the cluster answers");
     }
     safety!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
 }
 
-async fn an_observer_that_missed_events_tells_the_present_leader_and_no_earlier_one() {
+async fn observer_that_missed_events_shows_the_current_leader() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
-    let mut observer = Election::new(&manager, "leader", options()).expect("valid").observe();
+    let mut observer = Election::new(&manager, "leader", options()).expect("the value is valid").observe();
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     leads(&mut observer, "a").await;
     faults.stream_failed.store(true, Ordering::SeqCst);
-    first.resign().await.expect("it answers");
+    first.resign().await.expect("the cluster answers");
     let second = soon(cluster.candidate("b").campaign()).await.expect("elected");
     let unheard = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
-    assert!(unheard.is_err(), "the control: without events and before the refresh it hears nothing");
+    assert!(unheard.is_err(), "control: the observer sees no change without events and before the refresh");
     faults.compacted.notify_one();
-    let view = soon(observer.next()).await.leader.expect("a leader");
+    let view = soon(observer.next()).await.leader.expect("there is a leader");
     assert_eq!((view.holder.as_str(), view.token), ("b", second.token()));
-    // And it hears again what comes after that.
+    // The observer also sees later events.
     faults.stream_failed.store(false, Ordering::SeqCst);
     faults.compacted.notify_one();
     let _ = tokio::time::timeout(Duration::from_millis(300), observer.next()).await;
-    second.resign().await.expect("it answers");
+    second.resign().await.expect("the cluster answers");
     let third = soon(cluster.candidate("c").campaign()).await.expect("elected");
-    assert_eq!(leads(&mut observer, "c").await.leader.expect("a leader").token, third.token());
+    assert_eq!(leads(&mut observer, "c").await.leader.expect("there is a leader").token, third.token());
 }
 
-async fn an_observer_that_hears_nothing_looks_by_itself() {
+async fn observer_without_events_reads_after_refresh() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("watcher");
     faults.stream_failed.store(true, Ordering::SeqCst);
     let often = options().refresh(Duration::from_millis(50));
-    let mut observer = Election::new(&manager, "leader", often).expect("valid").observe();
+    let mut observer = Election::new(&manager, "leader", often).expect("the value is valid").observe();
     assert_eq!(soon(observer.next()).await.leader, None);
     let _leadership = soon(cluster.candidate("a").campaign()).await.expect("elected");
     leads(&mut observer, "a").await;
     faults.cut_off(true);
     let before = observer.as_of();
-    assert!(tokio::time::timeout(TTL, observer.next()).await.is_err(), "cut off, it tells nothing");
-    assert!(observer.as_of().expect("it had looked").elapsed() > TTL / 2 && observer.as_of() >= before);
+    assert!(tokio::time::timeout(TTL, observer.next()).await.is_err(), "an observer without a cluster returned a view");
+    assert!(observer.as_of().expect("there was a read").elapsed() > TTL / 2 && observer.as_of() >= before);
 }
 
-async fn a_leader_does_not_resign_before_its_minimum_hold_unless_forced() {
+async fn minimum_hold_delays_resign_but_not_resign_now() {
     let cluster = Cluster::start().await;
     let options = options().minimum_hold(SOON);
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let leadership = soon(election.campaign()).await.expect("elected");
     assert!(matches!(leadership.resign().await, Err(ResignError::TooEarly { left }) if left > SOON / 2));
     assert!(matches!(leadership.hand_over(None).await, Err(ResignError::TooEarly { .. })));
     assert!(leadership.is_leader());
     assert_eq!(leadership.resign_now().await, Ok(true));
     let short = ElectionOptions::new().ttl(TTL).minimum_hold(Duration::from_millis(1));
-    let election = Election::new(&cluster.manager("b"), "leader", short).expect("valid");
+    let election = Election::new(&cluster.manager("b"), "leader", short).expect("the value is valid");
     let leadership = soon(election.campaign()).await.expect("elected");
     tokio::time::sleep(Duration::from_millis(2)).await;
-    assert_eq!(leadership.resign().await, Ok(true), "the time is over");
+    assert_eq!(leadership.resign().await, Ok(true), "the minimum hold is over");
 }
 
-async fn a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so() {
+async fn exhausted_budget_keeps_a_candidate_out_of_the_queue() {
     let cluster = Cluster::start().await;
     let window = Duration::from_secs(2);
     let options = options().budget(NonZeroU32::new(2).expect("not 0"), window);
-    let election = Election::new(&cluster.manager("a"), "leader", options).expect("valid");
+    let election = Election::new(&cluster.manager("a"), "leader", options).expect("the value is valid");
     let begun = Instant::now();
     for _ in 0..2 {
-        soon(election.campaign()).await.expect("elected").resign().await.expect("it answers");
+        soon(election.campaign()).await.expect("elected").resign().await.expect("the cluster answers");
     }
-    assert!(begun.elapsed() < window, "the first two are at once");
+    assert!(begun.elapsed() < window, "the first two elections need no wait");
     let campaign = tokio::time::timeout(Duration::from_millis(100), election.campaign());
     let mut candidacy = election.candidacy();
     let said = async { candidacy.wait_for(|now| matches!(now, Candidacy::HeldBack { .. })).await.is_ok() };
@@ -250,28 +263,29 @@ async fn a_candidate_whose_budget_is_used_up_stays_out_of_the_queue_and_says_so(
     assert!(said);
     assert!(held_back.is_err());
     assert_eq!(*election.candidacy().borrow(), Candidacy::Idle, "the campaign was dropped");
-    let other = soon(cluster.candidate("b").campaign()).await.expect("nobody is before it");
-    other.resign().await.expect("it answers");
+    let other = soon(cluster.candidate("b").campaign()).await.expect("the queue is empty");
+    other.resign().await.expect("the cluster answers");
     let third = soon(election.campaign()).await.expect("elected");
     assert!(begun.elapsed() >= window && third.is_leader());
 }
 
-async fn a_campaign_that_is_dropped_gives_up_its_place() {
+async fn dropped_campaign_leaves_the_queue() {
     let cluster = Cluster::start().await;
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     let b = cluster.candidate("b");
     let campaign = waiting(&cluster, &b, "b").await;
     let c = waiting(&cluster, &cluster.candidate("c"), "c").await;
     campaign.abort();
-    soon(async { while cluster.remote().queue(b.name()).await.expect("it answers").waiters.len() > 1 {} }).await;
-    first.resign().await.expect("it answers");
-    assert!(soon(c).await.expect("it did not panic").is_leader());
+    soon(async { while cluster.remote().queue(b.name()).await.expect("the cluster answers").waiters.len() > 1 {} })
+        .await;
+    first.resign().await.expect("the cluster answers");
+    assert!(soon(c).await.expect("the task did not panic").is_leader());
 }
 
-async fn a_campaign_outlives_an_outage_and_ends_when_its_manager_does() {
+async fn campaign_survives_an_outage_and_ends_with_its_manager() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let election = Election::new(&manager, "leader", options()).expect("valid");
+    let election = Election::new(&manager, "leader", options()).expect("the value is valid");
     faults.cut_off(true);
     let campaign = tokio::spawn({
         let election = election.clone();
@@ -279,7 +293,7 @@ async fn a_campaign_outlives_an_outage_and_ends_when_its_manager_does() {
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     faults.cut_off(false);
-    let leadership = soon(campaign).await.expect("it did not panic").expect("elected");
+    let leadership = soon(campaign).await.expect("the task did not panic").expect("elected");
     manager.shutdown().await;
     assert!(!leadership.is_leader());
     drop(leadership);

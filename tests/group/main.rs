@@ -1,4 +1,4 @@
-//! Elections, groups, placement and semaphores, over a real node and its listener.
+//! Elections, groups, placement and semaphores, with a real node and its listener.
 
 mod cluster;
 mod election;

@@ -1,4 +1,4 @@
-//! Names belong where few changes move them.
+//! The placement of names on members, and the names that a change moves.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn placement<'a>(members: impl IntoIterator<Item = (&'a str, u32)>) -> Placement
 }
 
 fn owner<'a>(placement: &'a Placement, name: &str) -> &'a str {
-    &placement.owner(name).expect("somebody has a weight").id
+    &placement.owner(name).expect("a member has a weight").id
 }
 
 fn counts(placement: &Placement, names: usize) -> BTreeMap<&str, usize> {
@@ -33,9 +33,10 @@ fn counts(placement: &Placement, names: usize) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Frozen: members of two versions must agree. Found with another implementation of the method that the guide describes.
+/// The values must never change, because members of two versions must agree. They come from an independent
+/// implementation of the method in the guide.
 #[test]
-fn owners_never_change_from_one_version_to_the_next() {
+fn owners_never_change_between_versions() {
     let group = placement([("a", 1), ("b", 2), ("host-3", 5), ("gated", 0)]);
     let owners: Vec<&str> = (0..24).map(|n| owner(&group, &format!("partition-{n}"))).collect();
     assert_eq!(
@@ -62,7 +63,7 @@ fn each_member_gets_the_share_of_its_weight() {
 }
 
 #[test]
-fn a_member_of_weight_0_owns_nothing_and_nobody_has_nothing_to_own_with() {
+fn weight_0_owns_nothing() {
     let group = placement([("a", 1), ("gated", 0)]);
     assert_eq!(counts(&group, 1000), BTreeMap::from([("a", 1000)]));
     assert_eq!(group.owners("x", 5).len(), 1);
@@ -71,7 +72,7 @@ fn a_member_of_weight_0_owns_nothing_and_nobody_has_nothing_to_own_with() {
 }
 
 #[test]
-fn two_members_whose_names_run_together_are_not_one() {
+fn ids_with_a_common_prefix_are_distinct() {
     let group = placement([("a", 1), ("a1", 1)]);
     let counts = counts(&group, 10_000);
     assert!(counts.values().all(|count| (4_500..5_500).contains(count)), "{counts:?}");
@@ -79,7 +80,7 @@ fn two_members_whose_names_run_together_are_not_one() {
 
 proptest! {
     #[test]
-    fn when_a_member_goes_only_its_names_move(weights in weights(), goes in any::<prop::sample::Index>()) {
+    fn leaving_member_moves_only_its_names(weights in weights(), goes in any::<prop::sample::Index>()) {
         let ids = ids(&weights);
         let goes = goes.index(weights.len());
         let before = placement(members(&ids, &weights));
@@ -87,7 +88,7 @@ proptest! {
         for name in names() {
             let (Some(was), is) = (before.owner(&name), after.owner(&name)) else { continue };
             if was.id == ids[goes] {
-                prop_assert_eq!(is, before.owners(&name, 2).get(1).copied(), "the next one takes over");
+                prop_assert_eq!(is, before.owners(&name, 2).get(1).copied(), "the name moves to the next member");
             } else {
                 prop_assert_eq!(Some(was), is);
             }
@@ -95,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn when_a_weight_grows_names_move_only_to_it(weights in weights(), grows in any::<prop::sample::Index>(), by in 1u32..9) {
+    fn greater_weight_moves_names_only_to_its_member(weights in weights(), grows in any::<prop::sample::Index>(), by in 1u32..9) {
         let ids = ids(&weights);
         let grows = grows.index(weights.len());
         let mut greater = weights.clone();
@@ -108,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_members_does_not_matter(weights in weights()) {
+    fn member_order_does_not_matter(weights in weights()) {
         let ids = ids(&weights);
         let forth = placement(members(&ids, &weights));
         let back = placement(members(&ids, &weights).collect::<Vec<_>>().into_iter().rev());

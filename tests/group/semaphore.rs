@@ -1,4 +1,4 @@
-//! At most so many at once.
+//! Semaphores: the limit on concurrent permits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,19 +18,20 @@ use crate::steady::{safety, steady, strict};
 strict!(permits_above_one_page_are_all_counted, permits_above_1_mib_are_all_counted);
 
 steady!(
-    never_are_more_than_n_in_it_though_many_want_to,
-    permits_of_one_process_are_counted_one_by_one,
-    another_number_of_permits_is_refused_as_such,
-    permits_stay_while_they_are_used_and_are_free_when_their_process_is_dead,
+    at_most_n_permits_exist_under_contention,
+    permits_of_one_process_are_counted_separately,
+    different_number_of_permits_is_refused,
+    permits_of_a_dead_process_expire,
 );
 
 impl Cluster {
     fn semaphore(&self, holder: &str, permits: u32) -> Semaphore {
-        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL)).expect("valid")
+        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL))
+            .expect("the value is valid")
     }
 }
 
-async fn never_are_more_than_n_in_it_though_many_want_to() {
+async fn at_most_n_permits_exist_under_contention() {
     const PERMITS: usize = 3;
     let cluster = Cluster::start().await;
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -42,7 +43,7 @@ async fn never_are_more_than_n_in_it_though_many_want_to() {
             tasks.spawn(async move {
                 let mut tokens = Vec::new();
                 for _ in 0..3 {
-                    let permit = semaphore.acquire(Wait::UpTo(SOON)).await.expect("its turn comes");
+                    let permit = semaphore.acquire(Wait::UpTo(SOON)).await.expect("the waiter is granted");
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -58,45 +59,45 @@ async fn never_are_more_than_n_in_it_though_many_want_to() {
     let tokens: Vec<_> = soon(tasks.join_all()).await.into_iter().flatten().collect();
     let most = most.load(Ordering::SeqCst);
     safety!(most <= PERMITS, "{most} permits at once, of {PERMITS}");
-    assert_eq!(most, PERMITS, "as many as may");
+    assert_eq!(most, PERMITS, "all permits are in use");
     let distinct = tokens.iter().collect::<BTreeSet<_>>().len();
     safety!(distinct == 4 * 3 * 3, "{distinct} different tokens for {} permits", 4 * 3 * 3);
 }
 
-async fn permits_of_one_process_are_counted_one_by_one() {
+async fn permits_of_one_process_are_counted_separately() {
     let cluster = Cluster::start().await;
     let semaphore = cluster.semaphore("a", 2);
     assert_eq!(semaphore.available().await, Ok(2));
-    let first = semaphore.acquire(Wait::No).await.expect("free");
-    let second = semaphore.acquire(Wait::No).await.expect("free");
+    let first = semaphore.acquire(Wait::No).await.expect("a permit is free");
+    let second = semaphore.acquire(Wait::No).await.expect("a permit is free");
     safety!(second.token() > first.token(), "{second:?} after {first:?}");
     let third = semaphore.acquire(Wait::No).await;
     assert!(matches!(third, Err(SemaphoreError::Call(CallError::Refused(problem))) if problem.code == Code::Held));
     let tokens: Vec<_> =
-        semaphore.holders().await.expect("it answers").into_iter().map(|holder| holder.token).collect();
+        semaphore.holders().await.expect("the cluster answers").into_iter().map(|holder| holder.token).collect();
     assert_eq!((tokens, semaphore.available().await), (vec![first.token(), second.token()], Ok(0)));
     drop(first);
-    let next = semaphore.acquire(Wait::UpTo(SOON)).await.expect("what is dropped is released");
+    let next = semaphore.acquire(Wait::UpTo(SOON)).await.expect("dropping a permit releases it");
     safety!(next.token() > second.token(), "{next:?} after {second:?}");
 }
 
-async fn another_number_of_permits_is_refused_as_such() {
+async fn different_number_of_permits_is_refused() {
     let cluster = Cluster::start().await;
-    let _permit = cluster.semaphore("a", 2).acquire(Wait::No).await.expect("free");
+    let _permit = cluster.semaphore("a", 2).acquire(Wait::No).await.expect("a permit is free");
     let refused = cluster.semaphore("b", 3).acquire(Wait::No).await;
     assert_eq!(refused.map(drop), Err(SemaphoreError::PermitsDiffer { asked: 3, present: Some(2) }));
     assert!(Semaphore::new(&cluster.manager("c"), "uploads", 0, LeaseOptions::new()).is_err());
 }
 
-async fn permits_stay_while_they_are_used_and_are_free_when_their_process_is_dead() {
+async fn permits_of_a_dead_process_expire() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("a");
-    let mortal = Semaphore::new(&manager, "uploads", 1, LeaseOptions::new().ttl(TTL)).expect("valid");
-    let first = mortal.acquire(Wait::No).await.expect("free");
+    let mortal = Semaphore::new(&manager, "uploads", 1, LeaseOptions::new().ttl(TTL)).expect("the value is valid");
+    let first = mortal.acquire(Wait::No).await.expect("a permit is free");
     let other = cluster.semaphore("b", 1);
-    assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "it is renewed");
+    assert!(other.acquire(Wait::UpTo(TTL * 2)).await.is_err(), "the permit is renewed");
     faults.cut_off(true);
-    let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("it expires");
+    let second = soon(other.acquire(Wait::UpTo(SOON))).await.expect("the lease expires");
     safety!(!first.is_held() && second.token() > first.token(), "{first:?}, and then {second:?}");
 }
 
@@ -107,23 +108,24 @@ async fn permits_above_one_page_are_all_counted() {
 
 async fn permits_above_1_mib_are_all_counted() {
     let cluster = Cluster::start().await;
-    let metadata = Metadata::new([("note".to_owned(), "x".repeat(4_000))].into()).expect("it fits");
+    let metadata =
+        Metadata::new([("note".to_owned(), "x".repeat(4_000))].into()).expect("the metadata is within its limit");
     all_are_counted(&cluster.manager("a"), 300, LeaseOptions::new().ttl(SOON).metadata(metadata)).await;
 }
 
-/// Takes so many permits. One answer of the cluster does not show them all.
+/// Acquires `taken` permits and checks the counts. One answer of the cluster cannot list them all.
 async fn all_are_counted(manager: &LeaseManager, taken: usize, options: LeaseOptions) {
     const FREE: u32 = 5;
-    // Its name begins with that of the semaphore.
-    let _neighbour = manager.lease("uploads-2").expect("a name").guard(Wait::No).await.expect("free");
+    // The name of this lease starts with the name of the semaphore.
+    let _neighbour = manager.lease("uploads-2").expect("a valid name").guard(Wait::No).await.expect("a permit is free");
     let permits = taken as u32 + FREE;
-    let semaphore = Semaphore::new(manager, "uploads", permits, options).expect("valid");
+    let semaphore = Semaphore::new(manager, "uploads", permits, options).expect("the value is valid");
     let mut inside: Vec<Permit> = Vec::new();
     for _ in 0..taken {
         inside.push(semaphore.acquire(Wait::No).await.expect("there is a permit"));
     }
     assert_eq!(semaphore.available().await, Ok(FREE));
-    let holders = semaphore.holders().await.expect("it answers");
+    let holders = semaphore.holders().await.expect("the cluster answers");
     let tokens: Vec<_> = holders.iter().map(|holder| holder.token).collect();
     assert_eq!(tokens, inside.iter().map(|permit| permit.token()).collect::<Vec<_>>());
 }

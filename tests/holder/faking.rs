@@ -1,4 +1,4 @@
-//! The fake that users of the library test with.
+//! The fake cluster for tests of library users.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,36 +11,36 @@ use crate::acquiring::code;
 use crate::world::{LONG, until};
 
 #[tokio::test]
-async fn leases_are_held_by_default() {
+async fn fake_leases_are_free_by_default() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a name");
-    let token = lease.acquire(Wait::No).await.expect("nobody said otherwise");
+    let lease = cluster.manager().lease("job").expect("a valid name");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
     assert!(lease.is_held());
     assert_eq!(lease.check().await, Ok(true));
     assert_eq!(lease.release().await, Ok(true));
-    assert!(lease.acquire(Wait::No).await.expect("free again") > token);
+    assert!(lease.acquire(Wait::No).await.expect("the lease is free again") > token);
 }
 
 #[tokio::test]
-async fn a_lease_is_named_by_text_or_by_its_name() {
+async fn lease_accepts_text_and_lease_names() {
     let manager = FakeCluster::new().manager();
-    let lease = manager.lease("job").expect("a name");
-    let token = lease.acquire(Wait::No).await.expect("it is free");
-    let same = manager.lease(lease.name()).expect("a name");
+    let lease = manager.lease("job").expect("a valid name");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    let same = manager.lease(lease.name()).expect("a valid name");
     assert_eq!(same.token(), Some(token));
 }
 
 #[tokio::test]
-async fn what_is_held_elsewhere_is_refused_until_it_is_free() {
+async fn lease_held_elsewhere_is_refused_until_free() {
     let cluster = FakeCluster::new();
     let manager = cluster.manager();
-    let lease = manager.lease("job").expect("a name");
-    lease.acquire(Wait::No).await.expect("it is free");
+    let lease = manager.lease("job").expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     cluster.mark_held_elsewhere("job");
     assert!(!lease.is_held());
-    let refused = lease.acquire(Wait::No).await.expect_err("elsewhere");
+    let refused = lease.acquire(Wait::No).await.expect_err("another holder has the lease");
     assert_eq!(code(&refused), Some(Code::Held));
-    assert!(manager.try_acquire("job").await.expect("an answer").is_none());
+    assert!(manager.try_acquire("job").await.expect("the cluster answers").is_none());
     let waiting = tokio::spawn({
         let lease = lease.clone();
         async move { lease.acquire(Wait::UpTo(LONG)).await }
@@ -48,34 +48,34 @@ async fn what_is_held_elsewhere_is_refused_until_it_is_free() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
     cluster.mark_free("job");
-    assert!(waiting.await.expect("it ends").is_ok());
+    assert!(waiting.await.expect("the task ends").is_ok());
 }
 
 #[tokio::test]
-async fn every_reason_of_a_loss_can_be_played() {
+async fn fake_can_cause_each_loss_reason() {
     let reasons = [Loss::Expired, Loss::Revoked, Loss::HandedOver, Loss::Unreachable, Loss::Suspended, Loss::Stalled];
     for why in reasons {
         let cluster = FakeCluster::new();
-        let lease = cluster.manager().lease("job").expect("a name");
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let seen = told.clone();
-        lease.on_lost(move |why| seen.lock().expect("plain").push(why)).detach();
+        let lease = cluster.manager().lease("job").expect("a valid name");
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let seen = losses.clone();
+        lease.on_lost(move |why| seen.lock().expect("not poisoned").push(why)).detach();
         let work = lease.with(Wait::No, |_| std::future::pending::<()>());
         let (ended, ()) = tokio::join!(work, async {
-            until("it works", || lease.is_held()).await;
+            until("the work runs", || lease.is_held()).await;
             cluster.lose("job", why);
         });
         assert_eq!(ended, Err(WithError::Lost(why)));
         assert!(matches!(lease.state(), HoldState::Lost { why: seen, .. } if seen == why));
-        until("it is told", || told.lock().expect("plain").len() == 1).await;
-        assert_eq!(*told.lock().expect("plain"), [why]);
+        until("the listener is called", || losses.lock().expect("not poisoned").len() == 1).await;
+        assert_eq!(*losses.lock().expect("not poisoned"), [why]);
     }
 }
 
 #[tokio::test]
-async fn refusals_and_unknown_outcomes_can_be_played() {
+async fn fake_can_refuse_and_lose_answers() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a name");
+    let lease = cluster.manager().lease("job").expect("a valid name");
     cluster.refuse("job", Code::QueueFull);
     assert_eq!(code(&lease.acquire(Wait::No).await.expect_err("refused")), Some(Code::QueueFull));
     cluster.unknown("job");
@@ -88,59 +88,62 @@ async fn refusals_and_unknown_outcomes_can_be_played() {
 }
 
 #[tokio::test]
-async fn time_passes_when_the_test_says_so() {
+async fn manual_clock_controls_expiry() {
     let cluster = FakeCluster::new();
     let ttl = Duration::from_secs(60);
-    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a name");
-    lease.acquire(Wait::No).await.expect("it is free");
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!(lease.remaining(), Some(ttl * 99 / 100));
-    // Renewed meanwhile, it lasts; in one leap, as after a pause, it does not.
+    // With renewals in between, the lease lasts. A jump of a whole ttl, as after a pause, ends it.
     for _ in 0..10 {
-        let before = lease.remaining().expect("it is held");
+        let before = lease.remaining().expect("the lease is held");
         cluster.clock().advance(ttl * 2 / 5);
         until("it is renewed", || lease.remaining() > Some(before - ttl / 10)).await;
     }
     cluster.clock().advance(ttl);
-    assert!(!lease.is_held() && lease.token().is_none() && lease.remaining().is_none(), "known at once");
+    assert!(
+        !lease.is_held() && lease.token().is_none() && lease.remaining().is_none(),
+        "the lease ends without a request"
+    );
     until("it is lost", || matches!(lease.state(), HoldState::Lost { why: Loss::Suspended, .. })).await;
 }
 
-/// The clock leaps as it does for a process that was stopped, and the work is woken in the same moment.
+/// The clock jumps as after a stop of the process, and the work is woken at the same moment.
 #[tokio::test]
-async fn work_that_was_paused_past_its_deadline_takes_no_step_more() {
+async fn paused_work_is_not_polled_after_its_deadline() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a name");
+    let lease = cluster.manager().lease("job").expect("a valid name");
     let (steps, wake) = (Arc::new(Mutex::new(0)), Arc::new(tokio::sync::Notify::new()));
     let (taken, woken) = (steps.clone(), wake.clone());
     let work = lease.with(Wait::No, |_| async move {
         loop {
-            *taken.lock().expect("plain") += 1;
+            *taken.lock().expect("not poisoned") += 1;
             woken.notified().await;
         }
     });
     let pause = async {
-        until("it works", || *steps.lock().expect("plain") == 1).await;
+        until("the work runs", || *steps.lock().expect("not poisoned") == 1).await;
         wake.notify_one();
-        until("it takes another step", || *steps.lock().expect("plain") == 2).await;
+        until("the work runs again", || *steps.lock().expect("not poisoned") == 2).await;
         cluster.clock().advance(Duration::from_secs(3600));
         wake.notify_one();
     };
     let (ended, ()): (Result<(), WithError>, ()) = tokio::join!(work, pause);
     assert_eq!(ended, Err(WithError::Lost(Loss::Suspended)));
-    assert_eq!(*steps.lock().expect("plain"), 2);
+    assert_eq!(*steps.lock().expect("not poisoned"), 2);
 }
 
-/// On one thread, which is where a local recorder records.
+/// A local recorder records only on its own thread, so this test uses the single-threaded runtime.
 #[tokio::test]
-async fn the_holders_side_is_counted() {
+async fn client_metrics_are_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let render = recorder.handle();
     let _recording = metrics::set_default_local_recorder(&recorder);
     tenure::client::describe_metrics();
     let cluster = FakeCluster::new();
     let ttl = Duration::from_secs(60);
-    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a name");
-    lease.acquire(Wait::No).await.expect("it is free");
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     let before = lease.remaining();
     cluster.clock().advance(ttl / 2);
     until("it is renewed", || lease.remaining() >= before).await;
@@ -159,39 +162,41 @@ async fn the_holders_side_is_counted() {
         "tenure_client_renew_slack_seconds_count 1",
         "tenure_client_renew_failures_total",
     ] {
-        assert!(text.contains(line), "{line} in:\n{text}");
+        assert!(text.contains(line), "{line} is not in:\n{text}");
     }
 }
 
 #[tokio::test]
-async fn hand_over_of_a_lease_that_is_gone_is_a_loss() {
+async fn hand_over_of_an_ended_grant_is_a_loss() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a name");
-    let token = lease.acquire(Wait::No).await.expect("it is free");
+    let lease = cluster.manager().lease("job").expect("a valid name");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
     let release = Release { holder: lease.holder().clone(), token };
-    let patience = RetryBudget::within(Duration::from_secs(1));
-    Coordinator::release(&cluster, lease.name().clone(), release, patience).await.expect("behind the manager's back");
+    let budget = RetryBudget::within(Duration::from_secs(1));
+    Coordinator::release(&cluster, lease.name().clone(), release, budget)
+        .await
+        .expect("the cluster releases the lease without the manager");
     assert!(lease.is_held(), "the manager does not know yet");
     assert_eq!(lease.hand_over(None).await, Ok(false));
     assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Released, .. }), "{:?}", lease.state());
     assert!(!lease.is_held());
 }
 
-/// The lease may have been acquired again by another handle of the same manager.
+/// Another handle of the same manager may have acquired the lease again.
 #[tokio::test]
 async fn guard_of_a_lost_grant_releases_no_later_grant() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a name");
+    let lease = cluster.manager().lease("job").expect("a valid name");
     for drops in [true, false] {
-        let guard = lease.guard(Wait::No).await.expect("it is free");
+        let guard = lease.guard(Wait::No).await.expect("the lease is free");
         cluster.lose("job", Loss::Expired);
         until("it is lost", || !guard.is_held()).await;
-        let token = lease.acquire(Wait::No).await.expect("it is free again");
+        let token = lease.acquire(Wait::No).await.expect("the lease is free again");
         match drops {
             true => drop(guard),
             false => assert_eq!(guard.release().await, Ok(false)),
         }
-        // The manager carries a release out in a task.
+        // The manager runs a release in a task.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }

@@ -1,5 +1,5 @@
-//! A way to one node that can freeze: connections are taken, and nothing comes through any more, as with a stopped
-//! process behind a living kernel.
+//! A TCP proxy before one node that can stall: it accepts connections but forwards no data, like the kernel of a
+//! stopped process.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-pub struct Freezer {
+pub struct StallingProxy {
     pub address: SocketAddr,
     frozen: watch::Sender<bool>,
 }
 
-impl Freezer {
-    /// Ends with the test's runtime.
-    pub async fn before(node: SocketAddr) -> Freezer {
+impl StallingProxy {
+    /// Starts a proxy before this node. It ends with the runtime of the test.
+    pub async fn before(node: SocketAddr) -> StallingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let frozen = watch::Sender::new(false);
         let state = frozen.subscribe();
         tokio::spawn(async move {
@@ -28,7 +28,7 @@ impl Freezer {
                 tokio::spawn(pass(from_server, to_client, state.clone()));
             }
         });
-        Freezer { address, frozen }
+        StallingProxy { address, frozen }
     }
 
     pub fn freeze(&self) {
@@ -39,7 +39,7 @@ impl Freezer {
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut frozen: watch::Receiver<bool>) {
     let mut piece = [0; 4096];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
-        // Once frozen for good: the connection stays open, and silent.
+        // A frozen proxy keeps the connection open and forwards nothing.
         if frozen.wait_for(|frozen| !frozen).await.is_err() || to.write_all(&piece[..read]).await.is_err() {
             return;
         }

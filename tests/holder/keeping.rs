@@ -1,33 +1,37 @@
-//! Keeping: renewed in time, in one request, through a change of leader.
+//! Renewals: in time, batched, and through the failure of a node.
 
 use std::time::Duration;
 
 use tenure::client::{Endpoints, LeaseManager, Remote, Wait};
 
-use crate::freezer::Freezer;
+use crate::freezer::StallingProxy;
 use crate::steady::steady;
-use crate::world::{TTL, Way, World, over_both_ways, short};
+use crate::world::{TTL, Transport, World, over_both_transports, short};
 
-steady!(a_node_that_hangs_costs_no_lease);
+steady!(hanging_node_costs_no_lease);
 
-over_both_ways!(renewals_come_at_a_third_of_the_ttl, one_request_renews_all_that_is_held, leases_of_all_ttls_are_kept);
+over_both_transports!(
+    renewals_come_at_a_third_of_the_ttl,
+    one_request_renews_all_held_leases,
+    leases_of_all_ttls_are_renewed
+);
 
 async fn renewals_come_at_a_third_of_the_ttl(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a name");
-    lease.acquire(Wait::No).await.expect("it is free");
+    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     tokio::time::sleep(TTL * 4).await;
-    let renewals = world.remote().get(lease.name()).await.expect("an answer").renewals;
-    // 12 thirds, each up to a tenth longer or shorter, on a machine that may be busy.
+    let renewals = world.remote().get(lease.name()).await.expect("the cluster answers").renewals;
+    // Four ttls are 12 intervals with 10 % jitter. The bounds allow for a busy machine.
     assert!((8..=14).contains(&renewals), "{renewals}");
 }
 
-async fn one_request_renews_all_that_is_held(world: &World) {
+async fn one_request_renews_all_held_leases(world: &World) {
     let holder = world.holder();
     const LEASES: usize = 200;
     let mut leases = Vec::new();
     for n in 0..LEASES {
-        leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(TTL * 4)).expect("a name"));
+        leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(TTL * 4)).expect("a valid name"));
     }
     let acquired = futures_util::future::join_all(leases.iter().map(|lease| lease.acquire(Wait::No))).await;
     assert!(acquired.iter().all(Result::is_ok));
@@ -35,21 +39,21 @@ async fn one_request_renews_all_that_is_held(world: &World) {
     tokio::time::sleep(TTL * 8).await;
     let sent = holder.switch.renewals() - before;
     assert!(leases.iter().all(|lease| lease.is_held()));
-    // Two ttls are six rounds, and the first ones may not be together yet.
+    // Two ttls are six rounds. The first rounds may need more than one request.
     assert!((3..=14).contains(&sent), "{sent} requests for {LEASES} leases");
-    let renewals = world.remote().get(leases[LEASES - 1].name()).await.expect("an answer").renewals;
+    let renewals = world.remote().get(leases[LEASES - 1].name()).await.expect("the cluster answers").renewals;
     assert!(renewals >= 3, "{renewals}");
 }
 
-async fn leases_of_all_ttls_are_kept(world: &World) {
+async fn leases_of_all_ttls_are_renewed(world: &World) {
     let holder = world.holder();
     let lease = |name: &str, ttl: u64| {
-        holder.manager.lease_with(name, short().ttl(Duration::from_millis(ttl))).expect("a name")
+        holder.manager.lease_with(name, short().ttl(Duration::from_millis(ttl))).expect("a valid name")
     };
     let leases = [lease("a", 500), lease("b", 1_500), lease("c", 60_000)];
     let mut tokens = Vec::new();
     for lease in &leases {
-        tokens.push(lease.acquire(Wait::No).await.expect("it is free"));
+        tokens.push(lease.acquire(Wait::No).await.expect("the lease is free"));
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
     for (lease, token) in leases.iter().zip(tokens) {
@@ -58,15 +62,15 @@ async fn leases_of_all_ttls_are_kept(world: &World) {
     }
 }
 
-async fn a_node_that_hangs_costs_no_lease() {
-    let world = World::start(Way::OverTheNetwork).await;
-    let freezer = Freezer::before(world.address(0)).await;
-    let urls = format!("{},{},{}", freezer.address, world.address(1), world.address(2));
+async fn hanging_node_costs_no_lease() {
+    let world = World::start(Transport::OverTheNetwork).await;
+    let proxy = StallingProxy::before(world.address(0)).await;
+    let urls = format!("{},{},{}", proxy.address, world.address(1), world.address(2));
     let manager = LeaseManager::new(Remote::new(urls.parse::<Endpoints>().expect("URLs")));
-    let lease = manager.lease_with("job", short()).expect("a name");
-    let token = lease.acquire(Wait::No).await.expect("it is free");
-    // The first of the list has answered, so it is the one that is asked first.
-    freezer.freeze();
+    let lease = manager.lease_with("job", short()).expect("a valid name");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    // The first endpoint has answered, so the client prefers it.
+    proxy.freeze();
     tokio::time::sleep(TTL * 4).await;
     assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
     assert_eq!(lease.release().await, Ok(true));

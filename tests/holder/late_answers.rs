@@ -1,4 +1,4 @@
-//! The time of a lease counts from the request and not from its answer, however late the answer comes.
+//! Late answers: the deadline of a lease counts from the request, not from its answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,20 +17,20 @@ use tenure::types::{HolderId, LeaseName};
 use crate::world::until;
 
 const TTL: Duration = Duration::from_secs(60);
-/// A holder uses a ttl without the part by which clocks may differ.
+/// The ttl less the drift margin of 1 %.
 const USABLE: Duration = Duration::from_millis(59_400);
 
-/// A link to a cluster: the clock advances while an answer is on its way back.
+/// A coordinator that advances the clock before it returns an answer.
 #[derive(Clone)]
 struct Link {
     cluster: FakeCluster,
     delay_ms: Arc<AtomicU64>,
     claims: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
-    /// The cluster does not notice when a claim is given up: it goes on waiting.
-    loses_hang_ups: Arc<AtomicBool>,
+    /// The cluster does not notice that a claim was dropped: the claim stays in the queue.
+    ignores_disconnects: Arc<AtomicBool>,
     releases: Arc<AtomicUsize>,
-    /// The answers to the next releases are lost; whether each is carried out.
+    /// The answers to the next releases are lost. `true`: the cluster applies the release.
     lost_releases: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -41,7 +41,7 @@ impl Link {
             delay_ms: Arc::default(),
             claims: Arc::default(),
             renewals: Arc::default(),
-            loses_hang_ups: Arc::default(),
+            ignores_disconnects: Arc::default(),
             releases: Arc::default(),
             lost_releases: Arc::default(),
         }
@@ -49,10 +49,10 @@ impl Link {
 
     fn lease(&self) -> Lease {
         let manager = self.cluster.manager_through(self.clone(), ManagerOptions::new());
-        manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name")
+        manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name")
     }
 
-    /// The next answer takes so long. The ones after it take no time.
+    /// Delays the next answer. Later answers have no delay.
     fn delay_next(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
@@ -63,35 +63,37 @@ impl Link {
 }
 
 impl Coordinator for Link {
-    fn acquire(&self, name: LeaseName, claim: Acquire, patience: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
         Box::pin(async move {
             self.claims.fetch_add(1, Ordering::SeqCst);
-            let answer = if self.loses_hang_ups.load(Ordering::SeqCst) {
+            let answer = if self.ignores_disconnects.load(Ordering::SeqCst) {
                 let cluster = self.cluster.clone();
-                tokio::spawn(async move { cluster.acquire(name, claim, patience).await }).await.expect("no panic")
+                tokio::spawn(async move { cluster.acquire(name, claim, budget).await })
+                    .await
+                    .expect("the task did not panic")
             } else {
-                self.cluster.acquire(name, claim, patience).await
+                self.cluster.acquire(name, claim, budget).await
             };
             self.carry_answer();
             answer
         })
     }
 
-    fn renew(&self, batch: RenewBatch, patience: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
-            let answer = self.cluster.renew(batch, patience).await;
+            let answer = self.cluster.renew(batch, budget).await;
             self.carry_answer();
             self.renewals.fetch_add(1, Ordering::SeqCst);
             answer
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, patience: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
-            let lost = self.lost_releases.lock().expect("no panic").pop();
+            let lost = self.lost_releases.lock().expect("not poisoned").pop();
             if lost != Some(false) {
-                let answer = self.cluster.release(name, release, patience).await;
+                let answer = self.cluster.release(name, release, budget).await;
                 if lost.is_none() {
                     return answer;
                 }
@@ -100,25 +102,20 @@ impl Coordinator for Link {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, patience: RetryBudget) -> Answer<'_, api::Lease> {
-        self.cluster.hand_over(name, hand_over, patience)
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        self.cluster.hand_over(name, hand_over, budget)
     }
 
-    fn update_metadata(
-        &self,
-        name: LeaseName,
-        update: UpdateMetadata,
-        patience: RetryBudget,
-    ) -> Answer<'_, api::Lease> {
-        self.cluster.update_metadata(name, update, patience)
+    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        self.cluster.update_metadata(name, update, budget)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, patience: RetryBudget) -> Answer<'_, Explanation> {
-        self.cluster.explain(name, holder, patience)
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+        self.cluster.explain(name, holder, budget)
     }
 
-    fn held(&self, prefix: String, patience: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
-        self.cluster.held(prefix, patience)
+    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+        self.cluster.held(prefix, budget)
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
@@ -131,7 +128,7 @@ async fn grant_counts_from_its_claim() {
     let (link, delay) = (Link::new(), Duration::from_secs(10));
     let lease = link.lease();
     link.delay_next(delay);
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!(lease.remaining(), Some(USABLE - delay));
 }
 
@@ -140,7 +137,7 @@ async fn grant_older_than_a_third_is_renewed_first() {
     let link = Link::new();
     let lease = link.lease();
     link.delay_next(TTL / 3 + Duration::from_millis(1));
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!((lease.remaining(), link.renewals.load(Ordering::SeqCst)), (Some(USABLE), 1));
 }
 
@@ -149,7 +146,7 @@ async fn grant_older_than_its_ttl_is_refused_as_lost() {
     let link = Link::new();
     let lease = link.lease();
     link.delay_next(TTL + Duration::from_secs(1));
-    let refused = lease.acquire(Wait::No).await.expect_err("it has expired");
+    let refused = lease.acquire(Wait::No).await.expect_err("the grant has expired");
     assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Lost), "{refused}");
     assert!(!lease.is_held());
 }
@@ -158,7 +155,7 @@ async fn grant_older_than_its_ttl_is_refused_as_lost() {
 async fn renewal_counts_from_its_request() {
     let (link, delay) = (Link::new(), Duration::from_secs(15));
     let lease = link.lease();
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     link.delay_next(delay);
     link.cluster.clock().advance(TTL * 2 / 5);
     until("it is renewed", || link.renewals.load(Ordering::SeqCst) > 0 && lease.remaining() > Some(TTL / 2)).await;
@@ -166,11 +163,11 @@ async fn renewal_counts_from_its_request() {
 }
 
 #[tokio::test]
-async fn renewal_answered_after_the_deadline_revives_nothing() {
+async fn late_renewal_does_not_revive_a_lost_lease() {
     let link = Link::new();
     let lease = link.lease();
-    lease.acquire(Wait::No).await.expect("it is free");
-    // The cluster extends the lease in time, and its answer comes when the holder has stopped.
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    // The cluster renews the lease in time, but its answer arrives after the holder's deadline.
     link.delay_next(TTL * 4 / 5);
     link.cluster.clock().advance(TTL * 2 / 5);
     until("it is renewed", || link.renewals.load(Ordering::SeqCst) > 0).await;
@@ -182,18 +179,18 @@ async fn renewal_answered_after_the_deadline_revives_nothing() {
     assert!(!lease.is_held());
 }
 
-/// A place in the queue that outlives its claim would be granted the lease for a whole ttl.
+/// A waiter that stays in the queue after its claim was dropped would get the lease for a whole ttl.
 #[tokio::test]
-async fn waiter_that_the_cluster_keeps_is_withdrawn() {
+async fn abandoned_waiter_is_withdrawn() {
     let link = Link::new();
     let (held, lease) = (link.cluster.manager(), link.lease());
-    let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
-    held.acquire(Wait::No).await.expect("it is free");
+    let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a valid name");
+    held.acquire(Wait::No).await.expect("the lease is free");
     let waits = async || {
         let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
-        matches!(explanation.await.expect("an answer").standing, Some(Standing::Waits { .. }))
+        matches!(explanation.await.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
     };
-    link.loses_hang_ups.store(true, Ordering::SeqCst);
+    link.ignores_disconnects.store(true, Ordering::SeqCst);
     let claim = tokio::spawn({
         let lease = lease.clone();
         async move { lease.acquire(Wait::UpTo(TTL)).await }
@@ -202,46 +199,50 @@ async fn waiter_that_the_cluster_keeps_is_withdrawn() {
         tokio::task::yield_now().await;
     }
     claim.abort();
-    // The cluster may notice by itself. The manager gives it a quarter of a second for that.
+    // The manager waits 250 ms, because the node usually withdraws the claim.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        assert_eq!((waits().await, link.claims.load(Ordering::SeqCst)), (true, 1), "withdrawn before its time");
+        assert_eq!(
+            (waits().await, link.claims.load(Ordering::SeqCst)),
+            (true, 1),
+            "the manager withdrew the claim too early"
+        );
     }
     for _ in 0..30 {
         link.cluster.clock().advance(Duration::from_millis(300));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(!waits().await, "it is still in the queue");
+    assert!(!waits().await, "the claim is still in the queue");
     assert!(!lease.is_held());
     assert_eq!(held.release().await, Ok(true));
 }
 
 #[tokio::test]
-async fn history_settles_a_release_whose_answer_is_lost() {
+async fn history_resolves_a_release_without_answer() {
     let link = Link::new();
     let lease = link.lease();
-    lease.acquire(Wait::No).await.expect("it is free");
-    *link.lost_releases.lock().expect("no panic") = vec![true];
-    assert_eq!(lease.release().await, Ok(true), "it was carried out");
-    lease.acquire(Wait::No).await.expect("it is free");
-    *link.lost_releases.lock().expect("no panic") = vec![false];
-    let unknown = lease.release().await.expect_err("the cluster still counts it as held");
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    *link.lost_releases.lock().expect("not poisoned") = vec![true];
+    assert_eq!(lease.release().await, Ok(true), "the cluster applied the release");
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    *link.lost_releases.lock().expect("not poisoned") = vec![false];
+    let unknown = lease.release().await.expect_err("the cluster still counts the lease as held");
     assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
-    assert_eq!(lease.release().await, Ok(true), "the same token is released once more");
-    assert_eq!(lease.release().await, Ok(false), "nothing is left to release");
+    assert_eq!(lease.release().await, Ok(true), "the retry releases the same token");
+    assert_eq!(lease.release().await, Ok(false), "the lease is not held");
 }
 
-/// The token of the old grant is released before the next claim, and only then.
+/// The manager releases the token of the old grant once, before the next claim.
 #[tokio::test]
-async fn leftover_token_is_released_once() {
+async fn unreleased_token_is_released_once() {
     let link = Link::new();
     let lease = link.lease();
-    lease.acquire(Wait::No).await.expect("it is free");
-    *link.lost_releases.lock().expect("no panic") = vec![false];
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    *link.lost_releases.lock().expect("not poisoned") = vec![false];
     assert!(lease.release().await.is_err());
     lease.acquire(Wait::No).await.expect("the old token is released first");
     assert_eq!(link.releases.load(Ordering::SeqCst), 2);
     assert_eq!(lease.release().await, Ok(true));
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!(link.releases.load(Ordering::SeqCst), 3);
 }

@@ -1,76 +1,76 @@
-//! Listeners: each told once, in order, and no more once it does not want to be.
+//! Listeners: called once per event, in order, and not after they unsubscribed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::client::{Loss, Wait};
 
-use crate::world::{World, over_both_ways, short, until};
+use crate::world::{World, over_both_transports, short, until};
 
-over_both_ways!(
-    lost_is_told_once_after_the_acquire_had_ended_and_never_for_a_release,
-    who_unsubscribes_is_not_told,
-    a_listener_that_panics_or_blocks_does_not_keep_leases_from_renewal,
+over_both_transports!(
+    on_lost_fires_once_per_loss_and_not_for_releases,
+    unsubscribed_listener_is_not_called,
+    faulty_listener_does_not_stop_renewals,
 );
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum Event {
     Acquired,
     Lost(Loss),
 }
 
-async fn lost_is_told_once_after_the_acquire_had_ended_and_never_for_a_release(world: &World) {
+async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a name");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let (one, other) = (told.clone(), told.clone());
-    lease.after_acquire(move |_| one.lock().expect("plain").push(Told::Acquired)).detach();
-    lease.on_lost(move |why| other.lock().expect("plain").push(Told::Lost(why))).detach();
-    let count = || told.lock().expect("plain").len();
+    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (one, other) = (events.clone(), events.clone());
+    lease.after_acquire(move |_| one.lock().expect("not poisoned").push(Event::Acquired)).detach();
+    lease.on_lost(move |why| other.lock().expect("not poisoned").push(Event::Lost(why))).detach();
+    let count = || events.lock().expect("not poisoned").len();
     for _ in 0..3 {
-        lease.acquire(Wait::No).await.expect("it is free");
-        lease.acquire(Wait::No).await.expect("it is held, and nothing new");
-        world.remote().revoke(lease.name(), "").await.expect("an answer");
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        lease.acquire(Wait::No).await.expect("the lease is held already");
+        world.remote().revoke(lease.name(), "").await.expect("the cluster answers");
         until("it is lost", || !lease.is_held()).await;
     }
-    until("all is told", || count() == 6).await;
-    lease.acquire(Wait::No).await.expect("it is free");
-    lease.release().await.expect("an answer");
-    until("all is told", || count() == 7).await;
+    until("six events are delivered", || count() == 6).await;
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    lease.release().await.expect("the cluster answers");
+    until("seven events are delivered", || count() == 7).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let pair = [Told::Acquired, Told::Lost(Loss::Revoked)];
-    let expected: Vec<Told> = [pair, pair, pair].concat().into_iter().chain([Told::Acquired]).collect();
-    assert_eq!(*told.lock().expect("plain"), expected);
+    let pair = [Event::Acquired, Event::Lost(Loss::Revoked)];
+    let expected: Vec<Event> = [pair, pair, pair].concat().into_iter().chain([Event::Acquired]).collect();
+    assert_eq!(*events.lock().expect("not poisoned"), expected);
 }
 
-async fn who_unsubscribes_is_not_told(world: &World) {
+async fn unsubscribed_listener_is_not_called(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a name");
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let events = Arc::new(Mutex::new(Vec::new()));
     let listen = |name: &'static str| {
-        let told = told.clone();
-        lease.on_lost(move |_| told.lock().expect("plain").push(name))
+        let events = events.clone();
+        lease.on_lost(move |_| events.lock().expect("not poisoned").push(name))
     };
     let (goes, stays) = (listen("goes"), listen("stays"));
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     drop(goes);
-    world.remote().revoke(lease.name(), "").await.expect("an answer");
-    until("it is told", || !told.lock().expect("plain").is_empty()).await;
-    assert_eq!(*told.lock().expect("plain"), ["stays"]);
+    world.remote().revoke(lease.name(), "").await.expect("the cluster answers");
+    until("a listener is called", || !events.lock().expect("not poisoned").is_empty()).await;
+    assert_eq!(*events.lock().expect("not poisoned"), ["stays"]);
     drop(stays);
 }
 
-async fn a_listener_that_panics_or_blocks_does_not_keep_leases_from_renewal(world: &World) {
+async fn faulty_listener_does_not_stop_renewals(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a name");
-    let told = Arc::new(Mutex::new(0));
-    let count = told.clone();
+    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let events = Arc::new(Mutex::new(0));
+    let count = events.clone();
     lease.after_acquire(|_| panic!("planted by a test")).detach();
-    lease.after_acquire(move |_| *count.lock().expect("plain") += 1).detach();
-    // A whole thread of the runtime for three ttls: another has the keeper.
+    lease.after_acquire(move |_| *count.lock().expect("not poisoned") += 1).detach();
+    // This blocks one thread of the runtime for three ttls. The keeper runs on another thread.
     lease.after_acquire(|_| std::thread::sleep(crate::world::TTL * 3)).detach();
-    lease.acquire(Wait::No).await.expect("it is free");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     tokio::time::sleep(crate::world::TTL * 2).await;
     assert!(lease.is_held(), "{:?}", lease.state());
-    assert_eq!(*told.lock().expect("plain"), 1);
+    assert_eq!(*events.lock().expect("not poisoned"), 1);
 }

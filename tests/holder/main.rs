@@ -1,5 +1,5 @@
-//! What a holder is promised, each promise a test of its name, over both ways to a cluster: a node in the same process,
-//! and the network. The promises are those that users know from wisp.lease (Misk), Akka Coordination and actor-ts.
+//! The guarantees of the client, tested over both transports: a node in the same process, and the network. Users know
+//! these guarantees from wisp.lease (Misk), Akka Coordination and actor-ts.
 
 mod acquiring;
 mod faking;

@@ -1,4 +1,4 @@
-//! A cluster, and managers on it.
+//! A cluster of three nodes and its managers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,44 +13,44 @@ use tenure::testing::Switch;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Short, so that tests are, and long enough for a busy machine.
+/// Short enough for fast tests, and long enough for a busy machine.
 pub const TTL: Duration = Duration::from_millis(900);
-/// What an operation may take.
+/// The operation timeout of the managers.
 pub const OPERATION: Duration = Duration::from_secs(2);
-/// Long enough that only something that never happens exceeds it.
+/// An upper bound for waits. Only a hang exceeds it.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// How managers reach the cluster.
+/// The transport of the managers to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transport {
     InProcess,
     OverTheNetwork,
 }
 
 /// Three nodes with real stores and listeners.
 pub struct World {
-    way: Way,
+    transport: Transport,
     nodes: Vec<Node>,
     addresses: Vec<SocketAddr>,
     stop: CancellationToken,
     _dir: TempDir,
 }
 
-/// A holder: a manager, and the switch in its way to the cluster.
+/// A manager, and the switch that controls its connection to the cluster.
 pub struct Holder {
     pub manager: LeaseManager,
     pub switch: Switch,
 }
 
 impl World {
-    pub async fn start(way: Way) -> World {
+    pub async fn start(transport: Transport) -> World {
         let dir = in_memory();
         let mut listeners = Vec::new();
         for _ in 0..3 {
             let bind = || async { TcpListener::bind("127.0.0.1:0").await.expect("a free port") };
             listeners.push((bind().await, bind().await));
         }
-        let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
+        let address = |listener: &TcpListener| listener.local_addr().expect("the listener is bound");
         let members: Vec<MemberConfig> = (1..)
             .zip(&listeners)
             .map(|(id, (http, peer))| MemberConfig {
@@ -66,37 +66,37 @@ impl World {
             for member in &members {
                 builder = builder.member(member.id, &member.http, &member.peer);
             }
-            let node = builder.peer_listener(peer).start().await.expect("it starts");
+            let node = builder.peer_listener(peer).start().await.expect("the node starts");
             addresses.push(address(&http));
             tokio::spawn(tenure::http::serve(http, NodeRef::from(&node), Settings::new(id), stop.clone()));
             nodes.push(node);
         }
-        World { way, nodes, addresses, stop, _dir: dir }
+        World { transport, nodes, addresses, stop, _dir: dir }
     }
 
-    /// A new holder, as another process would be.
+    /// Creates a holder like one in another process.
     pub fn holder(&self) -> Holder {
         self.holder_with(ManagerOptions::new())
     }
 
     pub fn holder_with(&self, options: ManagerOptions) -> Holder {
-        let switch = match self.way {
-            Way::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
-            Way::OverTheNetwork => Switch::new(self.remote()),
+        let switch = match self.transport {
+            Transport::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
+            Transport::OverTheNetwork => Switch::new(self.remote()),
         };
         let manager = LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION));
         Holder { manager, switch }
     }
 
-    /// An operator's way to the cluster.
+    /// A client for requests outside the managers.
     pub fn remote(&self) -> Remote {
         let urls: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}")).collect();
         Remote::new(urls.join(",").parse::<Endpoints>().expect("URLs"))
     }
 
-    /// Where the node at this place serves HTTP.
-    pub fn address(&self, place: usize) -> SocketAddr {
-        self.addresses[place]
+    /// The HTTP address of the node with this index.
+    pub fn address(&self, index: usize) -> SocketAddr {
+        self.addresses[index]
     }
 
     pub async fn end(self) {
@@ -105,8 +105,8 @@ impl World {
     }
 }
 
-/// A directory in memory where there is one: these tests are of time, and a disk that hangs for a second, as those of
-/// busy machines do, ends every lease of [`TTL`].
+/// A directory in memory, if the machine has one. A slow disk can hang for a second, which expires every lease with
+/// [`TTL`].
 fn in_memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
@@ -116,23 +116,23 @@ pub fn short() -> LeaseOptions {
     LeaseOptions::new().ttl(TTL)
 }
 
-/// Polls until it is so.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Polls until the condition holds.
+pub async fn until(condition: &str, mut holds: impl FnMut() -> bool) {
     let begun = tokio::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {what}");
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {condition}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Runs every case over both ways.
-macro_rules! over_both_ways {
+/// Runs each case over both transports.
+macro_rules! over_both_transports {
     ($($case:ident),* $(,)?) => {
         mod in_process {
             $(#[test]
             fn $case() {
                 $crate::steady::run(async || {
-                    let world = $crate::world::World::start($crate::world::Way::InProcess).await;
+                    let world = $crate::world::World::start($crate::world::Transport::InProcess).await;
                     super::$case(&world).await;
                     world.end().await;
                 });
@@ -143,7 +143,7 @@ macro_rules! over_both_ways {
             $(#[test]
             fn $case() {
                 $crate::steady::run(async || {
-                    let world = $crate::world::World::start($crate::world::Way::OverTheNetwork).await;
+                    let world = $crate::world::World::start($crate::world::Transport::OverTheNetwork).await;
                     super::$case(&world).await;
                     world.end().await;
                 });
@@ -151,4 +151,4 @@ macro_rules! over_both_ways {
         }
     };
 }
-pub(crate) use over_both_ways;
+pub(crate) use over_both_transports;

@@ -1,4 +1,4 @@
-//! One HTTP request: its attempts at one node after the other.
+//! One HTTP request and its attempts at the nodes of the cluster.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use crate::api::Problem;
 use crate::client::CallError;
 use crate::client::retry::{Attempt, Repeat, RetryBudget, Settled, Trial, attempts, judge};
 
-/// Largest answer that is read, in bytes.
+/// Largest response body, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// Where a node says whether requests should come to it.
+/// Path of a node's readiness check.
 const READY: &str = "readyz";
 
-/// Makes the body of an attempt that begins this long after the first one did.
+/// Creates the body of an attempt. The argument is the time since the start of the first attempt.
 pub(super) type Body = Box<dyn Fn(Duration) -> Vec<u8> + Send + Sync>;
 
 /// A request before it is sent.
 pub(super) struct Call {
     pub method: Method,
-    /// Path below the endpoint, without a slash in front.
+    /// Path relative to the endpoint, without a leading slash.
     pub path: String,
     pub query: Vec<(&'static str, String)>,
     pub body: Option<Body>,
     pub repeat: Repeat,
     pub budget: RetryBudget,
-    /// What the request waits for a lease.
-    pub wait: Option<WaitFor>,
+    /// The wait for a lease, if the request has one.
+    pub wait: Option<QueueWait>,
 }
 
 /// A wait for a lease.
 #[derive(Clone, Copy)]
-pub(super) struct WaitFor {
+pub(super) struct QueueWait {
     pub longest: Duration,
-    /// How often to ask the node that has the request whether it is ready, and how long it may take to say so.
+    /// The interval between readiness probes of the node, and the timeout of one probe.
     pub probe: Duration,
 }
 
 impl Call {
-    /// Sends the request until it is done, refused, of unknown outcome or out of time.
+    /// Sends the request until an attempt resolves it or the budget is used up.
     pub async fn send<T: DeserializeOwned>(
         self,
         http: &reqwest::Client,
@@ -50,51 +50,53 @@ impl Call {
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
         let settled = attempts(self.repeat, self.budget, wait, endpoints.len(), |trial| async move {
-            let (place, url) = endpoints.at(first, trial.number);
+            let (index, url) = endpoints.at(first, trial.number);
             let ended = call.attempt(http, url, trial).await;
             match ended {
-                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(place),
-                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(place),
+                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(index),
+                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(index),
                 #[cfg(feature = "server")]
-                Attempt::ShutDown => endpoints.avoid(place),
+                Attempt::ShutDown => endpoints.avoid(index),
             }
             ended
         })
         .await?;
-        Ok(Settled { answer: read::<T>(&settled.answer)?, doubt: settled.doubt })
+        Ok(Settled { answer: parse::<T>(&settled.answer)?, ambiguous: settled.ambiguous })
     }
 
     async fn attempt(&self, http: &reqwest::Client, endpoint: &reqwest::Url, trial: Trial) -> Attempt<Vec<u8>> {
-        let url = endpoint.join(&self.path).expect("paths are made of lease names, which need no escapes");
+        let url = endpoint.join(&self.path).expect("a path consists of lease names, which need no escapes");
         let mut request = http.request(self.method.clone(), url).query(&self.query);
         if let Some(body) = &self.body {
             request = request.header("content-type", "application/json").body(body(trial.elapsed));
         }
         let exchanged = tokio::select! {
             exchanged = tokio::time::timeout(trial.limit, exchange(request)) => exchanged,
-            why = self.node_is_gone(http, endpoint) => return Attempt::Unknown(why),
+            why = self.wait_until_not_ready(http, endpoint) => return Attempt::Unknown(why),
         };
         match exchanged {
-            Ok(Ok((status, body))) => judge_answer(endpoint, status, body),
-            Ok(Err(error)) if error.is_connect() => Attempt::NotDone(in_words(endpoint, &error)),
-            Ok(Err(error)) => Attempt::Unknown(in_words(endpoint, &error)),
+            Ok(Ok((status, body))) => classify_response(endpoint, status, body),
+            Ok(Err(error)) if error.is_connect() => Attempt::NotDone(describe_error(endpoint, &error)),
+            Ok(Err(error)) => Attempt::Unknown(describe_error(endpoint, &error)),
             Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", trial.limit)),
         }
     }
 
-    /// While the request waits for a lease: asks its node again and again whether it is ready, on another connection.
-    /// Returns why the wait has to go on elsewhere. A node that is stopped, or cut off, answers no request and closes no
-    /// connection, so that an open request alone says nothing.
-    async fn node_is_gone(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
-        let Some(WaitFor { probe, .. }) = self.wait else { return std::future::pending().await };
-        let url = endpoint.join(READY).expect("it is a path");
+    /// Probes the readiness of the node while the request waits for a lease. Returns why the wait must continue at
+    /// another node.
+    ///
+    /// A stopped or partitioned node closes no connection, so the open request alone cannot show that the node is
+    /// alive.
+    async fn wait_until_not_ready(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
+        let Some(QueueWait { probe, .. }) = self.wait else { return std::future::pending().await };
+        let url = endpoint.join(READY).expect("a constant path");
         loop {
             tokio::time::sleep(probe).await;
             match tokio::time::timeout(probe, http.get(url.clone()).send()).await {
                 Ok(Ok(answer)) if answer.status() != StatusCode::SERVICE_UNAVAILABLE => {}
                 Ok(Ok(_)) => return format!("{endpoint} is not ready"),
-                Ok(Err(error)) => return in_words(endpoint, &error),
-                Err(_) => return format!("{endpoint} did not say within {probe:?} whether it is ready"),
+                Ok(Err(error)) => return describe_error(endpoint, &error),
+                Err(_) => return format!("{endpoint} did not answer the readiness probe within {probe:?}"),
             }
         }
     }
@@ -105,7 +107,7 @@ async fn exchange(request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            // Cut short, it cannot be read, and that is what will be said of it.
+            // The truncated body fails to parse, which makes the outcome unknown.
             break;
         }
         body.extend_from_slice(&chunk);
@@ -113,24 +115,24 @@ async fn exchange(request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u
     Ok((response.status(), body))
 }
 
-fn judge_answer(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
+fn classify_response(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
     if status.is_success() {
         return Attempt::Done(body);
     }
     match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) => judge(Problem { status: status.as_u16(), ..problem }, endpoint.as_str()),
-        // Not one of ours: something between here and the node answered, and cannot know.
-        Err(_) => Attempt::Unknown(format!("{endpoint} answered {status} without saying why")),
+        // A proxy between the client and the node answered. It cannot know whether the node applied the request.
+        Err(_) => Attempt::Unknown(format!("{endpoint} answered {status} without a problem document")),
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
     serde_json::from_slice(body)
-        .map_err(|error| CallError::Unknown { why: format!("the answer cannot be read: {error}"), last: None })
+        .map_err(|error| CallError::Unknown { why: format!("the answer is invalid: {error}"), last: None })
 }
 
-/// An error with its causes: the outermost one of an HTTP client seldom says anything.
-pub(super) fn in_words(endpoint: &reqwest::Url, error: &reqwest::Error) -> String {
+/// The endpoint and the innermost cause of an error. The outer errors of an HTTP client carry little information.
+pub(super) fn describe_error(endpoint: &reqwest::Url, error: &reqwest::Error) -> String {
     let mut words = format!("{endpoint}");
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     let mut last = String::new();
@@ -148,9 +150,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_in_between_answered_says_nothing() {
-        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
-        let proxy = judge_answer(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
+    fn answer_of_a_proxy_leaves_the_outcome_unknown() {
+        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("the value is valid");
+        let proxy = classify_response(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
         assert!(matches!(proxy, Attempt::Unknown(_)));
     }
 }

@@ -1,9 +1,9 @@
-//! Server-sent events, out of bytes that come in pieces.
+//! A parser of server-sent events. Its input arrives in chunks of any size.
 
-/// Longest line, in bytes: far above what one transition needs.
+/// Longest line, in bytes. One transition needs far less.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// One block of the stream. `data` is empty for a block that only says its place.
+/// One event of the stream. `data` is empty if the server only sends the position of the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub id: Option<String>,
@@ -11,44 +11,44 @@ pub(crate) struct Frame {
     pub data: String,
 }
 
-/// What has come of the stream so far and is not a whole frame.
+/// The parser: it holds the input that does not complete a frame yet.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    rest: Vec<u8>,
-    open: Frame,
+    buffer: Vec<u8>,
+    partial: Frame,
 }
 
-/// The stream holds something that is none of its kind.
+/// The stream violates the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream has a line of more than {MAX_LINE_BYTES} bytes, or one that is not UTF-8")]
-pub(crate) struct Garbled;
+pub(crate) struct InvalidStream;
 
 impl Frames {
-    /// Takes the next piece, and returns the frames that it completes.
-    pub fn feed(&mut self, piece: &[u8]) -> Result<Vec<Frame>, Garbled> {
-        let mut whole = Vec::new();
-        self.rest.extend_from_slice(piece);
+    /// Adds the next chunk and returns the frames that it completes.
+    pub fn feed(&mut self, chunk: &[u8]) -> Result<Vec<Frame>, InvalidStream> {
+        let mut complete = Vec::new();
+        self.buffer.extend_from_slice(chunk);
         let mut begin = 0;
-        while let Some(length) = self.rest[begin..].iter().position(|byte| *byte == b'\n') {
-            let line = &self.rest[begin..begin + length];
+        while let Some(length) = self.buffer[begin..].iter().position(|byte| *byte == b'\n') {
+            let line = &self.buffer[begin..begin + length];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let line = std::str::from_utf8(line).map_err(|_| Garbled)?;
+            let line = std::str::from_utf8(line).map_err(|_| InvalidStream)?;
             if line.is_empty() {
-                whole.push(std::mem::take(&mut self.open));
+                complete.push(std::mem::take(&mut self.partial));
             } else {
-                read_line(&mut self.open, line);
+                parse_line(&mut self.partial, line);
             }
             begin += length + 1;
         }
-        self.rest.drain(..begin);
-        if self.rest.len() > MAX_LINE_BYTES || self.open.data.len() > MAX_LINE_BYTES {
-            return Err(Garbled);
+        self.buffer.drain(..begin);
+        if self.buffer.len() > MAX_LINE_BYTES || self.partial.data.len() > MAX_LINE_BYTES {
+            return Err(InvalidStream);
         }
-        Ok(whole)
+        Ok(complete)
     }
 }
 
-fn read_line(frame: &mut Frame, line: &str) {
+fn parse_line(frame: &mut Frame, line: &str) {
     let (field, value) = line.split_once(':').unwrap_or((line, ""));
     let value = value.strip_prefix(' ').unwrap_or(value);
     match field {
@@ -59,7 +59,7 @@ fn read_line(frame: &mut Frame, line: &str) {
             frame.data.push('\n');
             frame.data.push_str(value);
         }
-        // Comments begin with a colon; unknown fields are to be ignored.
+        // A comment begins with a colon. The SSE specification tells clients to ignore unknown fields.
         _ => {}
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_whole_however_they_are_cut() {
+    fn frames_do_not_depend_on_the_chunk_size() {
         let text = ": alive\n\nid: 7.0\nevent: granted\ndata: {\"a\":1}\n\nid:8\r\n\r\ndata: a\ndata: b\n\n";
         let frame = |id: Option<&str>, event: &str, data: &str| Frame {
             id: id.map(str::to_owned),
@@ -84,31 +84,34 @@ mod tests {
         ];
         for size in 1..text.len() {
             let mut frames = Frames::default();
-            let found: Vec<Frame> =
-                text.as_bytes().chunks(size).flat_map(|piece| frames.feed(piece).expect("it is fine")).collect();
-            assert_eq!(found, expected, "in pieces of {size}");
+            let found: Vec<Frame> = text
+                .as_bytes()
+                .chunks(size)
+                .flat_map(|chunk| frames.feed(chunk).expect("the stream is valid"))
+                .collect();
+            assert_eq!(found, expected, "in chunks of {size} bytes");
         }
     }
 
     #[test]
-    fn a_line_without_end_is_not_kept_for_ever() {
+    fn endless_line_and_invalid_utf8_are_refused() {
         let mut frames = Frames::default();
-        let piece = vec![b'x'; 64 * 1024];
-        let fed = (0..32).map(|_| frames.feed(&piece)).find(Result::is_err);
-        assert_eq!(fed, Some(Err(Garbled)));
-        assert_eq!(Frames::default().feed(b"data: \xff\n"), Err(Garbled));
+        let chunk = vec![b'x'; 64 * 1024];
+        let fed = (0..32).map(|_| frames.feed(&chunk)).find(Result::is_err);
+        assert_eq!(fed, Some(Err(InvalidStream)));
+        assert_eq!(Frames::default().feed(b"data: \xff\n"), Err(InvalidStream));
     }
 
     #[test]
-    fn lines_and_data_of_1_mib_are_taken() {
+    fn lines_and_data_of_1_mib_are_accepted() {
         let mut frames = Frames::default();
         assert_eq!(frames.feed(&vec![b'x'; 1_048_576]), Ok(Vec::new()));
-        assert_eq!(frames.feed(b"x"), Err(Garbled), "a line of one byte more");
+        assert_eq!(frames.feed(b"x"), Err(InvalidStream), "a line of 1 MiB and one byte");
         let data = |bytes: usize| {
             let line = [b"data: ".as_slice(), &vec![b'x'; bytes], b"\n"].concat();
             let mut frames = Frames::default();
-            frames.feed(&line).map(|_| frames.feed(b"\n").expect("it ends").remove(0).data.len())
+            frames.feed(&line).map(|_| frames.feed(b"\n").expect("the frame is complete").remove(0).data.len())
         };
-        assert_eq!((data(1_048_576), data(1_048_577)), (Ok(1_048_576), Err(Garbled)));
+        assert_eq!((data(1_048_576), data(1_048_577)), (Ok(1_048_576), Err(InvalidStream)));
     }
 }

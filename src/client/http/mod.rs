@@ -1,4 +1,4 @@
-//! A cluster over HTTP: the only part of the client that names reqwest.
+//! The transport over HTTP. Only this part of the client uses reqwest.
 
 mod call;
 mod endpoints;

@@ -1,10 +1,10 @@
-//! A remote cluster, and what can be asked of it.
+//! The client of a remote cluster.
 
 use std::time::Duration;
 
 use reqwest::Method;
 
-use super::call::{Body, Call, WaitFor};
+use super::call::{Body, Call, QueueWait};
 use super::{Endpoints, Watch};
 use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
@@ -15,20 +15,31 @@ use crate::client::retry::Repeat;
 use crate::client::{CallError, RetryBudget};
 use crate::types::{HolderId, LeaseName, wait_ms};
 
-/// Time for one request, all attempts together, beside what it waits for a lease.
+/// Default limit of one request with its retries, without its wait for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Leases on one page while all of a prefix are read.
-const PAGE: u32 = 1000;
-/// Time for a connection: what takes longer is not there.
+/// Page size of a read of all leases of a prefix.
+const PAGE_SIZE: u32 = 1000;
+/// Timeout of a connection attempt. A node that takes longer counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A node closes an idle connection after 60 s; one that is used in that very moment would break.
+/// The client closes idle connections before a node does (after 60 s): a request at that moment would fail.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bounds of the time between two probes of the node at which a claim waits.
+/// Bounds of the interval between two probes of the node at which a claim waits.
 const SHORTEST_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 const LONGEST_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A client of a remote cluster. Cheap to clone; clones share their connections.
+/// A client of a remote cluster over HTTP. Cheap to clone; clones share their connections.
+///
+/// All requests return the same errors:
+///
+/// - [`Refused`](CallError::Refused): the cluster refused the request.
+/// - [`Unknown`](CallError::Unknown): an answer was lost, and the cluster may have applied the request. A read never
+///   returns it, except for an answer that is invalid.
+/// - [`Unavailable`](CallError::Unavailable): no node could serve the request in time. It was not applied.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a request abandons it. The cluster may still apply a change.
 #[derive(Clone, Debug)]
 pub struct Remote {
     pub(super) http: reqwest::Client,
@@ -36,48 +47,66 @@ pub struct Remote {
     pub(super) budget: RetryBudget,
 }
 
-/// Which leases to list.
+/// A filter of leases. The default lists all leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Names that start with this.
+    /// Prefix of the names.
     pub prefix: String,
+    /// The holder; `None`: any holder.
     pub holder: Option<HolderId>,
-    /// States as on the wire, commas between them; empty: all.
+    /// States as in the HTTP API, separated by commas; empty: all states.
     pub states: String,
-    /// Most leases on a page; `None`: the server's own choice.
+    /// Largest number of leases on a page; `None`: the server's default.
     pub limit: Option<u32>,
 }
 
 impl Remote {
+    /// Creates a client with its own HTTP client: without TLS, redirects and proxies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tenure::client::{Endpoints, Remote};
+    ///
+    /// let endpoints: Endpoints = "http://10.0.0.1:7101,http://10.0.0.2:7101".parse()?;
+    /// let remote = Remote::new(endpoints);
+    /// # let _ = remote;
+    /// # Ok::<(), tenure::client::InvalidEndpoints>(())
+    /// ```
     pub fn new(endpoints: Endpoints) -> Remote {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_TIMEOUT)
             .tcp_nodelay(true)
-            // Attempts are counted here, and a proxy that the environment names is not meant for a cluster's nodes.
+            // `attempts` does the retries. A proxy from the environment is not meant for the nodes of a cluster.
             .retry(reqwest::retry::never())
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()
-            .expect("a client without TLS has nothing that can fail to load");
+            .expect("building a client fails only if its TLS backend fails");
         Remote::with_http_client(endpoints, http)
     }
 
-    /// A cluster that is asked with the program's own HTTP client: one with TLS and its certificates, for instance. It
-    /// should send nothing again by itself and follow no redirects.
+    /// Creates a client with the program's HTTP client, for example one with TLS certificates. That client should not
+    /// retry requests and should not follow redirects.
     pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
         Remote { http, endpoints, budget: RetryBudget::within(DEFAULT_TIMEOUT) }
     }
 
-    /// Time for one request, all attempts together, beside what it waits for a lease. 5 s if nothing is said.
+    /// Sets the time limit of one request with its retries, without its wait for a lease. Default: 5 s.
     pub fn with_timeout(self, timeout: Duration) -> Remote {
         Remote { budget: RetryBudget::within(timeout), ..self }
     }
 
-    /// Claims a lease. Sent again when the answer is lost: the same holder claims again without harm.
+    /// Claims a lease. The request is retried after a lost answer: a claim of the same holder is idempotent.
     ///
-    /// While it waits in the queue, the node that has the request is asked every third of the ttl (0.5 to 10 s) whether
-    /// it is ready. If it does not say so within as long again, the wait goes on at the next node, and keeps its place.
+    /// While the claim waits in the queue, the client probes the readiness of its node every third of the ttl (0.5 s to
+    /// 10 s). If the node does not answer within the same time, the claim continues at the next node and keeps its
+    /// place.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `held` or `wait_timeout` if the lease was not free in time, and the errors of [`Remote`].
     pub async fn acquire(&self, name: &LeaseName, claim: &Acquire) -> Result<Lease, CallError> {
         let claim = claim.clone();
         let probe = probe_interval(claim.ttl_ms);
@@ -88,26 +117,37 @@ impl Remote {
         };
         let call = Call {
             body: Some(Box::new(body)),
-            wait: Some(WaitFor { longest: wait, probe }).filter(|_| !wait.is_zero()),
+            wait: Some(QueueWait { longest: wait, probe }).filter(|_| !wait.is_zero()),
             ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
         };
         self.send(call).await
     }
 
-    /// Keeps a lease. Sent again when the answer is lost.
+    /// Renews a lease. The request is retried after a lost answer.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `lost` if the grant has ended, and the errors of [`Remote`].
     pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<Lease, CallError> {
         self.post(format!("v1/leases/{name}/renew"), renew, Repeat::Renewal).await
     }
 
-    /// Keeps many leases, at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS). Sent again when the answer is
-    /// lost.
+    /// Renews at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS) leases. The request is retried after a lost
+    /// answer. Each item of the result has its own problem.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn renew_batch(&self, batch: &RenewBatch) -> Result<Renewed, CallError> {
         self.post("v1/renew".to_owned(), batch, Repeat::Renewal).await
     }
 
-    /// Gives a lease back. Sent again when the answer is lost: the token names one grant, which ends once. If a later
-    /// attempt finds nothing held, the outcome is unknown: an earlier attempt may have released the lease, or it had
-    /// ended before.
+    /// Releases a lease. The request is retried after a lost answer: its token names one grant, which ends once.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`]. The outcome is also unknown if an answer was lost and a later attempt finds no held
+    /// lease. The first attempt may have released the lease, or the grant had ended before.
     pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
         let json = to_json(release);
         let path = format!("v1/leases/{name}/release");
@@ -116,31 +156,47 @@ impl Remote {
         call.send(&self.http, &self.endpoints).await?.released()
     }
 
-    /// Gives a lease to a waiter. Not sent again.
+    /// Hands a lease over to a waiter. The request is not retried after a lost answer.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `lost` or `no_such_waiter`, and the errors of [`Remote`].
     pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<Lease, CallError> {
         self.post(format!("v1/leases/{name}/handover"), hand_over, Repeat::Never).await
     }
 
-    /// Replaces the metadata of a held lease. Sent again when the answer is lost.
+    /// Replaces the metadata of a held lease. The request is retried after a lost answer.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<Lease, CallError> {
         self.post(format!("v1/leases/{name}/metadata"), update, Repeat::Claim).await
     }
 
-    /// Takes a lease from all its holders. Not sent again: a second revoke could hit the next holder.
+    /// Revokes a lease: ends the grants of all its holders. The request is not retried after a lost answer, because a
+    /// second revoke could hit the next holder.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
         let query = vec![("reason", reason.to_owned())];
         let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), Repeat::Never) };
         self.send(call).await
     }
 
-    /// One lease; refused as `not_found` when nothing is remembered of it. Its `holders` are complete: those that do not
-    /// fit into the first answer are read page by page.
+    /// Reads one lease. Its list of `holders` is complete: the client reads further pages if the first answer is cut.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found` if the cluster has no record of the lease, and the errors of [`Remote`].
     pub async fn get(&self, name: &LeaseName) -> Result<Lease, CallError> {
         let mut lease: Lease = self.read(format!("v1/leases/{name}"), Vec::new()).await?;
         let query = ListQuery {
             prefix: name.to_string(),
             states: "active".to_owned(),
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             ..ListQuery::default()
         };
         while let Some(cursor) = lease.holders_cursor.take() {
@@ -153,21 +209,39 @@ impl Remote {
         Ok(lease)
     }
 
+    /// Reads the history of a lease.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn history(&self, name: &LeaseName) -> Result<History, CallError> {
         self.read(format!("v1/leases/{name}/history"), Vec::new()).await
     }
 
+    /// Reads the queue of a lease.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn queue(&self, name: &LeaseName) -> Result<Queue, CallError> {
         self.read(format!("v1/leases/{name}/queue"), Vec::new()).await
     }
 
-    /// Why a lease is held or not, and how one holder stands with it.
+    /// Explains why a lease is held or free, and reads the standing of one holder with it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Result<Explanation, CallError> {
         let query = holder.map(|holder| ("holder", holder.to_string())).into_iter().collect();
         self.read(format!("v1/leases/{name}/explain"), query).await
     }
 
-    /// One page of leases; the page's own cursor asks for the next.
+    /// Reads one page of leases. Pass the page's cursor to get the next one.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn list(&self, list: &ListQuery, cursor: Option<&str>) -> Result<LeasePage, CallError> {
         let mut query = Vec::new();
         let mut add = |key, value: Option<String>| query.extend(value.map(|value| (key, value)));
@@ -179,12 +253,16 @@ impl Remote {
         self.read("v1/leases".to_owned(), query).await
     }
 
-    /// What one node knows of the cluster.
+    /// Reads the status of the cluster from one node.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Remote`].
     pub async fn cluster(&self) -> Result<Cluster, CallError> {
         self.read("v1/cluster".to_owned(), Vec::new()).await
     }
 
-    /// Transitions of leases whose names start with `prefix`, from now on or after a place in the stream.
+    /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
     pub fn watch(&self, prefix: &str, after: Option<EventId>) -> Watch {
         Watch::new(self.clone(), prefix.to_owned(), after)
     }
@@ -215,46 +293,46 @@ impl Remote {
         Call { method, path, query: Vec::new(), body: None, repeat, budget: self.budget, wait: None }
     }
 
-    /// The same cluster, asked with another patience.
-    fn patient(&self, budget: RetryBudget) -> Remote {
+    /// A client of the same cluster with this budget.
+    fn with_budget(&self, budget: RetryBudget) -> Remote {
         Remote { budget, ..self.clone() }
     }
 }
 
 impl Coordinator for Remote {
     fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.acquire(&name, &claim).await })
     }
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.renew_batch(&batch).await })
     }
 
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.release(&name, &release).await })
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
     }
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
-        let remote = self.patient(budget);
+        let remote = self.with_budget(budget);
         Box::pin(async move { remote.explain(&name, Some(&holder)).await })
     }
 
     fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
-        let remote = self.patient(budget);
-        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE), ..ListQuery::default() };
+        let remote = self.with_budget(budget);
+        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE_SIZE), ..ListQuery::default() };
         Box::pin(async move {
             let mut leases = Vec::new();
             let mut cursor = None;
@@ -284,7 +362,7 @@ impl Events for Watch {
     }
 }
 
-/// How often a node is asked whether it is ready while a claim waits at it.
+/// The interval of readiness probes for a claim with this ttl.
 fn probe_interval(ttl: Option<TtlMs>) -> Duration {
     let third = match ttl {
         Some(TtlMs::Millis(ttl)) => Duration::from_millis(ttl / 3),
@@ -294,7 +372,7 @@ fn probe_interval(ttl: Option<TtlMs>) -> Duration {
 }
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("the API's own types have text keys and finite numbers")
+    serde_json::to_vec(value).expect("the API types have string keys and finite numbers")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The event stream of a cluster, resumed by itself when its connection breaks.
+//! The event stream of a cluster. It resumes after a broken connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,39 +6,40 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Remote;
-use super::call::in_words;
+use super::call::describe_error;
 use super::frames::{Frame, Frames};
 use crate::api::{Code, Event, EventId, Problem};
 use crate::client::CallError;
 
-/// A node says at least every 10 s that a stream is alive; one that says nothing for so long is given up.
-const SILENCE: Duration = Duration::from_secs(30);
-/// Pause before a broken stream is opened again, so that one that breaks at once does not spin.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Longest silence of a stream before the client opens another one. A node sends a heartbeat at least every 10 s.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause before a broken stream is opened again. It prevents a busy loop if streams break at once.
+const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
-/// Transitions, each once and in order, across broken connections and lost nodes.
+/// A stream of transitions. It returns each transition once and in order, also across broken connections and failed
+/// nodes.
 #[derive(Debug)]
 pub struct Watch {
     remote: Remote,
     prefix: String,
-    /// Up to here everything was returned. All that was received is returned before a stream is opened again.
+    /// The position of the last returned event. All received events are returned before a stream is opened again.
     place: Option<EventId>,
-    open: Option<Open>,
+    stream: Option<OpenStream>,
     ready: VecDeque<(Option<EventId>, Option<Event>)>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenStream {
     response: reqwest::Response,
     frames: Frames,
 }
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, place: after, open: None, ready: VecDeque::new() }
+        Watch { remote, prefix, place: after, stream: None, ready: VecDeque::new() }
     }
 
-    /// Where the stream is: everything up to and with it has been returned. A new watch may go on from here.
+    /// The position of the last returned event. A new watch can continue after it.
     pub fn place(&self) -> Option<EventId> {
         self.place
     }
@@ -47,8 +48,12 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// Refused as `compacted`: what comes next is no longer kept, and events are missing; list the leases and watch
-    /// from now. Unavailable: no node opened a stream within the remote's timeout; the next call goes on trying.
+    /// - Refused as `compacted`: the cluster no longer keeps the next events. List the leases and start a new watch.
+    /// - Unavailable: no node opened a stream within the timeout of the [`Remote`]. The next call tries again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Event, CallError> {
         loop {
             while let Some((place, event)) = self.ready.pop_front() {
@@ -57,68 +62,68 @@ impl Watch {
                     return Ok(event);
                 }
             }
-            match &mut self.open {
-                None => self.open = Some(self.connect().await?),
-                Some(open) => match open.read().await {
-                    Some(frames) => self.take(frames),
+            match &mut self.stream {
+                None => self.stream = Some(self.connect().await?),
+                Some(stream) => match stream.read().await {
+                    Some(frames) => self.queue_frames(frames),
                     None => {
-                        self.open = None;
-                        tokio::time::sleep(PAUSE).await;
+                        self.stream = None;
+                        tokio::time::sleep(RECONNECT_DELAY).await;
                     }
                 },
             }
         }
     }
 
-    fn take(&mut self, frames: Vec<Frame>) {
+    fn queue_frames(&mut self, frames: Vec<Frame>) {
         for frame in frames {
-            // A frame that only says its place, `lagged`, or one that a newer server invented is no transition. After
-            // `lagged` the stream ends, and is opened again behind the last place.
+            // Frames without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server
+            // ends the stream, and the client opens it again after the last position.
             let event = serde_json::from_str::<Event>(&frame.data).ok();
             let place = frame.id.and_then(|id| id.parse().ok());
             self.ready.push_back((place, event));
         }
     }
 
-    async fn connect(&self) -> Result<Open, CallError> {
+    async fn connect(&self) -> Result<OpenStream, CallError> {
         let began = Instant::now();
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
         query.extend(self.place.map(|place| ("after", place.to_string())));
         for attempt in 0.. {
-            let (place, endpoint) = endpoints.at(first, attempt);
+            let (index, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
             let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
-                    endpoints.prefer(place);
-                    return Ok(Open { response, frames: Frames::default() });
+                    endpoints.prefer(index);
+                    return Ok(OpenStream { response, frames: Frames::default() });
                 }
                 Ok(Ok(response)) => refusal(response).await?,
-                Ok(Err(error)) => in_words(endpoint, &error),
+                Ok(Err(error)) => describe_error(endpoint, &error),
                 Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.budget.total),
             };
             if began.elapsed() >= self.remote.budget.total {
                 return Err(CallError::Unavailable(why));
             }
             if (attempt + 1) % endpoints.len() == 0 {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RECONNECT_DELAY).await;
             }
         }
-        unreachable!("the loop has no end but its returns")
+        unreachable!("only a return ends the loop")
     }
 }
 
-impl Open {
-    /// The frames of the next piece; `None` when the stream is over, for whatever reason.
+impl OpenStream {
+    /// The frames of the next chunk. `None` at the end of the stream and after an error.
     async fn read(&mut self) -> Option<Vec<Frame>> {
-        let piece = tokio::time::timeout(SILENCE, self.response.chunk()).await.ok()?.ok()??;
+        let piece = tokio::time::timeout(SILENCE_TIMEOUT, self.response.chunk()).await.ok()?.ok()??;
         self.frames.feed(&piece).ok()
     }
 }
 
-/// A refusal is final if it is about the request, and words for a later error if it is about the node.
+/// Returns an error if the problem concerns the request. A problem of the node is returned as text for a later error.
 async fn refusal(response: reqwest::Response) -> Result<String, CallError> {
     let status = response.status();
     match response.json::<Problem>().await {

@@ -1,4 +1,4 @@
-//! Becoming the leader.
+//! The campaign of a candidate.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::budget::Budget;
+use super::budget::ElectionBudget;
 use super::view::{self, LeaderView};
 use super::{ElectionOptions, Leadership, Observer};
 use crate::api::Code;
 use crate::client::{CallError, Lease, LeaseGuard, LeaseManager, LeaseOptions, Wait};
 use crate::types::{InvalidValue, LeaseName};
 
-/// How long one place in the queue is asked for. A campaign outlives it with a new place, at the end.
-const PLACE: Duration = Duration::from_secs(60);
-/// Pause before asking again a cluster that could not be asked, or has no room.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait of one claim in the queue. A longer campaign claims again and gets a new place at the end of the queue.
+const QUEUE_WAIT: Duration = Duration::from_secs(60);
+/// Pause before another claim, after the cluster was unavailable or had no room.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// An election: the candidates are those who campaign for the lease of its name.
+/// An election: its candidates campaign for the lease with its name.
 ///
-/// Cheap to clone; clones are the same candidate. Making one asks nobody and joins nothing. A candidate is known by its
-/// manager's [`holder`](LeaseManager::holder).
+/// Cheap to clone; clones are the same candidate. Creating an `Election` sends no request. The cluster knows a
+/// candidate by the [`holder`](LeaseManager::holder) of its manager.
 #[derive(Clone)]
 pub struct Election {
     pub(super) candidate: Arc<Candidate>,
@@ -31,28 +31,27 @@ pub(super) struct Candidate {
     pub manager: LeaseManager,
     pub lease: Lease,
     pub options: ElectionOptions,
-    budget: Mutex<Budget>,
+    budget: Mutex<ElectionBudget>,
     candidacy: watch::Sender<Candidacy>,
 }
 
-/// What a candidate waits for.
+/// The state of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidacy {
-    /// It does not campaign: not yet, not any more, or because it was elected.
+    /// The candidate does not campaign: not yet, no longer, or because it was elected.
     Idle,
-    /// Its [budget](ElectionOptions::budget) is used up: it joins the queue after this time, counted from when this was
-    /// said.
+    /// The [budget](ElectionOptions::budget) is used up. The candidate joins the queue `left` after this state began.
     HeldBack { left: Duration },
-    /// It asks for the lease, or waits for it in the queue.
+    /// The candidate claims the lease or waits for it in the queue.
     Waiting,
 }
 
 impl Election {
-    /// A candidate, or an observer, of the election with the lease `name`.
+    /// Creates a candidate or an observer of the election with the lease `name`.
     ///
     /// # Errors
     ///
-    /// The name is not a lease's name, or an option is outside the bounds of every cluster.
+    /// The name is not a valid lease name, or an option is outside the bounds of every cluster.
     pub fn new(
         manager: &LeaseManager,
         name: impl AsRef<str>,
@@ -71,55 +70,67 @@ impl Election {
         Ok(Election { candidate: Arc::new(candidate) })
     }
 
-    /// The lease's name.
+    /// The name of the lease.
     pub fn name(&self) -> &LeaseName {
         self.candidate.lease.name()
     }
 
-    /// Waits until elected, however long that takes: through changes of leaders, and through outages of the cluster.
-    /// Dropping the future gives up the place in the queue, and releases what may have been granted meanwhile.
+    /// Waits until this candidate is elected. The wait has no time limit and continues through changes of the leader
+    /// and outages of the cluster.
     ///
-    /// A place is asked for 60 s at a time, so that a node that hangs does not keep a candidate for ever; after that
-    /// the candidate is the last in the queue. Candidates are elected in the order of the queue.
+    /// The cluster elects candidates in the order of its queue. One claim waits at most 60 s, so that a node that hangs
+    /// cannot block a candidate. After that, the candidate claims again and gets the last place in the queue.
     ///
     /// # Errors
     ///
-    /// Those that waiting does not mend: the cluster refuses the request as such, or the manager or its node was shut
-    /// down. An unknown outcome is returned only then: this candidate may still be in the queue.
+    /// Only errors that a longer wait cannot resolve:
+    ///
+    /// - [`Refused`](CallError::Refused): the cluster refuses the request itself.
+    /// - [`ShutDown`](CallError::ShutDown): the manager or its node is shut down.
+    /// - [`Unknown`](CallError::Unknown): the manager was shut down, and this candidate may still be in the queue.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the candidacy. The manager leaves the queue, and releases the lease if the cluster
+    /// granted it.
     pub async fn campaign(&self) -> Result<Leadership, CallError> {
         let candidate = &self.candidate;
-        let _idle_at_the_end = Idle(candidate);
+        let _idle_at_the_end = IdleOnDrop(candidate);
         loop {
             candidate.wait_for_budget().await;
             candidate.candidacy.send_replace(Candidacy::Waiting);
-            match candidate.lease.guard(Wait::UpTo(PLACE)).await {
+            match candidate.lease.guard(Wait::UpTo(QUEUE_WAIT)).await {
                 Ok(guard) => return Ok(self.elected(guard)),
-                Err(error) if !candidate.is_worth_waiting(&error) => return Err(error),
+                Err(error) if !candidate.is_retryable(&error) => return Err(error),
                 Err(CallError::Refused(problem)) if problem.code == Code::WaitTimeout => {}
                 Err(error) => {
-                    tracing::debug!(election = %self.name(), %error, "a campaign goes on");
-                    tokio::time::sleep(PAUSE).await;
+                    tracing::debug!(election = %self.name(), %error, "a campaign continues after an error");
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    /// What this candidate waits for, as it changes.
+    /// Subscribes to the state of this candidate.
     pub fn candidacy(&self) -> watch::Receiver<Candidacy> {
         self.candidate.candidacy.subscribe()
     }
 
-    /// Who leads, by the committed state at some moment during the call.
+    /// Reads the leader from the committed state at some moment during the call.
     ///
     /// # Errors
     ///
-    /// Nobody could be asked.
+    /// No node answered in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn current(&self) -> Result<LeaderView, CallError> {
         let Candidate { manager, lease, .. } = &*self.candidate;
-        view::look(&*manager.coordinator(), lease.name(), lease.holder(), manager.budget()).await
+        view::read_leader(&*manager.coordinator(), lease.name(), lease.holder(), manager.budget()).await
     }
 
-    /// Sees who leads, as it changes. Needs no candidacy.
+    /// Creates an observer of the leader. An observer need not be a candidate.
     pub fn observe(&self) -> Observer {
         Observer::new(&self.candidate)
     }
@@ -127,7 +138,7 @@ impl Election {
     fn elected(&self, guard: LeaseGuard) -> Leadership {
         let candidate = &self.candidate;
         let now = candidate.manager.clock().elapsed();
-        candidate.budget.lock().expect(UNPOISONED).spend(candidate.options.budget, now);
+        candidate.budget.lock().expect(UNPOISONED).record(candidate.options.budget, now);
         tracing::info!(election = %self.name(), token = %guard.token(), "elected");
         Leadership::new(candidate.clone(), guard, now)
     }
@@ -137,15 +148,15 @@ impl Candidate {
     async fn wait_for_budget(&self) {
         loop {
             let now = self.manager.clock().elapsed();
-            let held_back = self.budget.lock().expect(UNPOISONED).held_back(self.options.budget, now);
+            let held_back = self.budget.lock().expect(UNPOISONED).wait_time(self.options.budget, now);
             let Some(left) = held_back else { return };
             self.candidacy.send_replace(Candidacy::HeldBack { left });
             tokio::time::sleep(left).await;
         }
     }
 
-    /// Whether another try may end otherwise.
-    fn is_worth_waiting(&self, error: &CallError) -> bool {
+    /// Whether another claim may succeed after this error.
+    fn is_retryable(&self, error: &CallError) -> bool {
         match error {
             CallError::Unknown { .. } | CallError::Unavailable(_) => !self.manager.is_shut_down(),
             CallError::ShutDown => false,
@@ -158,7 +169,7 @@ impl Candidate {
                     | Code::QueueFull
                     | Code::LeaseFull
                     | Code::TooManyLeases
-                    // By the renewal of a grant that was waited for: it had ended again.
+                    // The grant ended before its first renewal.
                     | Code::Lost
             ),
         }
@@ -171,13 +182,13 @@ impl fmt::Debug for Election {
     }
 }
 
-/// Ends a candidacy, also one that is dropped.
-struct Idle<'a>(&'a Candidate);
+/// Resets the candidacy when a campaign ends or is dropped.
+struct IdleOnDrop<'a>(&'a Candidate);
 
-impl Drop for Idle<'_> {
+impl Drop for IdleOnDrop<'_> {
     fn drop(&mut self) {
         self.0.candidacy.send_replace(Candidacy::Idle);
     }
 }
 
-const UNPOISONED: &str = "nothing panics while it has the lock";
+const UNPOISONED: &str = "no code panics while it holds this lock";

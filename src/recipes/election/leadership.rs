@@ -1,4 +1,4 @@
-//! Being the leader.
+//! The leadership of an elected candidate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::client::{CallError, Lease, LeaseGuard, Loss, Subscription};
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
-/// The time of one leader. It can be lost: ask [`is_leader`](Leadership::is_leader), or lead in
+/// One term of a leader. It can be lost: check [`is_leader`](Leadership::is_leader), or run the work in
 /// [`while_leading`](Leadership::while_leading). Send the [`token`](Leadership::token) with every write.
 ///
-/// [`resign`](Leadership::resign) at the end. Dropping it only asks for a release, and waits for nothing. As long as it
-/// is there, another campaign of the same manager waits.
-#[must_use = "dropping it resigns"]
+/// Call [`resign`](Leadership::resign) at the end. Dropping the leadership only requests a release and does not block.
+/// While it exists, another campaign of the same manager waits.
+#[must_use = "dropping the leadership resigns"]
 pub struct Leadership {
     candidate: Arc<Candidate>,
     guard: LeaseGuard,
@@ -31,41 +31,49 @@ impl Leadership {
         Leadership { candidate, guard, elected, is_established: AtomicBool::new(false) }
     }
 
-    /// The fencing token of this leadership, whether or not it is still in force.
+    /// The fencing token of this leadership, also after its end.
     pub fn token(&self) -> FencingToken {
         self.guard.token()
     }
 
-    /// Whether this is still the leader, by this side's own knowledge. Never asks anybody.
+    /// Whether this process is still the leader, by local knowledge. Sends no request.
     pub fn is_leader(&self) -> bool {
         self.guard.is_held()
     }
 
-    /// Whether this is the leader, and observers are told that it is established.
+    /// Whether this process is the leader and its leadership is published as established.
     pub fn is_established(&self) -> bool {
         self.is_leader() && self.is_established.load(Ordering::Relaxed)
     }
 
-    /// Cancelled when the leadership is over, for whatever reason.
+    /// A token that is cancelled when the leadership ends, for any reason.
     pub fn lost(&self) -> CancellationToken {
         self.guard.gone()
     }
 
-    /// Cancelled when the lease will not be renewed any more:
-    /// [`grace`](super::ElectionOptions::grace) before the deadline, or with [`lost`](Leadership::lost).
+    /// A token that is cancelled when the manager stops renewing the lease:
+    /// [`grace`](super::ElectionOptions::grace) before the deadline, or together with [`lost`](Leadership::lost).
     pub fn stopping(&self) -> CancellationToken {
         self.guard.stopping()
     }
 
-    /// Works while this is the leader: `Err` with the reason if that ends first. The work is then dropped, and has not
-    /// run since.
+    /// Runs `work` while this process is the leader. The clock is checked before each poll of `work`; when the
+    /// leadership ends, `work` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The reason of the loss, if the leadership ends before `work` completes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The leadership stays in force.
     pub async fn while_leading<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
         self.guard.while_held(work).await
     }
 
-    /// Calls, and waits for the future, before the lease is given back by [`resign`](Leadership::resign) or
-    /// [`hand_over`](Leadership::hand_over): the place to end the work.
-    /// [`drain`](super::ElectionOptions::drain) bounds it.
+    /// Subscribes `call` to the end of the leadership by [`resign`](Leadership::resign) or
+    /// [`hand_over`](Leadership::hand_over). They wait for its future, so the work should end there.
+    /// [`drain`](super::ElectionOptions::drain) limits the time.
     pub fn before_resign<F>(&self, call: impl Fn() -> F + Send + Sync + 'static) -> Subscription
     where
         F: Future<Output = ()> + Send + 'static,
@@ -73,17 +81,23 @@ impl Leadership {
         self.guard.before_release(call)
     }
 
-    /// Takes the power from every earlier leader, and then tells the observers that this one is established.
+    /// Fences all earlier leaders, and then publishes this leader as established.
     ///
-    /// `fence` gets the token and must have written it to **every** resource that a leader changes when it returns
-    /// `Ok`: only then is it certain that no write of an earlier leader is accepted any more. It is dropped at the loss
-    /// of the leadership. Calling again is harmless, whatever became of it before. Observers see it when they look next:
-    /// within their [`refresh`](super::ElectionOptions::refresh).
+    /// `fence` receives the token. Before it returns `Ok`, it must write the token to **every** resource that a leader
+    /// changes. Only then does every resource reject the writes of earlier leaders. `fence` is dropped when the
+    /// leadership is lost.
+    ///
+    /// Observers see the change within their [`refresh`](super::ElectionOptions::refresh). Calling `establish` again is
+    /// harmless.
     ///
     /// # Errors
     ///
-    /// Not established. Unless it is [`Lost`](EstablishError::Lost) this is still the leader, and may try again or
-    /// resign.
+    /// The leader is not published as established. After [`Lost`](EstablishError::Lost) this process is not the leader
+    /// any more. After another error it is still the leader, and can try again or resign.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `fence`. The leader may be published or not; call `establish` again.
     pub async fn establish<T, E, W>(&self, fence: impl FnOnce(FencingToken) -> W) -> Result<T, EstablishError<E>>
     where
         W: Future<Output = Result<T, E>>,
@@ -91,7 +105,7 @@ impl Leadership {
         let fenced = self.while_leading(fence(self.token())).await.map_err(EstablishError::Lost)?;
         let fenced = fenced.map_err(EstablishError::Fencing)?;
         let metadata = view::established(&self.candidate.options.metadata, self.token());
-        let metadata = metadata.expect("checked with the longest token when the election was made");
+        let metadata = metadata.expect("`Election::new` checked the metadata with the longest token");
         match self.guard.update_metadata(metadata).await {
             Ok(true) if self.is_leader() => {
                 self.is_established.store(true, Ordering::Relaxed);
@@ -102,25 +116,35 @@ impl Leadership {
         }
     }
 
-    /// Drains and gives the lease back, so that the next candidate has it at once. `false`: it was lost before.
+    /// Runs the [`before_resign`](Leadership::before_resign) listeners and releases the lease, so that the next
+    /// candidate gets it at once. Returns `false` if the leadership was lost before.
     ///
     /// # Errors
     ///
-    /// [`TooEarly`](ResignError::TooEarly): still the leader. Otherwise as [`Lease::release`]: not the leader any more,
-    /// and the successor may have to wait for the ttl. Resigning again tries once more.
+    /// - [`TooEarly`](ResignError::TooEarly): the minimum time is not over. This process is still the leader.
+    /// - [`Call`](ResignError::Call): an error of [`Lease::release`]. This process is not the leader any more, and the
+    ///   next leader may have to wait for the ttl. Call `resign` again to retry the release.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::release`].
     ///
     /// [`Lease::release`]: crate::client::Lease::release
     pub async fn resign(&self) -> Result<bool, ResignError> {
-        self.may_resign()?;
+        self.check_minimum_hold()?;
         Ok(self.resign_now().await?)
     }
 
-    /// Resigns although the [`minimum_hold`](super::ElectionOptions::minimum_hold) may not be over: for a process that
-    /// ends.
+    /// Resigns before the [`minimum_hold`](super::ElectionOptions::minimum_hold) is over. It is meant for a process
+    /// that ends.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`](crate::client::Lease::release).
+    /// The same as [`Lease::release`](crate::client::Lease::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::release`](crate::client::Lease::release).
     pub async fn resign_now(&self) -> Result<bool, CallError> {
         match self.is_leader() || self.guard.is_unreleased() {
             true => Lease::release(&self.guard).await,
@@ -128,22 +152,30 @@ impl Leadership {
         }
     }
 
-    /// Drains and gives the lease to a candidate that waits (the first if none is named), without a moment in which
-    /// nobody leads. `false`: it was lost before.
+    /// Runs the [`before_resign`](Leadership::before_resign) listeners and hands the leadership over to a waiting
+    /// candidate: to `to`, or to the first one. The lease is never free in between. Returns `false` if the leadership
+    /// was lost before.
     ///
     /// # Errors
     ///
-    /// [`TooEarly`](ResignError::TooEarly), or refused as `no_such_waiter`, or unavailable: still the leader. Unknown:
-    /// not the leader any more, and it may be somebody else.
+    /// - [`TooEarly`](ResignError::TooEarly): the minimum time is not over. This process is still the leader.
+    /// - [`Call`](ResignError::Call): an error of [`Lease::hand_over`], which says whether this process is still the
+    ///   leader.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::hand_over`].
+    ///
+    /// [`Lease::hand_over`]: crate::client::Lease::hand_over
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, ResignError> {
-        self.may_resign()?;
+        self.check_minimum_hold()?;
         match self.is_leader() {
             true => Ok(self.guard.hand_over(to).await?),
             false => Ok(false),
         }
     }
 
-    fn may_resign(&self) -> Result<(), ResignError> {
+    fn check_minimum_hold(&self) -> Result<(), ResignError> {
         let led = self.candidate.manager.clock().elapsed().saturating_sub(self.elected);
         match self.candidate.options.minimum_hold.checked_sub(led) {
             Some(left) if !left.is_zero() && self.is_leader() => Err(ResignError::TooEarly { left }),
@@ -161,24 +193,24 @@ impl fmt::Debug for Leadership {
 /// Why a leader is not established.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EstablishError<E> {
-    /// The resources were not fenced: what the caller's own function said.
+    /// The resources were not fenced: the error of the caller's function.
     #[error("the resources were not fenced: {0}")]
     Fencing(E),
-    /// It is not the leader any more.
+    /// The leadership was lost.
     #[error("the leadership was lost before it was established: {0}")]
     Lost(Loss),
-    /// The resources are fenced, and observers may not know it.
-    #[error("the resources are fenced, and that could not be published: {0}")]
+    /// The resources are fenced, but observers may not see it.
+    #[error("the resources are fenced, but the request that publishes it failed: {0}")]
     NotPublished(CallError),
 }
 
-/// Why a leader did not resign as it should.
+/// Why a leader did not resign.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ResignError {
-    /// The [`minimum_hold`](super::ElectionOptions::minimum_hold) is not over. Still the leader.
-    #[error("it has not led for its minimum time: {left:?} are left")]
+    /// The [`minimum_hold`](super::ElectionOptions::minimum_hold) is not over. The process is still the leader.
+    #[error("the minimum time of the leader is not over: {left:?} left")]
     TooEarly { left: Duration },
-    /// What became of the request.
+    /// The error of the request.
     #[error(transparent)]
     Call(#[from] CallError),
 }

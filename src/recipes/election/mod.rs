@@ -1,18 +1,18 @@
-//! Electing one leader among candidates, by a lease.
+//! Leader election by a lease.
 //!
-//! A leader is whoever holds the lease of the election's name. Four steps lead through its time, and each is a call:
+//! The holder of the election's lease is the leader. A leadership has four steps:
 //!
-//! 1. **Acquire**: [`Election::campaign`] waits in the lease's queue until it is granted. The [`Leadership`] has a
-//!    fencing token above that of every leader before.
-//! 2. **Revoke**: [`Leadership::establish`] has the caller write that token to every resource that the leader will
-//!    change, so that nothing an earlier leader sends is accepted any more. Until then observers see a leader that was
-//!    elected and is not established.
-//! 3. **Establish**: when that has succeeded, the same call publishes it to all observers.
-//! 4. **Release**: [`Leadership::resign`] drains and gives the lease back; [`Leadership::hand_over`] gives it to a
-//!    candidate that waits, without a moment in which nobody leads.
+//! 1. **Acquire**: [`Election::campaign`] waits in the queue of the lease. The fencing token of the [`Leadership`] is
+//!    higher than the token of each earlier leader.
+//! 2. **Revoke**: [`Leadership::establish`] calls a function that writes the token to every resource of the leader.
+//!    From then on, the resources reject the writes of earlier leaders. Until then, observers see a leader that is not
+//!    established.
+//! 3. **Establish**: after a success, the same call publishes the leader as established to all observers.
+//! 4. **Release**: [`Leadership::resign`] drains and releases the lease. [`Leadership::hand_over`] gives it to a
+//!    waiting candidate; the lease is never free in between.
 //!
-//! At any place in the log there is one leader at most. In somebody's own mind there can be two: a paused process does
-//! not know that it was replaced. That is what the second step is for.
+//! At each position of the log there is at most one leader. However, a paused process can believe that it still is the
+//! leader after its replacement. The second step protects the resources from its writes.
 //!
 //! ```no_run
 //! use tenure::client::LeaseManager;
@@ -32,12 +32,12 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `campaign` | becoming the leader |
-//! | `leadership` | being it |
-//! | `observer`, `view` | seeing who it is |
-//! | `options`, `budget` | how a candidate behaves, and how often it may be elected |
+//! | `campaign` | the campaign of a candidate |
+//! | `leadership` | the term of a leader |
+//! | `observer`, `view` | the leader as other processes see it |
+//! | `options`, `budget` | options of a candidate, and the limit on its elections |
 //!
-//! This module must not know how a cluster is asked: it has leases, and the coordinator's reads.
+//! This module must not depend on a transport: it uses leases and the reads of the coordinator.
 
 mod budget;
 mod campaign;

@@ -1,4 +1,4 @@
-//! Seeing who leads, as it changes.
+//! Observation of the leader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::client::{Coordinator, RefreshTrigger, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
-/// Pause after a look that failed.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Pause after a failed read.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Sees who leads. Every answer is one consistent read of the committed state, so none is of a leader that had been
-/// replaced when the read began, and none goes back behind an earlier one.
+/// An observer of the leader. Each result is a linearizable read of the committed state. It never shows a leader that
+/// was replaced before the read began, and never goes back to an earlier state.
 ///
-/// It tells the newest state, not all that was in between: a leader that came and went between two looks is not told.
-/// Between the answer and what is done with it the leader can change; whoever sends it work adds the token.
+/// An observer returns the newest state and can miss a leader between two reads. The leader can also change after a
+/// result was returned, so a client that sends work to the leader must add the token.
 pub struct Observer {
     coordinator: Arc<dyn Coordinator>,
     budget: RetryBudget,
     name: LeaseName,
     holder: HolderId,
-    lookout: RefreshTrigger,
+    trigger: RefreshTrigger,
     last: Option<LeaderView>,
     highest: Option<FencingToken>,
     as_of: Option<Instant>,
@@ -37,7 +37,7 @@ impl Observer {
         let coordinator = manager.coordinator();
         let prefix = lease.name().to_string();
         Observer {
-            lookout: RefreshTrigger::new(coordinator.clone(), prefix, candidate.options.refresh),
+            trigger: RefreshTrigger::new(coordinator.clone(), prefix, candidate.options.refresh),
             coordinator,
             budget: manager.budget(),
             name: lease.name().clone(),
@@ -48,41 +48,45 @@ impl Observer {
         }
     }
 
-    /// Who leads: the first time as it is, then each time it is otherwise than last told. Tokens rise from one leader to
-    /// the next. While nobody can be asked it waits, and [`as_of`](Observer::as_of) grows old.
+    /// Returns the leader: at first the current one, then each change. The token rises from one leader to the next.
     ///
-    /// Looks when the lease changes hands, and at least every [`refresh`](super::ElectionOptions::refresh). Dropping the
-    /// future loses nothing.
+    /// The observer reads when the lease changes its holder, and at least every
+    /// [`refresh`](super::ElectionOptions::refresh). While the cluster is unavailable, the call waits and
+    /// [`as_of`](Observer::as_of) does not advance.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
     pub async fn next(&mut self) -> LeaderView {
         loop {
-            self.lookout.changed(|event| event.name == self.name.as_str()).await;
+            self.trigger.changed(|event| event.name == self.name.as_str()).await;
             let begun = Instant::now();
-            match view::look(&*self.coordinator, &self.name, &self.holder, self.budget).await {
+            match view::read_leader(&*self.coordinator, &self.name, &self.holder, self.budget).await {
                 Ok(view) => {
-                    self.lookout.looked();
+                    self.trigger.refreshed();
                     self.as_of = Some(begun);
-                    if self.is_news(&view) {
+                    if self.is_new(&view) {
                         self.last = Some(view.clone());
                         self.highest = self.highest.max(view.leader.as_ref().map(|leader| leader.token));
                         return view;
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(election = %self.name, %error, "nobody could be asked who leads");
-                    self.lookout.failed(PAUSE);
+                    tracing::debug!(election = %self.name, %error, "the read of the leader failed");
+                    self.trigger.failed(RETRY_DELAY);
                 }
             }
         }
     }
 
-    /// What was told last was still so at this time. `None` before the first answer. It moves while
-    /// [`next`](Observer::next) is waited for.
+    /// The newest time at which the last result is known to be current. `None` before the first result. It advances
+    /// while [`next`](Observer::next) waits.
     pub fn as_of(&self) -> Option<Instant> {
         self.as_of
     }
 
-    fn is_news(&self, view: &LeaderView) -> bool {
-        // Reads are current, so this cannot be; and if it were, nobody may be sent to a leader of the past.
+    fn is_new(&self, view: &LeaderView) -> bool {
+        // Linearizable reads exclude an older leader. The check is a second defense: clients must never get one.
         let is_older = view.leader.as_ref().is_some_and(|leader| Some(leader.token) < self.highest);
         !is_older && self.last.as_ref() != Some(view)
     }

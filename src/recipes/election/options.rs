@@ -1,4 +1,4 @@
-//! How a candidate behaves.
+//! Options of a candidate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::LeaseOptions;
 use crate::types::Metadata;
 
-/// How a candidate stands for election, and how it leads. What is not said has the default that its method names.
+/// Options of a candidate and its leadership. Each method names the default of its option.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,6 +29,7 @@ pub struct ElectionOptions {
 }
 
 impl ElectionOptions {
+    /// The default options.
     pub fn new() -> ElectionOptions {
         ElectionOptions {
             lease: LeaseOptions::new(),
@@ -39,53 +40,54 @@ impl ElectionOptions {
         }
     }
 
-    /// How long others wait when the leader dies ([`LeaseOptions::ttl`]). The cluster's default if not said.
+    /// How long other candidates wait when the leader dies ([`LeaseOptions::ttl`]). Default: the cluster's default.
     pub fn ttl(self, ttl: Duration) -> ElectionOptions {
         ElectionOptions { lease: self.lease.ttl(ttl), ..self }
     }
 
-    /// How long before its deadline a leader that cannot renew is told to stop ([`LeaseOptions::grace`]). 0.
+    /// How long before its deadline a leader that cannot renew its lease must stop ([`LeaseOptions::grace`]). Default:
+    /// 0.
     pub fn grace(self, grace: Duration) -> ElectionOptions {
         ElectionOptions { lease: self.lease.grace(grace), ..self }
     }
 
-    /// How long a resignation waits for the work to end ([`LeaseOptions::drain`]). 30 s.
+    /// How long a resignation waits for the end of the work ([`LeaseOptions::drain`]). Default: 30 s.
     pub fn drain(self, drain: Duration) -> ElectionOptions {
         ElectionOptions { lease: self.lease.drain(drain), ..self }
     }
 
-    /// After a leader's death or a revoke, never after a resignation, nobody is elected for this long
-    /// ([`LeaseOptions::lock_delay`]). 0.
+    /// After the death of a leader or a revoke, no candidate is elected for this time ([`LeaseOptions::lock_delay`]). A
+    /// resignation causes no delay. Default: 0.
     pub fn lock_delay(self, lock_delay: Duration) -> ElectionOptions {
         ElectionOptions { lease: self.lease.lock_delay(lock_delay), ..self }
     }
 
-    /// What observers see of this candidate when it leads: its address, for instance. Keys that start with `tenure.`
-    /// are refused. None if not said.
+    /// Key-value pairs that observers see when this candidate leads, for example its address. Keys that start with
+    /// `tenure.` are refused. Default: empty.
     pub fn metadata(self, metadata: Metadata) -> ElectionOptions {
         ElectionOptions { metadata, ..self }
     }
 
-    /// A leader does not resign or hand over before it has led for so long, unless by
-    /// [`resign_now`](super::Leadership::resign_now) or by dropping its leadership. 0.
+    /// The shortest time before a leader can resign or hand over. [`resign_now`](super::Leadership::resign_now) and
+    /// dropping the leadership ignore it. Default: 0.
     ///
-    /// It binds this candidate alone: a leader that dies, is revoked or cannot renew leads for less.
+    /// It restricts only this candidate: a leader that dies, is revoked or cannot renew its lease leads for less.
     pub fn minimum_hold(self, minimum_hold: Duration) -> ElectionOptions {
         ElectionOptions { minimum_hold, ..self }
     }
 
-    /// This candidate is elected at most so often in any `window`; then its campaign waits outside the queue, and
-    /// [`Candidacy::HeldBack`](super::Candidacy::HeldBack) says so. Without an end if not said.
+    /// The largest number of elections of this candidate in each `window`. After that, its campaign waits outside the
+    /// queue in the state [`Candidacy::HeldBack`](super::Candidacy::HeldBack). Default: unlimited.
     ///
-    /// It bounds this candidate's own part in flapping: the count is this [`Election`](super::Election)'s (and its
-    /// clones'), and is forgotten when the process ends. It does not bound the others, and if all of them have used up
-    /// theirs, nobody leads until one may again.
+    /// It limits the part of this candidate in leader flapping. The count belongs to one [`Election`](super::Election)
+    /// and its clones, and ends with the process. If all candidates have used up their budgets, there is no leader
+    /// until a window ends.
     pub fn budget(self, elections: NonZeroU32, window: Duration) -> ElectionOptions {
         ElectionOptions { budget: Some((elections, window)), ..self }
     }
 
-    /// An observer looks at least so often, also if it hears of no change. It is how late it sees what is no change of
-    /// holder: that a leader is established. 1 s; at least 10 ms.
+    /// The longest time between two reads of an observer. A change without a transition, such as an established leader,
+    /// is seen this late. Default: 1 s; at least 10 ms.
     pub fn refresh(self, refresh: Duration) -> ElectionOptions {
         ElectionOptions { refresh: refresh.max(Duration::from_millis(10)), ..self }
     }

@@ -1,4 +1,4 @@
-//! Who leads, by the committed state.
+//! The leader in the committed state.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,43 @@ use crate::client::{CallError, Coordinator, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName, Metadata, OWN_KEYS};
 
-/// The key in the lease's metadata that says that its leader is established. The value is the token of the leadership
-/// that it is about, so that it is never another's.
+/// The metadata key of an established leader. Its value is the token of the leadership, so that it cannot be read as
+/// the mark of another leadership.
 pub const ESTABLISHED_KEY: &str = "tenure.established";
 
-/// The token whose decimal form is longest: what fits with it, fits with every token.
+/// The token with the longest decimal form. Metadata that fits with it fits with every token.
 pub(super) const LONGEST_TOKEN: FencingToken = FencingToken { term: (1 << 15) - 1, index: (1 << 48) - 1 };
 
-/// Who leads at one moment.
+/// The leader at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaderView {
-    /// `None`: nobody does.
+    /// `None`: there is no leader.
     pub leader: Option<Leader>,
 }
 
-/// A leader as others see it.
+/// A leader as other processes see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leader {
+    /// The holder of the lease.
     pub holder: String,
-    /// Above that of every leader before.
+    /// The fencing token. It is higher than the token of each earlier leader.
     pub token: FencingToken,
-    /// Whether it has fenced its resources ([`Leadership::establish`](super::Leadership::establish)). One that has not
-    /// was elected, and an earlier leader may still be able to write.
+    /// Whether the leader has fenced its resources ([`Leadership::establish`](super::Leadership::establish)). Until
+    /// then, an earlier leader may still be able to write.
     pub is_established: bool,
-    /// What the leader says of itself ([`ElectionOptions::metadata`](super::ElectionOptions::metadata)).
+    /// The metadata of the leader ([`ElectionOptions::metadata`](super::ElectionOptions::metadata)).
     pub metadata: BTreeMap<String, String>,
-    /// When it was elected, by a wall clock: for people.
+    /// The wall-clock time of the election. Use it for display only.
     pub since: Timestamp,
 }
 
-/// A candidate's own metadata with the mark of an established leader.
+/// The metadata of a candidate with the mark of an established leader.
 pub(super) fn established(metadata: &Metadata, token: FencingToken) -> Result<Metadata, InvalidValue> {
     metadata.with_own([(ESTABLISHED_KEY, token.to_string())])
 }
 
-/// Reads who leads. `holder` is whoever asks.
-pub(super) async fn look(
+/// Reads the leader. `holder` is the holder that sends the request.
+pub(super) async fn read_leader(
     coordinator: &dyn Coordinator,
     name: &LeaseName,
     holder: &HolderId,

@@ -1,4 +1,4 @@
-//! What became different in a group.
+//! Changes of a group.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,34 +7,37 @@ use tokio::sync::watch;
 
 use super::Member;
 
-/// One difference between two lists of a group.
+/// A difference between two lists of members.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupChange {
+    /// A member joined.
     Joined(Member),
+    /// A member left, or its membership was lost.
     Left(Member),
-    /// The same membership with other notes: its readiness, for instance.
-    Changed {
-        before: Member,
-        now: Member,
-    },
+    /// The metadata of a membership changed, for example its readiness.
+    Changed { before: Member, now: Member },
 }
 
-/// The differences as they come. What came and went between two of its steps is not told, so that it needs no more
-/// room than the group, however slow its reader is.
+/// A stream of changes. It compares lists of members, so a slow reader misses members that came and went in between.
+/// The memory is limited by the size of the group.
 #[derive(Debug)]
 pub struct Changes {
     lists: watch::Receiver<Arc<[Member]>>,
-    told: Arc<[Member]>,
+    last: Arc<[Member]>,
     ready: VecDeque<GroupChange>,
 }
 
 impl Changes {
     pub(super) fn new(mut lists: watch::Receiver<Arc<[Member]>>) -> Changes {
-        let told = lists.borrow_and_update().clone();
-        Changes { lists, told, ready: VecDeque::new() }
+        let last = lists.borrow_and_update().clone();
+        Changes { lists, last, ready: VecDeque::new() }
     }
 
-    /// Waits for the next difference; `None` when the group was closed. Dropping the future loses nothing.
+    /// Waits for the next change. Returns `None` when the group was closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
     pub async fn next(&mut self) -> Option<GroupChange> {
         loop {
             if let Some(change) = self.ready.pop_front() {
@@ -42,13 +45,13 @@ impl Changes {
             }
             self.lists.changed().await.ok()?;
             let now = self.lists.borrow_and_update().clone();
-            self.ready = differences(&self.told, &now).into();
-            self.told = now;
+            self.ready = differences(&self.last, &now).into();
+            self.last = now;
         }
     }
 }
 
-/// In the order of ids; somebody who left and came back has left and joined.
+/// The changes in the order of ids. A member with a new token has left and joined again.
 fn differences(before: &[Member], now: &[Member]) -> Vec<GroupChange> {
     let mut pairs: BTreeMap<&str, (Option<&Member>, Option<&Member>)> = BTreeMap::new();
     before.iter().for_each(|member| pairs.entry(&member.id).or_default().0 = Some(member));

@@ -1,4 +1,4 @@
-//! What a member is, and how it is written into a lease.
+//! A member of a group, and its representation in a lease.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,34 +8,36 @@ use crate::client::LeaseOptions;
 use crate::token::FencingToken;
 use crate::types::{InvalidValue, Metadata, OWN_KEYS};
 
-/// Most members of a group: what one page of a list holds, so that a list is one consistent read. Joining is refused
-/// beyond it.
+/// Largest number of members of a group. It is the size of one page of leases, so that a list of members is one
+/// consistent read. A join beyond it is refused.
 pub const MAX_MEMBERS: usize = 1_000;
 
-/// The key in a member's metadata that has its weight, in decimal. A lease under the prefix without it is no member.
+/// The metadata key of a member's weight, in decimal. A lease under the prefix without this key is no member.
 pub const WEIGHT_KEY: &str = "tenure.weight";
-/// The key in a member's metadata that says whether it is ready: `true` or `false`.
+/// The metadata key of a member's readiness: `true` or `false`.
 pub const READY_KEY: &str = "tenure.ready";
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
+    /// The id, unique in the group.
     pub id: String,
-    /// Its share of what is placed, beside the others'. 0: it is there, and nothing is placed on it.
+    /// The share of names that belong to this member, relative to the other weights. 0: no name belongs to it.
     pub weight: u32,
+    /// Whether the placement may use this member.
     pub is_ready: bool,
-    /// What it says of itself.
+    /// The metadata of the member ([`MemberOptions::metadata`]).
     pub metadata: BTreeMap<String, String>,
-    /// Of its membership. It is another one after it left, or was lost, and came back.
+    /// The fencing token of the membership. A member that joins again gets a new token.
     pub token: FencingToken,
-    /// Who holds its membership.
+    /// The holder of the membership's lease.
     pub holder: String,
-    /// When it joined, by a wall clock: for people.
+    /// The wall-clock time of the join. Use it for display only.
     pub since: Timestamp,
 }
 
 impl Member {
-    /// The member that a lease is; `None` if it is another lease.
+    /// Reads a member from its lease. `None` if the lease is not the lease of a member.
     pub(super) fn of(mut lease: Lease, prefix: &str) -> Option<Member> {
         let id = lease.name.strip_prefix(prefix)?.to_owned();
         let weight = lease.metadata.get(WEIGHT_KEY)?.parse().ok()?;
@@ -53,13 +55,13 @@ impl Member {
     }
 }
 
-/// How a process is a member. What is not said has the default that its method names.
+/// Options of a member. Each method names the default of its option.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tenure::group::MemberOptions;
 ///
-/// // In the region that only stands by: there, and never picked.
+/// // A member of the standby region: it is in the group, but no name belongs to it.
 /// let gated = MemberOptions::new("eu-2-host-7").weight(0).ttl(Duration::from_secs(15));
 /// # let _ = gated;
 /// ```
@@ -74,8 +76,9 @@ pub struct MemberOptions {
 }
 
 impl MemberOptions {
-    /// A member with this id, which no other member may have: `[A-Za-z0-9._:-]+`, short enough that the group's name, a
-    /// colon and it are a lease's name.
+    /// Options of a member with this id. No other member may have the id.
+    ///
+    /// An id matches `[A-Za-z0-9._:-]+`. The name of the group, a colon and the id must form a valid lease name.
     pub fn new(id: impl Into<String>) -> MemberOptions {
         MemberOptions {
             id: id.into(),
@@ -87,35 +90,37 @@ impl MemberOptions {
         }
     }
 
-    /// Its share of what is placed, beside the others'. 0 keeps it in the group and places nothing on it. 1.
+    /// The share of names that belong to this member, relative to the other weights. With 0 the member is in the group,
+    /// but no name belongs to it. Default: 1.
     pub fn weight(self, weight: u32) -> MemberOptions {
         MemberOptions { weight, ..self }
     }
 
-    /// Whether it is ready as soon as it has joined. True; if not, [`Membership::set_ready`](super::Membership::set_ready)
-    /// says when.
+    /// Whether the member is ready after the join. Default: `true`. After `false`, call
+    /// [`Membership::set_ready`](super::Membership::set_ready) later.
     pub fn ready(self, is_ready: bool) -> MemberOptions {
         MemberOptions { is_ready, ..self }
     }
 
-    /// What the others see of it: its address, for instance. Keys that start with `tenure.` are refused. None if not
-    /// said.
+    /// Key-value pairs that the other members see, for example an address. Keys that start with `tenure.` are refused.
+    /// Default: empty.
     pub fn metadata(self, metadata: Metadata) -> MemberOptions {
         MemberOptions { metadata, ..self }
     }
 
-    /// How long the others count it in after it died ([`LeaseOptions::ttl`]). The cluster's default if not said.
+    /// How long the other members still see this member after its death ([`LeaseOptions::ttl`]). Default: the cluster's
+    /// default.
     pub fn ttl(self, ttl: Duration) -> MemberOptions {
         MemberOptions { lease: self.lease.ttl(ttl), ..self }
     }
 
-    /// The list of members is read at least so often, also if nobody came or went: so late is seen what is not that, and
-    /// so old is a list at most while the cluster can be asked. 1 s; at least 10 ms.
+    /// The longest time between two reads of the members. It limits the age of the list while the cluster is available,
+    /// and the delay of changes without a transition, such as readiness. Default: 1 s; at least 10 ms.
     pub fn refresh(self, refresh: Duration) -> MemberOptions {
         MemberOptions { refresh: refresh.max(Duration::from_millis(10)), ..self }
     }
 
-    /// What is written beside the membership's lease.
+    /// The metadata of the membership's lease.
     pub(super) fn own_metadata(&self, is_ready: bool) -> Result<Metadata, InvalidValue> {
         self.metadata.with_own([(WEIGHT_KEY, self.weight.to_string()), (READY_KEY, is_ready.to_string())])
     }

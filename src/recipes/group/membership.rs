@@ -1,4 +1,4 @@
-//! One's own place in a group.
+//! The membership of this process in a group.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,11 +11,11 @@ use crate::api::Code;
 use crate::client::{CallError, Lease, LeaseGuard, LeaseManager, Loss, Wait};
 use crate::types::InvalidValue;
 
-/// A member's own side: its place, and the [`Group`] as it sees it.
+/// The membership of this process, and its view of the [`Group`].
 ///
-/// The place is a lease and can be lost: then [`lost`](Membership::lost) fires, the others place nothing here any more,
-/// and nor does this side. [`leave`](Membership::leave) it; dropping it only asks for that.
-#[must_use = "dropping it leaves the group"]
+/// A membership is a lease and can be lost. Then [`lost`](Membership::lost) is cancelled, and no name belongs to this
+/// process any more. Call [`leave`](Membership::leave) at the end; dropping the membership only requests that.
+#[must_use = "dropping the membership leaves the group"]
 pub struct Membership {
     group: Group,
     lease: Lease,
@@ -25,52 +25,65 @@ pub struct Membership {
 }
 
 impl Group {
-    /// Joins a group. A member with the same id that has died is waited for until its ttl is over.
+    /// Joins a group. If a dead member has the same id, the call waits until the ttl of that member is over.
     ///
-    /// The place is the lease with the group's name, a colon and the member's id; weight and readiness are in its
-    /// metadata, as [`WEIGHT_KEY`](super::WEIGHT_KEY) and [`READY_KEY`](super::READY_KEY).
+    /// The name of the membership's lease is the name of the group, a colon and the id of the member. Its metadata
+    /// holds the weight and the readiness ([`WEIGHT_KEY`](super::WEIGHT_KEY), [`READY_KEY`](super::READY_KEY)).
     ///
     /// # Errors
     ///
-    /// [`GroupError`] says which.
+    /// [`GroupError::Invalid`], [`GroupError::IdTaken`], [`GroupError::Full`] or [`GroupError::Call`].
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the join. The manager releases the lease if the cluster granted it.
     pub async fn join(manager: &LeaseManager, name: &str, options: MemberOptions) -> Result<Membership, GroupError> {
         let lease_name = format!("{name}:{}", options.id);
         let lease = manager.lease_with(&lease_name, options.lease_options(options.is_ready)?)?;
         let group = Group::start(manager, name, Some((&options.id, &lease)), options.refresh)?;
         let is_ready = AtomicBool::new(options.is_ready);
         let mut membership = Membership { group, lease, guard: None, options, is_ready };
-        membership.enter().await?;
+        membership.acquire().await?;
         Ok(membership)
     }
 }
 
 impl Membership {
-    /// One's own id.
+    /// The id of this member.
     pub fn id(&self) -> &str {
         &self.options.id
     }
 
-    /// The group, also by dereference.
+    /// The view of the group. A `Membership` also dereferences to it.
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Whether this process is a member, by its own knowledge. Never asks anybody.
+    /// Whether this process is a member, by local knowledge. Sends no request.
     pub fn is_member(&self) -> bool {
         self.guard.as_ref().is_some_and(LeaseGuard::is_held)
     }
 
-    /// Cancelled when the place is lost or left.
+    /// A token that is cancelled when the membership ends: lost or left.
     pub fn lost(&self) -> CancellationToken {
         self.lease.gone()
     }
 
-    /// Says whether this member is ready: only then is anything placed on it. The others see it when they look next,
-    /// within their [`refresh`](MemberOptions::refresh).
+    /// Sets the readiness of this member. Names belong only to ready members. Other members see the change within their
+    /// [`refresh`](MemberOptions::refresh).
     ///
     /// # Errors
     ///
-    /// [`Lost`](GroupError::Lost): not a member any more. Otherwise it may not have been said: say it again.
+    /// - [`Lost`](GroupError::Lost): the membership was lost.
+    /// - [`Call`](GroupError::Call): the change may not have been applied. Call `set_ready` again.
+    ///
+    /// # Cancel safety
+    ///
+    /// After dropping the future, the change may have been applied or not. Call `set_ready` again.
     pub async fn set_ready(&self, is_ready: bool) -> Result<(), GroupError> {
         let own_metadata = self.options.own_metadata(is_ready)?;
         if !self.is_member() || !self.lease.update_metadata(own_metadata).await? {
@@ -80,25 +93,33 @@ impl Membership {
         Ok(self.group.refresh().await?)
     }
 
-    /// Joins again after a loss, as ready as before. Does nothing while it is a member.
+    /// Joins again after a loss, with the previous readiness. Does nothing while this process is a member.
     ///
     /// # Errors
     ///
-    /// As [`Group::join`].
+    /// The same as [`Group::join`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the join. Call `rejoin` again.
     pub async fn rejoin(&mut self) -> Result<(), GroupError> {
         if self.is_member() {
             return Ok(());
         }
         self.guard = None;
-        self.enter().await
+        self.acquire().await
     }
 
-    /// Leaves the group, so that the others know at once, and ends the task that kept the list. `false`: the place had
-    /// been lost before.
+    /// Leaves the group, so that the other members see it at once, and ends the task that refreshes the list. Returns
+    /// `false` if the membership was lost before.
     ///
     /// # Errors
     ///
-    /// As [`Lease::release`]: the others may count it in until its ttl is over.
+    /// The same as [`Lease::release`]. The other members may see this member until its ttl is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lease in the background.
     pub async fn leave(mut self) -> Result<bool, CallError> {
         let left = match self.guard.take() {
             Some(guard) => guard.release().await,
@@ -108,7 +129,7 @@ impl Membership {
         left
     }
 
-    async fn enter(&mut self) -> Result<(), GroupError> {
+    async fn acquire(&mut self) -> Result<(), GroupError> {
         self.group.refresh().await?;
         let present = self.group.snapshot().all.len();
         if present >= MAX_MEMBERS {
@@ -140,24 +161,28 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// Why one is not a member, or does not see a group.
+/// The error of a group operation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GroupError {
+    /// A name or an option is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),
-    /// Somebody else, who lives, is the member of that id.
-    #[error("there is a member {id:?} already{}", holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default())]
+    /// Another live member has the id.
+    #[error(
+        "the member id {id:?} is in use{}: choose another id",
+        holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default()
+    )]
     IdTaken { id: String, holder: Option<String> },
-    /// There are as many members as there may be.
-    #[error("the group has {members} members; at most {MAX_MEMBERS} are allowed")]
+    /// The group has [`MAX_MEMBERS`] members.
+    #[error("the group has {members} members: expected at most {MAX_MEMBERS}")]
     Full { members: usize },
-    /// There are more names to keep than there may be.
-    #[error("{shards} shards are too many; at most {max} are kept together", max = super::MAX_SHARDS)]
+    /// There are more than [`MAX_SHARDS`](super::MAX_SHARDS) shards.
+    #[error("{shards} shards are given: expected at most {max}", max = super::MAX_SHARDS)]
     TooManyShards { shards: usize },
-    /// The place in the group was lost.
+    /// The membership was lost.
     #[error("the membership is lost: {0}")]
     Lost(Loss),
-    /// What became of the request.
+    /// The error of the request.
     #[error(transparent)]
     Call(#[from] CallError),
 }

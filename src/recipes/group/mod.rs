@@ -1,9 +1,10 @@
-//! Groups of processes: who is there, who is ready, and which of them should hold what.
+//! Groups of processes: membership, readiness and the placement of names on members.
 //!
-//! A member is a lease under the group's prefix: it is there as long as it renews, and everybody sees the same list.
-//! Placement picks one ready member for each name, the same on every member that sees the same list. The list can
-//! differ for a moment, and so can the pick: what keeps two members from doing the same thing is the lease of the name,
-//! never the placement. Placement only says who should try.
+//! A member is a lease under the prefix of the group. It is in the list as long as it renews the lease. The placement
+//! picks one ready member for each name; members with the same list make the same pick.
+//!
+//! The lists of two members can differ for a moment, and so can their picks. Only the lease of a name prevents two
+//! members from working on it at the same time. The placement only decides which member tries to acquire the lease.
 //!
 //! ```no_run
 //! use tenure::client::{LeaseManager, LeaseOptions};
@@ -24,15 +25,15 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `view` | a group as one process sees it, kept up to date |
-//! | `membership` | one's own place in it |
-//! | `member` | what a member is, and how it is written into a lease |
-//! | `roster` | the list that is shared between the task, the snapshots and the questions of leases |
-//! | `change` | what became different |
-//! | `placement`, `score` | which member a name belongs to |
-//! | `shards`, `shard` | holding what belongs to oneself |
+//! | `view` | a group as one process sees it, refreshed by a task |
+//! | `membership` | the membership of this process |
+//! | `member` | a member, and its representation in a lease |
+//! | `roster` | the list of members, shared by the task, the snapshots and the lease options |
+//! | `change` | changes of the list |
+//! | `placement`, `score` | the member to which a name belongs |
+//! | `shards`, `shard` | leases on the names that belong to this process |
 //!
-//! This module must not know how a cluster is asked: it has leases, and the coordinator's reads.
+//! This module must not depend on a transport: it uses leases and the reads of the coordinator.
 
 mod change;
 mod member;

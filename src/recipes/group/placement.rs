@@ -1,16 +1,18 @@
-//! Which member a name belongs to.
+//! The placement of names on members.
 
 use std::cmp::Ordering;
 
 use super::Member;
 use super::score::Score;
 
-/// Where names belong among some members. Every process with the same members comes to the same answer.
+/// The placement of names on a set of members. Each process with the same members computes the same placement.
 ///
-/// Each name belongs to one member, and each member gets names in the ratio of its weight. When a member goes, only its
-/// names move; when one comes, it takes its share and nothing else moves. A member of weight 0 owns nothing. No part of
-/// it is random or depends on the machine; the method is written down, with values that never change, in
-/// [the guide](https://docs.rs/crate/tenure/latest/source/docs/election-and-groups.md).
+/// Each name belongs to one member, and the share of a member is proportional to its weight. When a member leaves, only
+/// its names move. When a member joins, only its share moves. A member with weight 0 owns no names.
+///
+/// The placement is deterministic and does not depend on the machine. [The
+/// guide](https://docs.rs/crate/tenure/latest/source/docs/election-and-groups.md) specifies the method, with test
+/// values.
 ///
 /// ```
 /// # use tenure::group::Member;
@@ -22,7 +24,7 @@ use super::score::Score;
 /// use tenure::group::Placement;
 ///
 /// let both = Placement::new([member("a", 1), member("b", 1), member("gated", 0)]);
-/// let owner = both.owner("partition-7").expect("somebody has a weight").id.clone();
+/// let owner = both.owner("partition-7").expect("two members have a weight").id.clone();
 /// let first_two: Vec<_> = both.owners("partition-7", 2).into_iter().map(|member| &member.id).collect();
 /// assert_eq!(first_two[0], &owner);
 /// assert!(!first_two.contains(&&"gated".to_owned()));
@@ -33,18 +35,18 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Among these members, whether they are ready or not. No two of them may have the same id.
+    /// A placement on these members, whether they are ready or not. Their ids must be distinct.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Placement {
         Placement { members: members.into_iter().collect() }
     }
 
-    /// The member that a name belongs to. `None`: nobody has a weight. Takes less than a microsecond for each member.
+    /// The member to which a name belongs. `None` if no member has a weight. The call takes less than 1 µs per member.
     pub fn owner(&self, name: &str) -> Option<&Member> {
         owner(&self.members, name)
     }
 
-    /// The first `count` members that a name would belong to, one after the other if those before were gone: for
-    /// replicas, and stand-bys.
+    /// The first `count` members for a name, in order of preference: a name belongs to the next member if the members
+    /// before it leave. It is meant for replicas and standbys.
     pub fn owners(&self, name: &str, count: usize) -> Vec<&Member> {
         let mut scored = scored(&self.members, name).collect::<Vec<_>>();
         scored.sort_by(|one, other| compare(other, one));
@@ -52,7 +54,7 @@ impl Placement {
     }
 }
 
-/// The member among these that a name belongs to.
+/// The member to which a name belongs.
 pub(super) fn owner<'a>(members: impl IntoIterator<Item = &'a Member>, name: &str) -> Option<&'a Member> {
     scored(members, name).max_by(compare).map(|(_, member)| member)
 }
@@ -61,7 +63,7 @@ fn scored<'a>(members: impl IntoIterator<Item = &'a Member>, name: &str) -> impl
     members.into_iter().filter_map(move |member| Some((Score::new(&member.id, member.weight, name)?, member)))
 }
 
-/// Of equal scores, the one with the lesser id is greater.
+/// Compares by score. Of two equal scores, the member with the lesser id wins.
 fn compare(one: &(Score, &Member), other: &(Score, &Member)) -> Ordering {
     one.0.cmp(&other.0).then_with(|| other.1.id.cmp(&one.1.id))
 }

@@ -1,4 +1,4 @@
-//! The list of members that one process has: read by the task, asked by everybody.
+//! The list of members of one process. The refresh task writes it; snapshots and lease options read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,17 @@ pub(super) struct Roster {
     coordinator: Arc<dyn Coordinator>,
     budget: RetryBudget,
     clock: Arc<dyn Clock>,
-    /// The group's name and a colon: how members' leases begin.
+    /// The name of the group and a colon: the prefix of the members' leases.
     pub prefix: String,
-    me: Option<Me>,
+    own: Option<OwnMembership>,
     list: watch::Sender<List>,
-    /// Moves when `list` has other members than before.
+    /// Changes only if the members in `list` change.
     changes: watch::Sender<Arc<[Member]>>,
 }
 
-/// One's own place. It must not keep the manager alive: leases ask it in their options, and the manager keeps those.
-struct Me {
+/// The membership of this process. It must not keep the manager alive: the manager stores lease options, and these
+/// refer to it.
+struct OwnMembership {
     id: String,
     holder: HolderId,
     is_held: Box<dyn Fn() -> bool + Send + Sync>,
@@ -33,27 +34,27 @@ struct Me {
 #[derive(Clone)]
 struct List {
     members: Arc<[Member]>,
-    /// When it was asked for, on the manager's clock. `None`: never.
+    /// When the read began, on the manager's clock. `None`: there was no read.
     as_of: Option<Duration>,
 }
 
 /// A group at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSnapshot {
-    /// Oneself. `None`: not a member, not any more, or not seen in the list yet.
+    /// The membership of this process. `None`: this process is not a member, or the list does not contain it yet.
     pub me: Option<Member>,
-    /// Those that are ready, oneself included, in the order of their ids.
+    /// The ready members, including this process, ordered by id.
     pub ready: Vec<Member>,
-    /// All members, in the order of their ids.
+    /// All members, ordered by id.
     pub all: Vec<Member>,
-    /// How old the list is. It is refreshed at every change and at least every
-    /// [`refresh`](super::MemberOptions::refresh); when it is much older than that, the cluster cannot be asked, and
-    /// others may have come or gone.
+    /// The age of the list. The list is read after each change and at least every
+    /// [`refresh`](super::MemberOptions::refresh). A much higher age means that the cluster is unavailable: the members
+    /// may have changed.
     pub age: Duration,
 }
 
 impl GroupSnapshot {
-    /// Where names belong by this snapshot.
+    /// The placement on the ready members of this snapshot.
     pub fn placement(&self) -> Placement {
         Placement::new(self.ready.iter().cloned())
     }
@@ -67,23 +68,23 @@ impl Roster {
         prefix: String,
         me: Option<(&str, &Lease)>,
     ) -> Roster {
-        let me = me.map(|(id, lease)| Me {
+        let own = me.map(|(id, lease)| OwnMembership {
             id: id.to_owned(),
             holder: lease.holder().clone(),
-            is_held: Box::new(lease.probe()),
+            is_held: Box::new(lease.is_held_check()),
             states: lease.states(),
         });
         let members: Arc<[Member]> = Arc::new([]);
         let list = watch::Sender::new(List { members: members.clone(), as_of: None });
-        Roster { coordinator, budget, clock, prefix, me, list, changes: watch::Sender::new(members) }
+        Roster { coordinator, budget, clock, prefix, own, list, changes: watch::Sender::new(members) }
     }
 
     pub fn coordinator(&self) -> Arc<dyn Coordinator> {
         self.coordinator.clone()
     }
 
-    /// Reads the members and takes them over, unless a read that was begun later has come before.
-    pub async fn look(&self) -> Result<(), CallError> {
+    /// Reads the members and stores them, unless a read that began later is stored already.
+    pub async fn refresh(&self) -> Result<(), CallError> {
         let begun = self.clock.elapsed();
         let leases = self.coordinator.held(self.prefix.clone(), self.budget).await?;
         let mut members: Vec<Member> = leases.into_iter().filter_map(|lease| Member::of(lease, &self.prefix)).collect();
@@ -105,8 +106,8 @@ impl Roster {
 
     pub fn snapshot(&self) -> GroupSnapshot {
         let List { members, as_of } = self.list.borrow().clone();
-        let is_me = |member: &Member| self.me.as_ref().is_some_and(|me| me.is(member));
-        // Whoever has lost its membership, and has not heard of it from the cluster, is not a member to itself.
+        let is_me = |member: &Member| self.own.as_ref().is_some_and(|own| own.is(member));
+        // After a local loss, this process is not a member in its own snapshots, even if the cluster still lists it.
         let believed = |member: &&Member| !is_me(member) || self.is_member();
         let all: Vec<Member> = members.iter().filter(believed).cloned().collect();
         GroupSnapshot {
@@ -117,24 +118,24 @@ impl Roster {
         }
     }
 
-    /// Whether this process holds its place in the group, by its own knowledge.
+    /// Whether this process holds its membership, by local knowledge.
     pub fn is_member(&self) -> bool {
-        self.me.as_ref().is_some_and(|me| (me.is_held)())
+        self.own.as_ref().is_some_and(|own| (own.is_held)())
     }
 
-    /// Whether a name belongs to this process, among the members that are known to be ready.
-    pub fn is_mine(&self, name: &str) -> bool {
+    /// Whether a name belongs to this process, by the known ready members.
+    pub fn is_owned(&self, name: &str) -> bool {
         let members = self.list.borrow().members.clone();
         let ready = members.iter().filter(|member| member.is_ready);
         let owner = super::placement::owner(ready, name);
-        owner.is_some_and(|owner| self.me.as_ref().is_some_and(|me| me.is(owner))) && self.is_member()
+        owner.is_some_and(|owner| self.own.as_ref().is_some_and(|own| own.is(owner))) && self.is_member()
     }
 
-    /// Waits until a name belongs to this process, or does not.
-    pub async fn until_mine(&self, name: &str, is_mine: bool) {
+    /// Waits until a name belongs to this process (`is_owned`) or to another one (`!is_owned`).
+    pub async fn wait_for_ownership(&self, name: &str, is_owned: bool) {
         let mut members = self.changes.subscribe();
-        let mut states = self.me.as_ref().map(|me| me.states.clone());
-        while self.is_mine(name) != is_mine {
+        let mut states = self.own.as_ref().map(|own| own.states.clone());
+        while self.is_owned(name) != is_owned {
             let own = async {
                 match &mut states {
                     Some(states) => states.changed().await.is_ok(),
@@ -153,7 +154,7 @@ impl Roster {
     }
 }
 
-impl Me {
+impl OwnMembership {
     fn is(&self, member: &Member) -> bool {
         member.id == self.id && member.holder == self.holder.as_str()
     }

@@ -1,36 +1,37 @@
-//! How well a member and a name fit: weighted rendezvous hashing, in integers alone.
+//! The score of a member for a name: weighted rendezvous hashing with the logarithm method, in integer arithmetic.
 //!
-//! Each pair of a member and a name has a hash, taken for a number `u` evenly spread in (0, 1]. The name goes to the
-//! member with the least `-log2(u) / weight`. That is the first of several independent waiting times with the rates
-//! `weight`, so each member gets its weight's share, and a member's coming or going changes nothing between two others
-//! (the logarithm method of weighted rendezvous hashing).
+//! Each pair of a member and a name has a hash, read as a uniform number `u` in (0, 1]. The name belongs to the member
+//! with the least `-log2(u) / weight`. These quotients are independent exponential variables with the rates `weight`,
+//! so the share of each member is proportional to its weight. A member that joins or leaves does not affect the order
+//! of two others.
 //!
-//! All members have to come to the same answer, and `ln` of two machines' mathematics may differ in the last bit. So the
-//! logarithm is computed with integers, and quotients are compared by multiplying crosswise, which is exact. Nothing
-//! here may ever change: during an upgrade old and new members would place the same name differently.
+//! All members must compute the same result, but floating-point logarithms can differ in the last bit between machines.
+//! So the logarithm uses integers, and quotients are compared by cross multiplication, which is exact.
+//!
+//! This function must never change: during an upgrade, old and new members would place the same name differently.
 
 use std::cmp::Ordering;
 
-/// Bits of a logarithm behind the binary point.
+/// Fractional bits of a logarithm.
 const FRACTION_BITS: u32 = 48;
 
-/// A member's claim on a name. The greatest wins.
+/// The score of a member for a name. The name belongs to the member with the greatest score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Score {
-    /// `-log2(u)` with [`FRACTION_BITS`] bits behind the point: 0 to 64.
+    /// `-log2(u)` with [`FRACTION_BITS`] fractional bits: 0 to 64.
     distance: u64,
     weight: u32,
     hash: u64,
 }
 
 impl Score {
-    /// `None` for weight 0: such a member never wins.
+    /// Returns `None` for weight 0.
     pub fn new(member: &str, weight: u32, name: &str) -> Option<Score> {
         let hash = hash(member, name);
         (weight > 0).then(|| Score { distance: distance(hash), weight, hash })
     }
 
-    /// Less distance for its weight is greater; of equals, the one with the greater hash.
+    /// The score with the lesser quotient of distance and weight is greater. A tie goes to the greater hash.
     pub fn cmp(&self, other: &Score) -> Ordering {
         let own = u128::from(self.distance) * u128::from(other.weight);
         let others = u128::from(other.distance) * u128::from(self.weight);
@@ -38,8 +39,8 @@ impl Score {
     }
 }
 
-/// FNV-1a (64 bits) over the member's id, a byte 0xff, which is in no id, and the name; then the finalizer of
-/// SplitMix64, because FNV alone does not spread its last bytes to the upper bits.
+/// FNV-1a (64 bits) over the member's id, the byte 0xff, which no id contains, and the name. The finalizer of
+/// SplitMix64 follows, because FNV alone does not spread its last bytes to the upper bits.
 fn hash(member: &str, name: &str) -> u64 {
     let bytes = member.bytes().chain([0xff]).chain(name.bytes());
     mix(bytes.fold(0xcbf2_9ce4_8422_2325, fnv1a))
@@ -55,15 +56,15 @@ fn mix(hash: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// `-log2((hash + 1) / 2^64)`, rounded up to [`FRACTION_BITS`] bits behind the point.
+/// `-log2((hash + 1) / 2^64)`, rounded up to [`FRACTION_BITS`] fractional bits.
 fn distance(hash: u64) -> u64 {
     let x = u128::from(hash) + 1;
     let whole = x.ilog2();
-    // x / 2^whole, in [1, 2), with 63 bits behind the point.
+    // x / 2^whole, in [1, 2), with 63 fractional bits.
     let mut mantissa = if whole < 64 { x << (63 - whole) } else { 1 << 63 };
     let mut log = u64::from(whole);
     for _ in 0..FRACTION_BITS {
-        // Squaring doubles the logarithm: each time it passes 1, the next bit of it is 1.
+        // Squaring doubles the logarithm. If the result is at least 2, the next bit of the logarithm is 1.
         mantissa = (mantissa * mantissa) >> 63;
         let bit = mantissa >> 64;
         mantissa >>= bit;
@@ -79,14 +80,15 @@ mod tests {
     const ONE: f64 = (1_u64 << FRACTION_BITS) as f64;
 
     #[test]
-    fn the_hash_is_made_of_the_published_parts() {
+    fn hash_parts_match_the_published_values() {
         let fnv = |text: &str| text.bytes().fold(0xcbf2_9ce4_8422_2325, fnv1a);
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv("foobar"), 0x8594_4171_f739_67e8);
         assert_eq!(mix(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf, "the first output of SplitMix64 with seed 0");
     }
 
-    /// From another implementation of the same text. Members of two versions have to agree: these never change.
+    /// Values of an independent implementation of the specification. They must never change, because members of two
+    /// versions must agree.
     #[test]
     fn hashes_and_distances_are_frozen() {
         for (member, name, hashed, far) in VECTORS {
@@ -107,7 +109,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_logarithm_is_right_to_its_last_bits() {
+    fn logarithm_is_exact_to_its_last_bits() {
         for hash in (0..10_000).map(|n: u64| mix(n)) {
             let wanted = 64.0 - (hash as f64 + 1.0).log2();
             assert!((distance(hash) as f64 / ONE - wanted).abs() < 1e-13, "{hash:#x}");
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greater_hash_is_never_farther() {
+    fn greater_hash_has_no_greater_distance() {
         let mut hashes: Vec<u64> = (0..10_000).map(mix).chain([0, 1, 2, u64::MAX - 1, u64::MAX]).collect();
         hashes.sort_unstable();
         assert!(hashes.windows(2).all(|pair| distance(pair[0]) >= distance(pair[1])));

@@ -1,4 +1,5 @@
-//! One shard: held while it belongs here, worked on while it is held.
+//! The task of one shard: it holds the shard's lease while the shard belongs to this process, and runs the work
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -13,38 +14,38 @@ use crate::client::{Lease, LeaseGuard, Wait};
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 
-/// How long one place in the queue of a shard's lease is asked for.
-const PLACE: Duration = Duration::from_secs(30);
-/// Pause before a shard is acquired again after its work ended, or after it could not be acquired.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait of one claim in the queue of a shard's lease.
+const QUEUE_WAIT: Duration = Duration::from_secs(30);
+/// Pause before another acquire, after the work ended or an acquire failed.
+const RESTART_DELAY: Duration = Duration::from_millis(500);
 
-/// A shard that is held, as its work sees it.
+/// A held shard. The work on it receives this value.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// The lease. It is held as the work begins.
+    /// The lease. It is held when the work starts.
     pub lease: Lease,
-    /// Send it along with every write.
+    /// The fencing token. Send it with every write.
     pub token: FencingToken,
-    /// Cancelled when the work should end, because the shard belongs elsewhere now or the program stops. After
+    /// Cancelled when the work must end, because the shard belongs to another process or the program stops. After
     /// [`LeaseOptions::drain`](crate::client::LeaseOptions::drain) the work is dropped.
     pub leaving: CancellationToken,
 }
 
-/// What keeps one shard.
-pub(super) struct Keeper<W> {
+/// The task of one shard.
+pub(super) struct ShardTask<W> {
     pub roster: Arc<Roster>,
     pub lease: Lease,
     pub held: Arc<Mutex<BTreeSet<LeaseName>>>,
     pub work: Arc<W>,
 }
 
-impl<W, F> Keeper<W>
+impl<W, F> ShardTask<W>
 where
     W: Fn(Shard) -> F,
     F: Future<Output = ()>,
 {
-    /// Until `stop`; then gives the shard back.
-    pub async fn keep(self, stop: CancellationToken) {
+    /// Runs until `stop`. Then it releases the shard.
+    pub async fn run(self, stop: CancellationToken) {
         loop {
             let name = self.lease.name().as_str();
             let guard = tokio::select! {
@@ -57,28 +58,29 @@ where
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(PAUSE), if self.roster.is_mine(name) => {}
-                () = async {}, if !self.roster.is_mine(name) => {}
+                () = tokio::time::sleep(RESTART_DELAY), if self.roster.is_owned(name) => {}
+                () = async {}, if !self.roster.is_owned(name) => {}
             }
         }
     }
 
-    /// Waits until the shard belongs here, and then for its lease. `None`: it belongs elsewhere again, or the lease was
-    /// not to be had.
+    /// Waits until the shard belongs to this process, and then for its lease. Returns `None` if the shard moved again
+    /// or the acquire failed.
     async fn acquire(&self, name: &str) -> Option<LeaseGuard> {
-        self.roster.until_mine(name, true).await;
+        self.roster.wait_for_ownership(name, true).await;
         let acquired = tokio::select! {
             biased;
-            acquired = self.lease.guard(Wait::UpTo(PLACE)) => acquired,
-            () = self.roster.until_mine(name, false) => return None,
+            acquired = self.lease.guard(Wait::UpTo(QUEUE_WAIT)) => acquired,
+            () = self.roster.wait_for_ownership(name, false) => return None,
         };
-        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "a shard is not acquired yet")).ok()
+        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "the acquire of a shard failed")).ok()
     }
 
-    /// Works until the work ends, the lease is lost, or the shard should be elsewhere; then gives it back.
+    /// Runs the work until it ends, the lease is lost, or the shard belongs to another process. Then it releases the
+    /// lease.
     async fn hold(&self, guard: LeaseGuard, stop: &CancellationToken) {
         let name = guard.name().clone();
-        let held = Held::new(&self.held, name.clone());
+        let held = HeldEntry::new(&self.held, name.clone());
         let leaving = CancellationToken::new();
         let shard = Shard { lease: self.lease.clone(), token: guard.token(), leaving: leaving.clone() };
         {
@@ -87,7 +89,7 @@ where
             let ended = tokio::select! {
                 ended = &mut work => Some(ended),
                 () = stop.cancelled() => None,
-                () = self.roster.until_mine(name.as_str(), false) => None,
+                () = self.roster.wait_for_ownership(name.as_str(), false) => None,
             };
             leaving.cancel();
             let ended = match ended {
@@ -98,33 +100,35 @@ where
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(_))) => tracing::error!(shard = %name, "the work on a shard panicked"),
                 Some(Err(why)) => tracing::warn!(shard = %name, %why, "a shard was lost"),
-                None => tracing::warn!(shard = %name, "the work on a shard did not end in time, and was dropped"),
+                None => {
+                    tracing::warn!(shard = %name, "the work on a shard exceeded its drain time and was dropped")
+                }
             }
         }
         drop(held);
         if let Err(error) = guard.release().await {
-            tracing::warn!(shard = %name, %error, "a shard was not released, and expires");
+            tracing::warn!(shard = %name, %error, "the release of a shard failed; its lease expires by its ttl");
         }
     }
 }
 
-/// A shard's place in the list of those that are worked on.
-struct Held<'a> {
+/// The entry of a shard in the list of held shards. Dropping it removes the entry.
+struct HeldEntry<'a> {
     list: &'a Mutex<BTreeSet<LeaseName>>,
     name: LeaseName,
 }
 
-impl<'a> Held<'a> {
-    fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> Held<'a> {
+impl<'a> HeldEntry<'a> {
+    fn new(list: &'a Mutex<BTreeSet<LeaseName>>, name: LeaseName) -> HeldEntry<'a> {
         list.lock().expect(UNPOISONED).insert(name.clone());
-        Held { list, name }
+        HeldEntry { list, name }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldEntry<'_> {
     fn drop(&mut self) {
         self.list.lock().expect(UNPOISONED).remove(&self.name);
     }
 }
 
-pub(super) const UNPOISONED: &str = "nothing panics while it has the lock";
+pub(super) const UNPOISONED: &str = "no code panics while it holds this lock";

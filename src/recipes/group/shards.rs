@@ -1,4 +1,4 @@
-//! Holding exactly what belongs here.
+//! Leases on the shards that belong to this process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,17 +7,19 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::shard::{Keeper, UNPOISONED};
+use super::shard::{ShardTask, UNPOISONED};
 use super::{Group, GroupError, Shard};
 use crate::client::LeaseOptions;
 use crate::types::LeaseName;
 
-/// Most shards of one [`Shards`].
+/// Largest number of shards of one [`Shards`].
 pub const MAX_SHARDS: usize = 10_000;
 
-/// Shards that are kept: those that the placement gives to this process are acquired and worked on, the others given
-/// up. [`stop`](Shards::stop) it; dropping it drops the work, and asks for the leases' release.
-#[must_use = "dropping it stops the work"]
+/// The tasks of a set of shards. They acquire and work on the shards that belong to this process, and release the
+/// others.
+///
+/// Call [`stop`](Shards::stop) at the end. Dropping the value drops the work and releases the leases in the background.
+#[must_use = "dropping the value stops the work"]
 pub struct Shards {
     tasks: JoinSet<()>,
     stop: CancellationToken,
@@ -25,20 +27,25 @@ pub struct Shards {
 }
 
 impl Group {
-    /// Holds those of these shards that the placement gives to this process, for as long as it does, and works on each
-    /// while its lease is held.
+    /// Holds the leases of the shards that belong to this process, and runs `work` on each while its lease is held.
+    /// Each shard has its own task.
     ///
-    /// A shard that comes here is waited for in its lease's queue, so that whoever has it can finish. One that goes
-    /// elsewhere is drained: [`Shard::leaving`] fires, the work has [`LeaseOptions::drain`] to end, and is dropped after
-    /// that; only then is the lease released. At the loss of a lease its work is dropped at once. Work that ends by itself,
-    /// or panics, is begun again after half a second if the shard still belongs here.
+    /// - When a shard moves to this process, the task waits in the queue of its lease, so that the previous process can
+    ///   finish.
+    /// - When a shard moves away, [`Shard::leaving`] is cancelled. The work has [`LeaseOptions::drain`] to end and is
+    ///   then dropped. After that the task releases the lease.
+    /// - When a lease is lost, its work is dropped at once.
+    /// - When the work ends or panics, it starts again after half a second if the shard still belongs to this process.
     ///
-    /// Each shard is worked on in a task of its own. `options` are for each lease; their `should_hold` is the
-    /// placement's.
+    /// `options` apply to each lease. The placement replaces their `should_hold`.
     ///
     /// # Errors
     ///
-    /// An option is outside the bounds of every cluster, or there are more than [`MAX_SHARDS`].
+    /// An option is outside the bounds of every cluster, or there are more than [`MAX_SHARDS`] shards.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
     pub fn keep_assigned<W, F>(
         &self,
         shards: impl IntoIterator<Item = LeaseName>,
@@ -58,21 +65,25 @@ impl Group {
             (CancellationToken::new(), Arc::new(work), Arc::<Mutex<BTreeSet<LeaseName>>>::default());
         let mut tasks = JoinSet::new();
         for lease in leases? {
-            let keeper = Keeper { roster: self.roster.clone(), lease, held: held.clone(), work: work.clone() };
-            tasks.spawn(keeper.keep(stop.clone()));
+            let task = ShardTask { roster: self.roster.clone(), lease, held: held.clone(), work: work.clone() };
+            tasks.spawn(task.run(stop.clone()));
         }
         Ok(Shards { tasks, stop, held })
     }
 }
 
 impl Shards {
-    /// Those that are held and worked on now, or drained, in the order of their names.
+    /// The shards that this process holds and works on, including those that drain, ordered by name.
     pub fn held(&self) -> Vec<LeaseName> {
         self.held.lock().expect(UNPOISONED).iter().cloned().collect()
     }
 
-    /// Drains all of them at once, gives them back, and waits for that: for
-    /// [`LeaseOptions::drain`] and a request at most. Leave the group after it, not before.
+    /// Drains all shards concurrently and releases their leases. The call takes at most [`LeaseOptions::drain`] and the
+    /// time of one request. Leave the group after this call, not before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the leases in the background.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {

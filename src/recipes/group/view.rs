@@ -1,4 +1,4 @@
-//! A group as one process sees it.
+//! The view of a group in one process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use super::{Changes, GroupError, GroupSnapshot, Placement};
 use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, RefreshTrigger};
 use crate::types::{InvalidValue, LeaseName};
 
-/// Pause after a look that failed.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Pause after a failed read.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The members of a group, kept up to date by a task. [`close`](Group::close) joins the task; dropping it ends it.
+/// The members of a group. A task refreshes them: [`close`](Group::close) ends and joins the task, dropping the group
+/// only ends it.
 pub struct Group {
     pub(super) manager: LeaseManager,
     pub(super) roster: Arc<Roster>,
@@ -24,11 +25,22 @@ pub struct Group {
 }
 
 impl Group {
-    /// Sees a group without being a member. The list is read at least every `refresh`, and when somebody comes or goes.
+    /// Watches a group without joining it. The list is read after each change and at least every `refresh`.
     ///
     /// # Errors
     ///
-    /// The name is not the beginning of a lease's name, or nobody could be asked.
+    /// - [`GroupError::Invalid`]: the name is not a valid lease name.
+    /// - [`GroupError::Call`]: no node answered in time.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the task.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # async fn example(manager: tenure::client::LeaseManager) -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +53,7 @@ impl Group {
     /// ```
     pub async fn watch(manager: &LeaseManager, name: &str, refresh: Duration) -> Result<Group, GroupError> {
         let group = Group::start(manager, name, None, refresh.max(Duration::from_millis(10)))?;
-        group.roster.look().await?;
+        group.roster.refresh().await?;
         Ok(group)
     }
 
@@ -55,51 +67,59 @@ impl Group {
         let roster = Roster::new(manager.coordinator(), manager.budget(), manager.clock(), prefix, me);
         let roster = Arc::new(roster);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(keep_up(roster.clone(), refresh, stop.clone()));
+        let task = tokio::spawn(refresh_members(roster.clone(), refresh, stop.clone()));
         Ok(Group { manager: manager.clone(), roster, stop, task: Some(task) })
     }
 
-    /// The group as it is known now. Asks nobody.
+    /// The known members. Sends no request.
     pub fn snapshot(&self) -> GroupSnapshot {
         self.roster.snapshot()
     }
 
-    /// Where names belong by the members that are ready now. Asks nobody.
+    /// The placement on the known ready members. Sends no request.
     pub fn placement(&self) -> Placement {
         self.snapshot().placement()
     }
 
-    /// Asks who is a member now, so that the next snapshot is not older than this call.
+    /// Reads the members, so that the next snapshot is not older than this call.
     ///
     /// # Errors
     ///
-    /// Nobody could be asked.
+    /// No node answered in time. The list does not change.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn refresh(&self) -> Result<(), CallError> {
-        self.roster.look().await
+        self.roster.refresh().await
     }
 
-    /// Who joins, leaves and changes from now on.
+    /// Subscribes to the changes of the group from now on.
     pub fn changes(&self) -> Changes {
         Changes::new(self.roster.changes())
     }
 
-    /// A handle of a lease that this process should hold when the placement says so: elsewhere acquiring is refused
-    /// as `should_not_hold`, and [`Lease::should_hold`] says it without asking. It takes the place of
-    /// [`LeaseOptions::should_hold`] in `options`.
+    /// Returns a handle of a lease that only the process should hold to which `name` belongs. In other processes an
+    /// acquire is refused with code `should_not_hold`. The placement replaces [`LeaseOptions::should_hold`] in
+    /// `options`.
     ///
-    /// A lease that is held stays held when it should be elsewhere: ask now and then, or have
-    /// [`keep_assigned`](Group::keep_assigned) do it all. The name must not start with the group's own and a colon if it
-    /// is to be told from a member by people.
+    /// A held lease stays held when its name moves to another process. Check [`Lease::should_hold`] regularly, or use
+    /// [`keep_assigned`](Group::keep_assigned). The name should not start with the name of the group and a colon,
+    /// because members have such names.
     ///
     /// # Errors
     ///
-    /// As [`LeaseManager::lease_with`].
+    /// The same as [`LeaseManager::lease_with`].
     pub fn lease(&self, name: &str, options: LeaseOptions) -> Result<Lease, InvalidValue> {
         let (roster, own) = (self.roster.clone(), name.to_owned());
-        self.manager.lease_with(name, options.should_hold(move || roster.is_mine(&own)))
+        self.manager.lease_with(name, options.should_hold(move || roster.is_owned(&own)))
     }
 
     /// Ends the task and waits for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the task without waiting for it.
     pub async fn close(mut self) {
         self.end().await;
     }
@@ -110,7 +130,7 @@ impl Group {
             Some(task) => Some(task.await),
             None => None,
         } {
-            tracing::error!(%error, "the task that keeps a group up to date failed");
+            tracing::error!(%error, "the task that refreshes a group failed");
         }
     }
 }
@@ -127,16 +147,16 @@ impl fmt::Debug for Group {
     }
 }
 
-async fn keep_up(roster: Arc<Roster>, refresh: Duration, stop: CancellationToken) {
-    let mut lookout = RefreshTrigger::new(roster.coordinator(), roster.prefix.clone(), refresh);
+async fn refresh_members(roster: Arc<Roster>, refresh: Duration, stop: CancellationToken) {
+    let mut trigger = RefreshTrigger::new(roster.coordinator(), roster.prefix.clone(), refresh);
     let keep = async {
         loop {
-            lookout.changed(|_| true).await;
-            match roster.look().await {
-                Ok(()) => lookout.looked(),
+            trigger.changed(|_| true).await;
+            match roster.refresh().await {
+                Ok(()) => trigger.refreshed(),
                 Err(error) => {
-                    tracing::debug!(group = %roster.prefix, %error, "nobody could be asked who is a member");
-                    lookout.failed(PAUSE);
+                    tracing::debug!(group = %roster.prefix, %error, "the read of the members failed");
+                    trigger.failed(RETRY_DELAY);
                 }
             }
         }

@@ -221,7 +221,7 @@ mod tests {
             "cluster: ",
             "node: id 0",
             "node 0: http: ",
-            "node 0: peer: \"10.0.0.1:9001\" can be reached",
+            "node 0: peer: \"10.0.0.1:9001\" is not a loopback address",
             "node: address 127.0.0.1:8001",
             "raft.heartbeat_interval_ms: 9",
             "raft.election_timeout_min_ms: 400",

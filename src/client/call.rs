@@ -145,11 +145,24 @@ pub(super) fn in_words(endpoint: &reqwest::Url, error: &reqwest::Error) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Code;
 
     #[test]
     fn what_somebody_in_between_answered_says_nothing() {
         let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
         let proxy = judge_answer(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
         assert!(matches!(proxy, Attempt::Unknown(_)));
+    }
+
+    #[test]
+    fn status_line_counts_and_not_the_status_in_the_body() {
+        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
+        let judged = |line: u16, body: u16| {
+            let problem = Problem { status: body, ..Problem::new(Code::Other, "why") };
+            let body = serde_json::to_vec(&problem).expect("plain");
+            judge_answer(&url, StatusCode::from_u16(line).expect("valid"), body)
+        };
+        assert!(matches!(judged(500, 400), Attempt::Unknown(_)));
+        assert!(matches!(judged(400, 500), Attempt::Refused(_)));
     }
 }

@@ -132,6 +132,7 @@ mod tests {
         let expected =
             ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/", "https://leases.example/tenure/"];
         assert_eq!(urls, expected);
+        assert!(!endpoints.is_empty());
         let again: Endpoints = endpoints.to_string().parse().expect("what was read is written so that it can be read");
         assert_eq!(again.0.urls, endpoints.0.urls);
         assert_eq!(Endpoints::default().len(), 3);

@@ -98,3 +98,91 @@ mod tests {
         assert!(!is_compacted(&CallError::Unavailable("none".to_owned())));
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod timing {
+    use super::*;
+    use crate::api::EventId;
+    use crate::client::Answer;
+    use crate::client::operations::refused;
+    use crate::testing::FakeCluster;
+
+    const REFRESH: Duration = Duration::from_secs(60);
+    const PAUSE: Duration = Duration::from_secs(5);
+
+    /// A stream that fails each time it is asked.
+    struct Failing(Code);
+
+    impl Events for Failing {
+        fn next(&mut self) -> Answer<'_, Event> {
+            let error = refused(self.0, "as the test says");
+            Box::pin(async move { Err(error) })
+        }
+
+        fn place(&self) -> Option<EventId> {
+            None
+        }
+    }
+
+    fn lookout(cluster: &FakeCluster) -> Lookout {
+        Lookout::new(Arc::new(cluster.clone()), "job".to_owned(), REFRESH)
+    }
+
+    /// Seconds until the next look is due. The timer counts whole milliseconds.
+    async fn waits(lookout: &mut Lookout, matters: bool) -> u64 {
+        let begun = Instant::now();
+        lookout.time_to_look(|_| matters).await;
+        begun.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn look_is_due_at_once_after_a_pause_or_after_the_refresh() {
+        let mut lookout = lookout(&FakeCluster::new());
+        assert_eq!(waits(&mut lookout, true).await, 0);
+        assert_eq!(waits(&mut lookout, true).await, 0, "the look was given up");
+        lookout.looked();
+        assert_eq!(waits(&mut lookout, true).await, 60);
+        lookout.failed(PAUSE);
+        assert_eq!(waits(&mut lookout, true).await, 5);
+        lookout.failed(2 * REFRESH);
+        assert_eq!(waits(&mut lookout, true).await, 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_makes_one_look_due_if_it_matters() {
+        let cluster = FakeCluster::new();
+        let mut lookout = lookout(&cluster);
+        let change = || {
+            cluster.mark_held_elsewhere("job");
+            cluster.mark_free("job");
+        };
+        lookout.looked();
+        change();
+        assert_eq!(waits(&mut lookout, true).await, 0);
+        lookout.looked();
+        assert_eq!(waits(&mut lookout, true).await, 60, "one look is enough for both events");
+        lookout.looked();
+        change();
+        assert_eq!(waits(&mut lookout, false).await, 60);
+        lookout.failed(PAUSE);
+        change();
+        assert_eq!(waits(&mut lookout, true).await, 5, "a failed look pauses in spite of events");
+        lookout.looked();
+        assert_eq!(waits(&mut lookout, true).await, 0, "the events of the pause are not forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_that_fails_is_opened_again_if_events_are_missing() {
+        let cluster = FakeCluster::new();
+        let mut lookout = lookout(&cluster);
+        lookout.events = Box::new(Failing(Code::Compacted));
+        lookout.looked();
+        assert_eq!(waits(&mut lookout, true).await, 0, "events are missing");
+        lookout.looked();
+        cluster.mark_held_elsewhere("job");
+        assert_eq!(waits(&mut lookout, true).await, 0, "the new stream has this event");
+        lookout.events = Box::new(Failing(Code::NoLeader));
+        lookout.looked();
+        assert_eq!(waits(&mut lookout, true).await, 60, "the refresh is early enough");
+    }
+}

@@ -354,3 +354,15 @@ async fn listener_is_told_of_each_acquire_until_it_goes() {
     assert_eq!(*told.lock().expect("plain"), ["goes", "stays", "stays"]);
     drop(stays);
 }
+
+/// The manager forgets handles that are gone, once it has many of them.
+#[tokio::test]
+async fn handles_of_one_name_are_one_lease_among_many() {
+    let manager = FakeCluster::new().manager();
+    let lease = manager.lease("job").expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    for n in 0..300 {
+        manager.lease(format!("other-{n}")).expect("a name");
+        assert_eq!(manager.lease("job").expect("a name").token(), Some(token), "{n} other handles are gone");
+    }
+}

@@ -254,3 +254,39 @@ fn is_taken(code: Code) -> bool {
 }
 
 const UNPOISONED: &str = "no code panics while it holds this lock";
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use crate::client::{Loss, Wait};
+    use crate::testing::FakeCluster;
+
+    #[tokio::test]
+    async fn manager_says_that_it_is_shut_down() {
+        let manager = FakeCluster::new().manager();
+        assert!(!manager.is_shut_down());
+        manager.shutdown().await;
+        assert!(manager.is_shut_down());
+    }
+
+    /// A program that holds one name after the other must not keep all of them.
+    #[tokio::test]
+    async fn keeper_forgets_a_lease_that_has_ended() {
+        let cluster = FakeCluster::new();
+        let manager = cluster.manager();
+        for name in ["lost", "released"] {
+            let lease = manager.lease(name).expect("a name");
+            lease.acquire(Wait::No).await.expect("it is free");
+            match name {
+                "lost" => cluster.lose(name, Loss::Revoked),
+                _ => assert_eq!(lease.release().await, Ok(true)),
+            }
+        }
+        cluster.clock().advance(std::time::Duration::from_secs(60));
+        let shared = &manager.owner.shared;
+        for _ in 0..1_000 {
+            shared.wake.notify_one();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(shared.all_held().len(), 0);
+    }
+}

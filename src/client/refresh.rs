@@ -101,3 +101,91 @@ mod tests {
         assert!(!is_compacted(&CallError::Unavailable("none".to_owned())));
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod timing {
+    use super::*;
+    use crate::api::EventId;
+    use crate::client::Answer;
+    use crate::client::operations::refused;
+    use crate::testing::FakeCluster;
+
+    const REFRESH: Duration = Duration::from_secs(60);
+    const PAUSE: Duration = Duration::from_secs(5);
+
+    /// A stream that fails each time it is asked.
+    struct Failing(Code);
+
+    impl Events for Failing {
+        fn next(&mut self) -> Answer<'_, Event> {
+            let error = refused(self.0, "as the test says");
+            Box::pin(async move { Err(error) })
+        }
+
+        fn place(&self) -> Option<EventId> {
+            None
+        }
+    }
+
+    fn trigger(cluster: &FakeCluster) -> RefreshTrigger {
+        RefreshTrigger::new(Arc::new(cluster.clone()), "job".to_owned(), REFRESH)
+    }
+
+    /// Seconds until the next look is due. The timer counts whole milliseconds.
+    async fn waits(trigger: &mut RefreshTrigger, matters: bool) -> u64 {
+        let begun = Instant::now();
+        trigger.changed(|_| matters).await;
+        begun.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn look_is_due_at_once_after_a_pause_or_after_the_refresh() {
+        let mut trigger = trigger(&FakeCluster::new());
+        assert_eq!(waits(&mut trigger, true).await, 0);
+        assert_eq!(waits(&mut trigger, true).await, 0, "the look was given up");
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 60);
+        trigger.failed(PAUSE);
+        assert_eq!(waits(&mut trigger, true).await, 5);
+        trigger.failed(2 * REFRESH);
+        assert_eq!(waits(&mut trigger, true).await, 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_makes_one_look_due_if_it_matters() {
+        let cluster = FakeCluster::new();
+        let mut trigger = trigger(&cluster);
+        let change = || {
+            cluster.mark_held_elsewhere("job");
+            cluster.mark_free("job");
+        };
+        trigger.refreshed();
+        change();
+        assert_eq!(waits(&mut trigger, true).await, 0);
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 60, "one look is enough for both events");
+        trigger.refreshed();
+        change();
+        assert_eq!(waits(&mut trigger, false).await, 60);
+        trigger.failed(PAUSE);
+        change();
+        assert_eq!(waits(&mut trigger, true).await, 5, "a failed look pauses in spite of events");
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 0, "the events of the pause are not forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_that_fails_is_opened_again_if_events_are_missing() {
+        let cluster = FakeCluster::new();
+        let mut trigger = trigger(&cluster);
+        trigger.events = Box::new(Failing(Code::Compacted));
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 0, "events are missing");
+        trigger.refreshed();
+        cluster.mark_held_elsewhere("job");
+        assert_eq!(waits(&mut trigger, true).await, 0, "the new stream has this event");
+        trigger.events = Box::new(Failing(Code::NoLeader));
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 60, "the refresh is early enough");
+    }
+}

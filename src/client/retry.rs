@@ -233,6 +233,13 @@ mod tests {
             assert!(matches!(classified(code.status(), code), Attempt::Refused(_)), "{code:?}");
         }
         assert!(matches!(classified(500, Code::Other), Attempt::Unknown(_)), "the code of a newer server");
+        assert!(matches!(classified(499, Code::Other), Attempt::Refused(_)), "a code of a newer server");
+    }
+
+    #[test]
+    fn attempt_takes_two_fifths_of_the_time_and_at_most_2_s() {
+        let attempt = |total| RetryBudget::within(Duration::from_millis(total)).attempt.as_millis();
+        assert_eq!((attempt(500), attempt(5_000), attempt(60_000)), (200, 2_000, 2_000));
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
         for (json, bounds) in [
             (r#"{"holder":"h","ttl_ms":999}"#, "ttl_ms 999 is outside 1000 to 60000"),
             (r#"{"holder":"h","ttl_ms":60001}"#, "ttl_ms 60001 is outside 1000 to 60000"),
-            (r#"{"holder":"h","ttl_ms":"infinite"}"#, "the longest is 60000 ms"),
+            (r#"{"holder":"h","ttl_ms":"infinite"}"#, "request at most 60000 ms"),
             (r#"{"holder":"h","limit":0}"#, "limit 0"),
             (r#"{"holder":"h","limit":10001}"#, "limit 10001 is above 10000"),
             (r#"{"holder":"h","wait_ms":86400001}"#, "wait_ms 86400001 is above 86400000"),

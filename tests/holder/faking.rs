@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::api::{Code, Release};
+use tenure::api::{Acquire, Code, Release};
 use tenure::client::{CallError, Coordinator, HoldState, LeaseOptions, Loss, RetryBudget, Wait, WithError};
 use tenure::testing::FakeCluster;
 
@@ -15,9 +15,10 @@ async fn fake_leases_are_free_by_default() {
     let cluster = FakeCluster::new();
     let lease = cluster.manager().lease("job").expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    assert!(lease.is_held());
+    assert!(lease.is_held() && lease.state().is_held());
     assert_eq!(lease.check().await, Ok(true));
     assert_eq!(lease.release().await, Ok(true));
+    assert!(!lease.state().is_held());
     assert!(lease.acquire(Wait::No).await.expect("the lease is free again") > token);
 }
 
@@ -75,9 +76,12 @@ async fn fake_can_cause_each_loss_reason() {
 #[tokio::test]
 async fn fake_can_refuse_and_lose_answers() {
     let cluster = FakeCluster::new();
-    let lease = cluster.manager().lease("job").expect("a valid name");
+    let manager = cluster.manager();
+    let lease = manager.lease("job").expect("a valid name");
     cluster.refuse("job", Code::QueueFull);
     assert_eq!(code(&lease.acquire(Wait::No).await.expect_err("refused")), Some(Code::QueueFull));
+    let refused = manager.try_acquire("job").await.expect_err("another holder is not the reason");
+    assert_eq!(code(&refused), Some(Code::QueueFull));
     cluster.unknown("job");
     assert!(matches!(lease.acquire(Wait::No).await, Err(CallError::Unknown { .. })));
     cluster.mark_free("job");
@@ -144,6 +148,8 @@ async fn client_metrics_are_counted() {
     let ttl = Duration::from_secs(60);
     let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a valid name");
     lease.acquire(Wait::No).await.expect("the lease is free");
+    assert_eq!(lease.release().await, Ok(true));
+    lease.acquire(Wait::No).await.expect("it is free");
     let before = lease.remaining();
     cluster.clock().advance(ttl / 2);
     until("it is renewed", || lease.remaining() >= before).await;
@@ -156,7 +162,8 @@ async fn client_metrics_are_counted() {
     let text = render.render();
     for line in [
         "tenure_client_held 0",
-        "tenure_client_acquires_total{outcome=\"held\"} 1",
+        "# HELP tenure_client_held Leases held",
+        "tenure_client_acquires_total{outcome=\"held\"} 2",
         "tenure_client_acquires_total{outcome=\"refused\"} 1",
         "tenure_client_losses_total{reason=\"revoked\"} 1",
         "tenure_client_renew_slack_seconds_count 1",
@@ -203,5 +210,164 @@ async fn guard_of_a_lost_grant_releases_no_later_grant() {
         assert_eq!(lease.check().await, Ok(true));
         assert_eq!(lease.token(), Some(token));
         assert_eq!(lease.release().await, Ok(true));
+    }
+}
+
+#[tokio::test]
+async fn release_of_everything_names_what_may_still_be_held() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let leases = ["a", "b", "c"].map(|name| manager.lease(name).expect("a name"));
+    for lease in &leases {
+        lease.acquire(Wait::No).await.expect("it is free");
+    }
+    cluster.unknown("b");
+    let failed = manager.release_all().await;
+    assert!(matches!(&failed[..], [(name, CallError::Unknown { .. })] if name.as_str() == "b"), "{failed:?}");
+    assert!(leases.iter().all(|lease| !lease.is_held()));
+}
+
+#[tokio::test]
+async fn manager_starts_its_tasks_once() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let manager = FakeCluster::new().manager();
+    let (one, other) = (manager.lease("a").expect("a name"), manager.lease("b").expect("a name"));
+    one.acquire(Wait::No).await.expect("it is free");
+    let running = tasks();
+    other.acquire(Wait::No).await.expect("it is free");
+    assert_eq!(one.release().await, Ok(true));
+    one.acquire(Wait::No).await.expect("it is free");
+    assert_eq!(tasks(), running);
+}
+
+/// The cluster has another grant of the same holder than this manager.
+#[tokio::test]
+async fn check_compares_tokens() {
+    let (cluster, patience) = (FakeCluster::new(), RetryBudget::within(Duration::from_secs(1)));
+    for (claims, releases, expected) in [(0, 0, Loss::Released), (1, 0, Loss::Forgotten), (1, 1, Loss::Forgotten)] {
+        let lease = cluster.manager().lease("job").expect("a name");
+        let token = lease.acquire(Wait::No).await.expect("it is free");
+        let (name, holder) = (lease.name().clone(), lease.holder().clone());
+        let release = Release { holder: holder.clone(), token };
+        Coordinator::release(&cluster, name.clone(), release, patience).await.expect("behind the manager's back");
+        if claims > 0 {
+            let claimed = cluster.acquire(name.clone(), Acquire::new(holder.clone()), patience).await;
+            let token = claimed.expect("it is free").token;
+            if releases > 0 {
+                let release = Release { holder, token };
+                Coordinator::release(&cluster, name, release, patience).await.expect("it is held");
+            }
+        }
+        assert_eq!(lease.check().await, Ok(false));
+        assert_eq!(lease.state(), HoldState::Lost { token, why: expected });
+        cluster.lose("job", Loss::Revoked);
+    }
+}
+
+#[tokio::test]
+async fn guard_keeps_others_out_until_it_is_released() {
+    let cluster = FakeCluster::new();
+    let (manager, other) = (cluster.manager(), cluster.manager());
+    let guard = manager.try_acquire("job").await.expect("an answer").expect("it is free");
+    for manager in [&manager, &other] {
+        assert!(manager.try_acquire("job").await.expect("an answer").is_none());
+    }
+    cluster.unknown("job");
+    assert!(matches!(guard.release().await, Err(CallError::Unknown { .. })));
+    cluster.mark_free("job");
+    assert!(manager.try_acquire("job").await.expect("an answer").is_none(), "it may still be held");
+    assert_eq!(guard.release().await, Ok(true), "it can be released again");
+    assert_eq!(guard.release().await, Ok(false));
+    let next = manager.try_acquire("job").await.expect("an answer").expect("it was released");
+    assert!(next.token() > guard.token());
+    assert_eq!(guard.release().await, Ok(false));
+    drop(guard);
+    assert!(next.is_held(), "the old guard ends nothing");
+    let lease = other.lease("job").expect("a name");
+    drop(next);
+    lease.acquire(Wait::UpTo(LONG)).await.expect("a dropped guard gives it back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_waits_30_s_for_the_work_to_end() {
+    for (seconds, ends_in_time) in [(29, true), (31, false)] {
+        let cluster = FakeCluster::new();
+        let lease = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        let ended = Arc::new(Mutex::new(0));
+        let count = ended.clone();
+        let work = lease.before_release(move || {
+            let count = count.clone();
+            async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                *count.lock().expect("plain") += 1;
+            }
+        });
+        lease.acquire(Wait::No).await.expect("it is free");
+        let released = lease.release().await;
+        match ends_in_time {
+            true => assert_eq!(released, Ok(true)),
+            false => assert_eq!(code(&released.expect_err("the work goes on")), Some(Code::NotDrained)),
+        }
+        assert_eq!((lease.is_held(), *ended.lock().expect("plain")), (false, usize::from(ends_in_time)));
+        drop(work);
+        cluster.lose("job", Loss::Expired);
+        lease.acquire(Wait::No).await.expect("it is free");
+        assert_eq!(lease.release().await, Ok(true), "no listener is left to wait for");
+        assert_eq!(*ended.lock().expect("plain"), usize::from(ends_in_time));
+    }
+}
+
+#[tokio::test]
+async fn lazy_release_frees_it_and_is_for_what_is_held() {
+    let cluster = FakeCluster::new();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    let (lease, next) = (one.lease("job").expect("a name"), other.lease("job").expect("a name"));
+    lease.acquire(Wait::No).await.expect("it is free");
+    lease.release_lazily();
+    next.acquire(Wait::UpTo(LONG)).await.expect("it was released");
+    assert!(!lease.is_held());
+}
+
+#[tokio::test]
+async fn lease_is_wanted_unless_its_options_say_otherwise() {
+    let manager = FakeCluster::new().manager();
+    assert!(manager.lease("a").expect("a name").should_hold());
+    for wanted in [true, false] {
+        let options = LeaseOptions::new().should_hold(move || wanted);
+        let lease = manager.lease_with("job", options).expect("a name");
+        assert_eq!(lease.should_hold(), wanted);
+        assert_eq!(lease.acquire(Wait::No).await.is_ok(), wanted);
+        lease.release().await.expect("an answer");
+    }
+}
+
+#[tokio::test]
+async fn listener_is_told_of_each_acquire_until_it_goes() {
+    let lease = FakeCluster::new().manager().lease("job").expect("a name");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listen = |name: &'static str| {
+        let told = told.clone();
+        lease.after_acquire(move |_| told.lock().expect("plain").push(name))
+    };
+    let (goes, stays) = (listen("goes"), listen("stays"));
+    lease.acquire(Wait::No).await.expect("it is free");
+    until("both are told", || told.lock().expect("plain").len() == 2).await;
+    assert_eq!(lease.release().await, Ok(true));
+    drop(goes);
+    lease.acquire(Wait::No).await.expect("it is free");
+    until("one is told", || told.lock().expect("plain").len() > 2).await;
+    assert_eq!(*told.lock().expect("plain"), ["goes", "stays", "stays"]);
+    drop(stays);
+}
+
+/// The manager forgets handles that are gone, once it has many of them.
+#[tokio::test]
+async fn handles_of_one_name_are_one_lease_among_many() {
+    let manager = FakeCluster::new().manager();
+    let lease = manager.lease("job").expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    for n in 0..300 {
+        manager.lease(format!("other-{n}")).expect("a name");
+        assert_eq!(manager.lease("job").expect("a name").token(), Some(token), "{n} other handles are gone");
     }
 }

@@ -9,7 +9,8 @@ use tenure::api::{
     UpdateMetadata,
 };
 use tenure::client::{
-    Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseOptions, ManagerOptions, RetryBudget, Wait,
+    AcquireOptions, Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseManager, LeaseOptions, Loss,
+    ManagerOptions, RetryBudget, Wait,
 };
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
@@ -30,8 +31,21 @@ struct Link {
     /// The cluster does not notice that a claim was dropped: the claim stays in the queue.
     ignores_disconnects: Arc<AtomicBool>,
     releases: Arc<AtomicUsize>,
-    /// The answers to the next releases are lost. `true`: the cluster applies the release.
-    lost_releases: Arc<Mutex<Vec<bool>>>,
+    /// The answers to the next releases are lost.
+    lost_releases: Arc<Mutex<Vec<Fate>>>,
+    /// The next answer to a renewal has no results.
+    empties_next: Arc<AtomicBool>,
+}
+
+/// What becomes of a release whose answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    CarriedOut,
+    NotCarriedOut,
+    /// Not carried out, and the lease is revoked.
+    Revoked,
+    /// Carried out, and the same holder has the lease again.
+    GrantedAnew,
 }
 
 impl Link {
@@ -44,12 +58,20 @@ impl Link {
             ignores_disconnects: Arc::default(),
             releases: Arc::default(),
             lost_releases: Arc::default(),
+            empties_next: Arc::default(),
         }
     }
 
+    fn manager(&self) -> LeaseManager {
+        self.cluster.manager_through(self.clone(), ManagerOptions::new())
+    }
+
     fn lease(&self) -> Lease {
-        let manager = self.cluster.manager_through(self.clone(), ManagerOptions::new());
-        manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name")
+        self.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name")
+    }
+
+    fn lose_next_release(&self, fate: Fate) {
+        *self.lost_releases.lock().expect("no panic") = vec![fate];
     }
 
     /// Delays the next answer. Later answers have no delay.
@@ -81,7 +103,10 @@ impl Coordinator for Link {
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
-            let answer = self.cluster.renew(batch, budget).await;
+            let mut answer = self.cluster.renew(batch, budget).await;
+            if self.empties_next.swap(false, Ordering::SeqCst) {
+                answer.as_mut().expect("the cluster answers").results.clear();
+            }
             self.carry_answer();
             self.renewals.fetch_add(1, Ordering::SeqCst);
             answer
@@ -92,10 +117,15 @@ impl Coordinator for Link {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
             let lost = self.lost_releases.lock().expect("not poisoned").pop();
-            if lost != Some(false) {
-                let answer = self.cluster.release(name, release, budget).await;
-                if lost.is_none() {
-                    return answer;
+            let claim = Acquire::new(release.holder.clone());
+            match lost {
+                None => return self.cluster.release(name, release, budget).await,
+                Some(Fate::CarriedOut) => _ = self.cluster.release(name, release, budget).await,
+                Some(Fate::NotCarriedOut) => {}
+                Some(Fate::Revoked) => self.cluster.lose(name.as_str(), Loss::Revoked),
+                Some(Fate::GrantedAnew) => {
+                    let _ = self.cluster.release(name.clone(), release, budget).await;
+                    let _ = self.cluster.acquire(name, claim, budget).await;
                 }
             }
             Err(CallError::Unknown { why: "the answer is lost".to_owned(), last: None })
@@ -222,14 +252,20 @@ async fn history_resolves_a_release_without_answer() {
     let link = Link::new();
     let lease = link.lease();
     lease.acquire(Wait::No).await.expect("the lease is free");
-    *link.lost_releases.lock().expect("not poisoned") = vec![true];
+    link.lose_next_release(Fate::CarriedOut);
     assert_eq!(lease.release().await, Ok(true), "the cluster applied the release");
     lease.acquire(Wait::No).await.expect("the lease is free");
-    *link.lost_releases.lock().expect("not poisoned") = vec![false];
-    let unknown = lease.release().await.expect_err("the cluster still counts the lease as held");
+    link.lose_next_release(Fate::NotCarriedOut);
+    let unknown = lease.release().await.expect_err("the cluster still counts it as held");
     assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
     assert_eq!(lease.release().await, Ok(true), "the retry releases the same token");
     assert_eq!(lease.release().await, Ok(false), "the lease is not held");
+    assert_eq!(link.releases.load(Ordering::SeqCst), 3, "nothing was sent for the last one");
+    for fate in [Fate::Revoked, Fate::GrantedAnew] {
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        link.lose_next_release(fate);
+        assert_eq!(lease.release().await, Ok(false), "{fate:?}: this grant is over, and more is not known");
+    }
 }
 
 /// The manager releases the token of the old grant once, before the next claim.
@@ -238,11 +274,90 @@ async fn unreleased_token_is_released_once() {
     let link = Link::new();
     let lease = link.lease();
     lease.acquire(Wait::No).await.expect("the lease is free");
-    *link.lost_releases.lock().expect("not poisoned") = vec![false];
+    link.lose_next_release(Fate::NotCarriedOut);
     assert!(lease.release().await.is_err());
     lease.acquire(Wait::No).await.expect("the old token is released first");
     assert_eq!(link.releases.load(Ordering::SeqCst), 2);
     assert_eq!(lease.release().await, Ok(true));
     lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!(link.releases.load(Ordering::SeqCst), 3);
+}
+
+/// The cluster has ended the other grants already.
+#[tokio::test]
+async fn guard_gives_back_only_grants_lost_by_its_own_clock() {
+    for (why, sent) in [(Loss::Stalled, 1), (Loss::Revoked, 0)] {
+        let link = Link::new();
+        let guard = link.lease().guard(Wait::No).await.expect("the lease is free");
+        link.cluster.lose("job", why);
+        assert_eq!(guard.release().await, Ok(false), "{why:?}");
+        drop(guard);
+        let begun = link.claims.load(Ordering::SeqCst);
+        // The manager gives it back in a task. It has no other work.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((begun, link.releases.load(Ordering::SeqCst)), (1, sent), "{why:?}");
+    }
+}
+
+/// One request renews every lease of this holder that is due within a sixth of its ttl.
+#[tokio::test]
+async fn renewal_takes_along_what_is_due_soon_and_nothing_else() {
+    let link = Link::new();
+    let manager = link.manager();
+    let lease = |name: &str| manager.lease_with(name, LeaseOptions::new().ttl(TTL)).expect("a name");
+    let [first, soon, later] = [lease("first"), lease("soon"), lease("later")];
+    let advance = |seconds| link.cluster.clock().advance(Duration::from_secs(seconds));
+    first.acquire(Wait::No).await.expect("the lease is free");
+    advance(4);
+    soon.acquire(Wait::No).await.expect("the lease is free");
+    advance(13);
+    later.acquire(Wait::No).await.expect("the lease is free");
+    assert_eq!(link.renewals.load(Ordering::SeqCst), 0);
+    // A renewal is due after 18 to 22 seconds.
+    advance(5);
+    until("the first is renewed", || first.remaining() == Some(USABLE)).await;
+    assert_eq!((soon.remaining(), link.renewals.load(Ordering::SeqCst)), (Some(USABLE), 1));
+    assert_eq!(later.remaining(), Some(USABLE - Duration::from_secs(5)));
+}
+
+#[tokio::test]
+async fn renewal_without_a_result_has_failed() {
+    let link = Link::new();
+    let lease = link.lease();
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    link.empties_next.store(true, Ordering::SeqCst);
+    link.cluster.clock().advance(TTL * 2 / 5);
+    until("the renewal fails", || matches!(lease.state(), HoldState::AtRisk { .. })).await;
+    link.cluster.clock().advance(TTL / 10);
+    until("it is renewed", || lease.remaining() == Some(USABLE)).await;
+    assert_eq!(lease.token(), Some(token));
+}
+
+#[tokio::test]
+async fn acquire_is_retried_as_often_as_asked_for() {
+    let link = Link::new();
+    link.cluster.mark_held_elsewhere("job");
+    for retries in [0, 1, 3] {
+        let before = link.claims.load(Ordering::SeqCst);
+        let options = AcquireOptions::new().retries(retries, Duration::from_millis(1));
+        let ended = tokio::time::timeout(TTL / 3, link.lease().acquire(options)).await;
+        assert!(matches!(ended, Ok(Err(CallError::Refused(_)))), "{ended:?}");
+        assert_eq!(link.claims.load(Ordering::SeqCst) - before, retries as usize + 1);
+    }
+}
+
+#[tokio::test]
+async fn lease_is_held_until_its_deadline_and_no_longer() {
+    let link = Link::new();
+    let lease = link.lease();
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    let (gone, stopping, nanosecond) = (lease.gone(), lease.stopping(), Duration::from_nanos(1));
+    link.cluster.clock().advance(USABLE - nanosecond);
+    assert_eq!((lease.is_held(), lease.remaining()), (true, Some(nanosecond)));
+    link.cluster.clock().advance(nanosecond);
+    assert_eq!((lease.is_held(), lease.remaining()), (false, None));
+    assert!(!gone.is_cancelled() && !stopping.is_cancelled(), "the manager has not looked");
+    until("the manager has looked", || gone.is_cancelled() && stopping.is_cancelled()).await;
 }

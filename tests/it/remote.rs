@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, TtlMs};
-use tenure::client::{CallError, Remote};
+use tenure::client::{CallError, Coordinator, ListQuery, Remote, RetryBudget};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,8 +13,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::steady::{steady, strict};
 
-steady!(the_next_node_is_asked_when_one_is_gone_or_has_no_leader, a_wait_goes_on_at_the_next_node_when_its_own_hangs,);
+steady!(
+    the_next_node_is_asked_when_one_is_gone_or_has_no_leader,
+    a_wait_goes_on_at_the_next_node_when_its_own_hangs,
+    watch_pauses_after_each_round_of_refusals,
+);
 strict!(
+    wait_stays_at_its_node_while_that_is_ready,
+    error_names_the_node_and_its_cause,
+    lists_send_the_filters_that_are_set,
+    pages_of_a_list_are_read_to_the_last,
     without_any_node_nothing_was_done,
     a_refusal_is_final,
     a_release_whose_answer_is_lost_is_sent_again,
@@ -235,4 +243,76 @@ async fn handover_whose_answer_is_lost_is_not_repeated() {
         assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
         assert_eq!((first.asked(), second.asked()), (1, 0));
     }
+}
+
+/// A node that answers a claim once it has said this often whether it is ready. Returns its address.
+async fn probed(probes_before_answer: usize, readiness: u16) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    tokio::spawn(async move {
+        let (mut waiting, mut probes) = (Vec::new(), 0);
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if !read_request(&mut stream).await.starts_with("GET /readyz ") {
+                waiting.push(stream);
+                continue;
+            }
+            let _ = stream.write_all(answer(readiness, json!({})).as_bytes()).await;
+            probes += 1;
+            if probes == probes_before_answer {
+                for mut stream in waiting.drain(..) {
+                    let _ = stream.write_all(lease().as_bytes()).await;
+                }
+            }
+        }
+    });
+    address
+}
+
+async fn wait_stays_at_its_node_while_that_is_ready() {
+    for (readiness, asked_elsewhere) in [(200, 0), (404, 0), (503, 1)] {
+        let (own, other) = (probed(2, readiness).await, Node::start(vec![lease()]).await);
+        let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
+        let granted = remote(&[&own, &other.address]).acquire(&name(), &claim).await.expect("one of them grants");
+        assert_eq!((granted.token, other.asked()), (TOKEN, asked_elsewhere), "{readiness}");
+    }
+}
+
+async fn error_names_the_node_and_its_cause() {
+    let address = nobody().await;
+    let error = remote(&[&address]).queue(&name()).await.expect_err("nobody listens");
+    let CallError::Unavailable(why) = error else { panic!("{error:?}") };
+    let cause = why.strip_prefix(&format!("http://{address}/: ")).unwrap_or_else(|| panic!("{why}"));
+    assert!(cause.contains("refused"), "{cause}");
+}
+
+async fn lists_send_the_filters_that_are_set() {
+    let node = Node::start(vec![answer(200, json!({"leases": [], "cursor": null}))]).await;
+    let remote = remote(&[&node.address]);
+    remote.list(&ListQuery::default(), None).await.expect("a page");
+    let query =
+        ListQuery { prefix: "a/".to_owned(), holder: Some(holder()), states: "expired".to_owned(), limit: Some(7) };
+    remote.list(&query, Some("next")).await.expect("a page");
+    let asked = [node.request(0), node.request(1)];
+    let filters = "prefix=a%2F&holder=h&state=expired&limit=7&cursor=next";
+    assert_eq!(asked, ["GET /v1/leases HTTP/1.1".to_owned(), format!("GET /v1/leases?{filters} HTTP/1.1")]);
+}
+
+async fn pages_of_a_list_are_read_to_the_last() {
+    let page = |cursor: Option<&str>| answer(200, json!({"leases": [], "cursor": cursor}));
+    let node = Node::start(vec![page(Some("one")), page(Some("two")), page(None)]).await;
+    let held = remote(&[&node.address]).held("job".to_owned(), RetryBudget::within(Duration::from_secs(5))).await;
+    assert_eq!(held, Ok(Vec::new()));
+    let first = "/v1/leases?prefix=job&state=active&limit=1000";
+    let asked: Vec<String> = (0..node.asked()).map(|number| node.request(number)).collect();
+    let expected = [first.to_owned(), format!("{first}&cursor=one"), format!("{first}&cursor=two")];
+    assert_eq!(asked, expected.map(|path| format!("GET {path} HTTP/1.1")));
+}
+
+/// A cluster without a leader refuses at once. Without pauses its clients would ask as fast as they can.
+async fn watch_pauses_after_each_round_of_refusals() {
+    let node = Node::start(vec![problem(Code::ShuttingDown)]).await;
+    let ended = remote(&[&node.address]).watch("", None).next().await;
+    assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
+    // Within half a second, with pauses of 200 ms.
+    assert!((2..=4).contains(&node.asked()), "{}", node.asked());
 }

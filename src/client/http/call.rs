@@ -148,11 +148,24 @@ pub(super) fn describe_error(endpoint: &reqwest::Url, error: &reqwest::Error) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Code;
 
     #[test]
     fn answer_of_a_proxy_leaves_the_outcome_unknown() {
         let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("the value is valid");
         let proxy = classify_response(&url, StatusCode::BAD_GATEWAY, b"<html>".to_vec());
         assert!(matches!(proxy, Attempt::Unknown(_)));
+    }
+
+    #[test]
+    fn status_line_counts_and_not_the_status_in_the_body() {
+        let url = reqwest::Url::parse("http://127.0.0.1:7101/").expect("valid");
+        let classified = |line: u16, body: u16| {
+            let problem = Problem { status: body, ..Problem::new(Code::Other, "why") };
+            let body = serde_json::to_vec(&problem).expect("plain");
+            classify_response(&url, StatusCode::from_u16(line).expect("valid"), body)
+        };
+        assert!(matches!(classified(500, 400), Attempt::Unknown(_)));
+        assert!(matches!(classified(400, 500), Attempt::Refused(_)));
     }
 }

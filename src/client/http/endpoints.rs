@@ -137,6 +137,7 @@ mod tests {
         let expected =
             ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/", "https://leases.example/tenure/"];
         assert_eq!(urls, expected);
+        assert!(!endpoints.is_empty());
         let again: Endpoints = endpoints.to_string().parse().expect("the formatted endpoints parse again");
         assert_eq!(again.0.urls, endpoints.0.urls);
         assert_eq!(Endpoints::default().len(), 3);

@@ -380,6 +380,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn request_uses_the_given_retry_budget() {
+        let (own, asked) = (Duration::from_secs(7), RetryBudget::within(Duration::from_secs(3)));
+        let remote = Remote::new(Endpoints::default()).with_timeout(own);
+        assert_eq!((remote.budget, remote.with_budget(asked).budget), (RetryBudget::within(own), asked));
+    }
+
+    #[test]
+    fn watch_begins_at_the_place_that_was_asked_for() {
+        let place = Some(EventId { index: 7, part: None });
+        let events = Coordinator::watch(&Remote::new(Endpoints::default()), "job".to_owned(), place);
+        assert_eq!(events.place(), place);
+    }
+
+    #[test]
     fn waiting_claim_probes_every_third_of_its_ttl() {
         let probe = |ttl| probe_interval(Some(TtlMs::Millis(ttl)));
         assert_eq!((probe(100), probe(1_500)), (SHORTEST_PROBE_INTERVAL, Duration::from_millis(500)));

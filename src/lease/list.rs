@@ -207,7 +207,7 @@ impl ListState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Acquire, Batch, Command, Stamp};
+    use crate::lease::{Acquire, Batch, Command, Limits, Stamp};
     use crate::token::FencingToken;
     use crate::types::{Metadata, Ttl};
 
@@ -252,5 +252,74 @@ mod tests {
         assert_eq!(leases.len(), PAGE_BYTES.div_ceil(bytes));
         assert!(cursor.is_some());
         assert!(machine.list(&ListFilter::default(), cursor.as_ref(), 500).1.is_none(), "the rest fits into one page");
+    }
+
+    /// Adds names of one kind to a machine. Each of them is `a-` and a number.
+    fn add_names(machine: &mut Machine, kind: &str, count: usize, index: u64) {
+        let name = |number: usize| LeaseName::new(format!("a-{number:05}")).expect("a valid name");
+        let claim = |number: usize, holder: &str, wait_ms: Option<u64>| {
+            Command::Acquire(Acquire {
+                name: name(number),
+                holder: HolderId::new(holder).expect("a valid holder"),
+                ttl: Ttl::Infinite,
+                wait_ms,
+                lock_delay_ms: 3_600_000,
+                limit: 1,
+                metadata: Metadata::default(),
+            })
+        };
+        let revoke = |number: usize| Command::Revoke { name: name(number), reason: String::new() };
+        let mut entry = index;
+        let mut apply = |commands: Vec<Command>| {
+            machine.apply(FencingToken { term: 1, index: entry }, &Batch { stamp: Stamp::default(), commands });
+            entry += 1;
+        };
+        // The machine forgets an ended grant at once, except for the names that are to have one.
+        let ended_keep = if kind == "ended" { count as u64 } else { 0 };
+        apply(vec![Command::SetLimits(Limits { ended_keep, ..Limits::default() })]);
+        apply((0..count).map(|number| claim(number, "holder", None)).collect());
+        if kind != "held" {
+            apply((0..count).map(revoke).collect());
+        }
+        if kind == "waited for" {
+            apply((0..count).map(|number| claim(number, "waiter", Some(60_000))).collect());
+        }
+    }
+
+    #[test]
+    fn list_reaches_its_end_behind_each_kind_of_name() {
+        for kind in ["held", "ended", "delayed", "waited for"] {
+            let mut machine = Machine::new();
+            add_names(&mut machine, kind, LIST_SCAN + 3, 1);
+            for (index, name) in [(8, "a"), (9, "a-z")] {
+                let claim = Acquire {
+                    name: LeaseName::new(name).expect("a valid name"),
+                    holder: HolderId::new("searched").expect("a valid holder"),
+                    ttl: Ttl::Infinite,
+                    wait_ms: None,
+                    lock_delay_ms: 0,
+                    limit: 1,
+                    metadata: Metadata::default(),
+                };
+                let batch = Batch { stamp: Stamp::default(), commands: vec![Command::Acquire(claim)] };
+                machine.apply(FencingToken { term: 1, index }, &batch);
+            }
+            // With the first prefix the list begins at a lease, with the second at a name of the kind.
+            for (prefix, expected) in [("", &["a", "a-z"][..]), ("a-", &["a-z"])] {
+                let holder = Some(HolderId::new("searched").expect("a valid holder"));
+                let filter = ListFilter { prefix: prefix.to_owned(), holder, ..ListFilter::default() };
+                let (mut found, mut after) = (Vec::new(), None);
+                for page in 1.. {
+                    assert!(page <= 5, "{kind}: the list of {LIST_SCAN} names and a few has no end");
+                    let (leases, cursor) = machine.list(&filter, after.as_ref(), 100);
+                    found.extend(leases.iter().map(|lease| lease.name.to_string()));
+                    if cursor.is_none() {
+                        break;
+                    }
+                    after = cursor;
+                }
+                assert_eq!(found, expected, "{kind}, prefix {prefix:?}");
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Answer, Forward, Local, Query, Request};
 use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
-use crate::lease::Acquire;
+use crate::lease::{Acquire, Outcome};
 use crate::node::Consistency;
 use crate::node::request::propose::ProposeError;
 use crate::testing::{Cluster, TestNode, TokioClock};
@@ -199,5 +199,49 @@ async fn failed_guard_release_can_be_repeated() {
     cluster.leader().await;
     assert_eq!(guard.release().await, Ok(true));
     assert_eq!(guard.release().await, Ok(false));
+    cluster.shutdown().await;
+}
+
+fn claim_of(holder: &str) -> Request {
+    let Request::Acquire(claim) = waiting_claim() else { unreachable!("it is a claim") };
+    Request::Acquire(Acquire { holder: HolderId::new(holder).expect("valid"), ..claim })
+}
+
+async fn queue(node: &TestNode) -> Vec<String> {
+    let query = Query::Queue(LeaseName::new("job").expect("valid"));
+    let read = Request::Read { query, consistency: Consistency::Leader };
+    match node.request(read, Forward::Once).await.expect("answered").answer {
+        Answer::Queue(waiters) => waiters.into_iter().map(|waiter| waiter.holder.to_string()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The second request of the first waiter comes before the node has given up the place of the first request.
+#[tokio::test(start_paused = true)]
+async fn claim_that_comes_back_at_once_keeps_its_place() {
+    let (cluster, leader, _) = start().await;
+    let node = cluster.node(leader).clone();
+    let holder = lease(&manager(&node));
+    holder.acquire(Wait::No).await.expect("free");
+    let claim = |by: &str| {
+        let (inner, claim) = (node.inner.clone(), claim_of(by));
+        Box::pin(async move { inner.execute_as_leader(claim).await })
+    };
+    let mut first = claim("first");
+    while waiters(&node).await == 0 {
+        assert!(first.as_mut().now_or_never().is_none());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let _second = tokio::spawn(claim("second"));
+    until_waiters(&node, 2).await;
+    drop(first);
+    let mut again = claim("first");
+    assert!(again.as_mut().now_or_never().is_none(), "it waits");
+    let again = tokio::spawn(again);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(queue(&node).await, ["first", "second"]);
+    holder.release().await.expect("released");
+    let granted = again.await.expect("it does not panic").expect("answered");
+    assert!(matches!(granted.answer, Answer::Outcome(Outcome::Held { .. })), "{granted:?}");
     cluster.shutdown().await;
 }

@@ -128,4 +128,60 @@ mod tests {
         assert!(read(&mut &[0, 0, 0, 1, 1][..], 4).await.is_err(), "shorter than its header");
         assert!(read(&mut &[0xff; 64][..], 4).await.is_err(), "random bytes");
     }
+
+    /// The bytes of two frames: one with a body and one without.
+    async fn two_frames() -> ([Frame; 2], Vec<u8>) {
+        let frames = [
+            Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") },
+            Frame { kind: Kind::NoAnswer, id: u64::MAX, body: Bytes::new() },
+        ];
+        let mut wire = Vec::new();
+        for frame in &frames {
+            write(&mut wire, frame).await.expect("a vector takes all");
+        }
+        (frames, wire)
+    }
+
+    #[tokio::test]
+    async fn frames_are_read_whole_wherever_their_bytes_are_cut() {
+        let (frames, wire) = two_frames().await;
+        for cut in 0..=wire.len() {
+            let (first, rest) = wire.split_at(cut);
+            let mut reader = first.chain(rest);
+            for frame in &frames {
+                let found = read(&mut reader, 4).await.expect("readable");
+                assert_eq!(found.as_ref(), Some(frame), "cut after {cut} bytes");
+            }
+            assert_eq!(read(&mut reader, 4).await.expect("a clean end"), None, "cut after {cut} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn frame_that_ends_early_is_never_a_frame() {
+        let (frames, wire) = two_frames().await;
+        let first = HEADER_BYTES + frames[0].body.len();
+        for end in 0..wire.len() {
+            let mut reader = &wire[..end];
+            if end >= first {
+                assert_eq!(read(&mut reader, 4).await.expect("readable").as_ref(), Some(&frames[0]));
+            }
+            let last = read(&mut reader, 4).await;
+            assert!(!matches!(last, Ok(Some(_))), "{last:?} from {end} bytes");
+            let is_cut = !matches!(end.checked_sub(first).unwrap_or(end), 0..4);
+            assert_eq!(last.is_err(), is_cut, "{end} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn frame_of_each_kind_comes_back_as_it_was_sent() {
+        for kind in [Kind::Request, Kind::Response, Kind::Withdraw, Kind::NoAnswer] {
+            for id in [0, 1, u64::from(u32::MAX) + 1, u64::MAX] {
+                let frame = Frame { kind, id, body: Bytes::from_static(b"body") };
+                let mut wire = Vec::new();
+                write(&mut wire, &frame).await.expect("a vector takes all");
+                assert_eq!(wire[4], kind as u8);
+                assert_eq!(read(&mut &wire[..], 4).await.expect("readable"), Some(frame));
+            }
+        }
+    }
 }

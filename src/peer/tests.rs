@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -189,4 +190,78 @@ async fn connection_serves_32768_requests_at_once() {
     tokio::time::timeout(HANG_TIMEOUT, answers).await.expect("the node answers all requests");
     stop.cancel();
     served.await.expect("no panic");
+}
+
+/// Counts the connections that were opened to its node.
+#[derive(Default)]
+struct Greeted(AtomicUsize);
+
+impl Incarnations for Greeted {
+    fn are_read(&self) -> bool {
+        true
+    }
+    fn joined(&self, _: NodeId) -> Option<u64> {
+        None
+    }
+    fn observe(&self, _: NodeId, _: u64) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn call_after_a_timeout_has_the_connection_of_its_lane() {
+    for lane in Lane::ALL {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let (stop, greeted, echo) = (CancellationToken::new(), Arc::new(Greeted::default()), Echo::default());
+        let served = tokio::spawn(serve(listener, identity(2), greeted.clone(), echo, stop.clone()));
+        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+        let call = |body: &'static str, timeout| transport.call(2, &address, lane, body.into(), timeout);
+        assert_eq!(call("first", HANG_TIMEOUT).await.expect("answered"), "first", "{lane:?}");
+        let timeout = Duration::from_millis(50);
+        assert_eq!(call("wait", timeout).await, Err(PeerError::Timeout { target: 2, timeout }), "{lane:?}");
+        assert_eq!(call("next", HANG_TIMEOUT).await.expect("answered"), "next", "{lane:?}");
+        // A client request may time out because it waits. Raft expects each answer soon.
+        let opened = if matches!(lane, Lane::Request | Lane::Urgent) { 1 } else { 2 };
+        assert_eq!(greeted.0.load(Ordering::SeqCst), opened, "{lane:?}");
+        transport.shutdown().await;
+        stop.cancel();
+        served.await.expect("no panic");
+    }
+}
+
+/// Takes one caller and returns its connection after the handshake.
+async fn let_in(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().await.expect("a caller");
+    let met = handshake::answer(&mut stream, &identity(2), &AcceptAll).await.expect("it says hello");
+    met.expect("they belong together");
+    stream
+}
+
+/// The other end reads nothing at first. The kernel then takes only a part of the largest frame.
+#[tokio::test]
+async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
+    for lane in [Lane::Request, Lane::Urgent] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+        let call = |body: Bytes| {
+            let (transport, address) = (transport.clone(), address.clone());
+            tokio::spawn(async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await })
+        };
+        let dropped = call(vec![0; lane.max_body()].into());
+        let mut first = let_in(&listener).await;
+        let begun = tokio::time::timeout(HANG_TIMEOUT, first.read_u32()).await.expect("its frame begins");
+        assert!(begun.expect("readable") as usize > lane.max_body(), "{lane:?}");
+        dropped.abort();
+        assert!(dropped.await.expect_err("it is dropped").is_cancelled());
+        let next = call("next".into());
+        let second = tokio::time::timeout(HANG_TIMEOUT, let_in(&listener));
+        let mut second = second.await.expect("the next call has another connection");
+        let frame = frame::read(&mut second, lane.max_body()).await.expect("readable").expect("a frame");
+        assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, &b"next"[..]), "{lane:?}");
+        frame::write(&mut second, &Frame { kind: Kind::Response, ..frame }).await.expect("it is read");
+        assert_eq!(next.await.expect("no panic").expect("answered"), "next", "{lane:?}");
+        transport.shutdown().await;
+    }
 }

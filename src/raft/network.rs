@@ -210,3 +210,79 @@ fn unreachable(reason: String) -> RPCError<TypeConfig> {
 fn unexpected(reply: &Reply) -> RPCError<TypeConfig> {
     RPCError::Network(NetworkError::from_string(format!("unexpected type of reply: {reply:?}")))
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::super::types::log_id;
+    use super::super::wire::AppendReply;
+    use super::*;
+    use crate::sim::{MemoryStorage, SyncMode};
+    use crate::storage::{Position, VoteRecord};
+
+    const INDEX: u64 = 41;
+
+    /// What becomes of the messages.
+    #[derive(Clone, Copy, Debug)]
+    enum Fate {
+        Answered,
+        Lost,
+        /// The answer never comes.
+        Pending,
+    }
+
+    /// A transport that writes down the announced commit index at the moment when a message leaves.
+    #[derive(Clone)]
+    struct Recorder {
+        announced: Arc<AtomicU64>,
+        seen: Arc<Mutex<Vec<(Lane, u64)>>>,
+        fate: Fate,
+    }
+
+    impl Transport for Recorder {
+        async fn call(&self, target: NodeId, _: &str, lane: Lane, _: Bytes, _: Duration) -> Result<Bytes, PeerError> {
+            self.seen.lock().push((lane, self.announced.load(Ordering::SeqCst)));
+            match self.fate {
+                Fate::Answered => Ok(wire::encode(&Reply::Append(AppendReply::Success))),
+                Fate::Lost => Err(PeerError::Lost { target, reason: "the test loses it".to_owned() }),
+                Fate::Pending => std::future::pending().await,
+            }
+        }
+
+        async fn shutdown(&self) {}
+    }
+
+    #[tokio::test]
+    async fn commit_index_is_announced_before_its_message_leaves() {
+        for lane in [Lane::Log, Lane::Control] {
+            for fate in [Fate::Answered, Fate::Lost, Fate::Pending] {
+                let announced_commit = Arc::new(AtomicU64::new(0));
+                let seen = Arc::default();
+                let transport = Recorder { announced: announced_commit.clone(), seen: Arc::clone(&seen), fate };
+                let (storage, sending) = (MemoryStorage::new(SyncMode::default()), OutgoingSnapshots::default());
+                let disk_timeout = Duration::from_secs(1);
+                let announced = announced_commit.clone();
+                let network = Network { transport, storage, announced_commit, sending, disk_timeout };
+                let mut link = network.link(2, &PeerInfo::default(), lane);
+                let send = |link: &mut Link<MemoryStorage, Recorder>, index: u64| {
+                    let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };
+                    let request = AppendEntriesRequest {
+                        vote: vote(leader, 1),
+                        prev_log_id: None,
+                        leader_commit: Some(log_id(Position { term: 7, index })),
+                        entries: Vec::new(),
+                    };
+                    let mut append = Box::pin(link.append_entries(request, RPCOption::new(disk_timeout)));
+                    let polled = futures_util::FutureExt::now_or_never(append.as_mut());
+                    assert_eq!(polled.is_none(), matches!(fate, Fate::Pending), "{lane:?}, {fate:?}");
+                };
+                send(&mut link, INDEX);
+                // A later message with an earlier index takes nothing back.
+                send(&mut link, INDEX - 1);
+                assert_eq!(*seen.lock(), [(lane, INDEX), (lane, INDEX)], "{fate:?}");
+                assert_eq!(announced.load(Ordering::SeqCst), INDEX, "{lane:?}, {fate:?}");
+            }
+        }
+    }
+}

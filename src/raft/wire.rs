@@ -203,3 +203,91 @@ impl Transfer {
         TransferLeaderRequest::new(vote(self.from, from), self.to, self.last.map(log_id))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+    use crate::raft::types::{Entry, Vote};
+
+    const CALLER: NodeId = 3;
+
+    fn ballot_vote(committed: bool) -> Vote {
+        vote(VoteRecord { term: 7, candidate: Some(CALLER), committed }, CALLER)
+    }
+
+    fn positions() -> [Option<super::super::types::LogId>; 2] {
+        [None, Some(log_id(Position { term: 6, index: 41 }))]
+    }
+
+    /// The message after it was encoded and decoded.
+    fn sent<T: Serialize + for<'a> Deserialize<'a>>(message: &T) -> T {
+        decode(&encode(message)).expect("it is readable")
+    }
+
+    fn assert_same(received: &impl Debug, sent: &impl Debug) {
+        assert_eq!(format!("{received:?}"), format!("{sent:?}"));
+    }
+
+    #[test]
+    fn ballot_arrives_as_it_was_sent() {
+        for leadership_transfer in [false, true] {
+            for last_log_id in positions() {
+                let request = VoteRequest { vote: ballot_vote(false), last_log_id, leadership_transfer };
+                assert_same(&sent(&RequestVote::new(&request)).request(CALLER), &request);
+            }
+        }
+    }
+
+    #[test]
+    fn answer_to_a_ballot_arrives_as_it_was_sent() {
+        for vote_granted in [false, true] {
+            for last_log_id in positions() {
+                let response = || VoteResponse { vote: ballot_vote(true), vote_granted, last_log_id };
+                assert_same(&sent(&VoteReply::new(response())).response(CALLER), &response());
+            }
+        }
+    }
+
+    #[test]
+    fn append_arrives_as_it_was_sent() {
+        let entry =
+            |index| Entry { log_id: log_id(Position { term: 7, index }), payload: openraft::EntryPayload::Blank };
+        for prev_log_id in positions() {
+            for leader_commit in positions() {
+                for count in [0, 1, 3] {
+                    let entries = (42..42 + count).map(entry).collect();
+                    let request = AppendEntriesRequest { vote: ballot_vote(true), prev_log_id, leader_commit, entries };
+                    let received = sent(&Append::new(&request)).request(CALLER).expect("its entries are readable");
+                    assert_same(&received, &request);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn answer_to_an_append_arrives_as_it_was_sent() {
+        let [none, some] = positions();
+        for make in [
+            || AppendEntriesResponse::Success,
+            || AppendEntriesResponse::Conflict,
+            || AppendEntriesResponse::HigherVote(ballot_vote(false)),
+            || AppendEntriesResponse::HigherVote(ballot_vote(true)),
+        ] {
+            assert_same(&sent(&AppendReply::new(make())).response(CALLER), &make());
+        }
+        for upto in [none, some] {
+            let received = sent(&AppendReply::new(AppendEntriesResponse::PartialSuccess(upto))).response(CALLER);
+            assert_same(&received, &AppendEntriesResponse::<TypeConfig>::PartialSuccess(upto));
+        }
+    }
+
+    #[test]
+    fn transfer_arrives_as_it_was_sent() {
+        for last in positions() {
+            let request = TransferLeaderRequest::new(ballot_vote(true), 2, last);
+            assert_same(&sent(&Transfer::new(&request)).request(CALLER), &request);
+        }
+    }
+}

@@ -155,4 +155,39 @@ mod tests {
         assert!(matches!(taken, Request::Change(Command::Renew { leases, .. }) if leases.len() == 10_000));
         assert_eq!(renew(10_001).map(drop).expect_err("the batch is above the bound").code, Code::TooLarge);
     }
+
+    #[test]
+    fn renewal_without_a_ttl_names_none() {
+        let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: true };
+        for (ttl, expected) in [
+            ("", None),
+            (r#","ttl_ms":7000"#, Some(Ttl::Finite(7_000))),
+            (r#","ttl_ms":"infinite""#, Some(Ttl::Infinite)),
+        ] {
+            let body = serde_json::from_str(&format!(r#"{{"holder":"h","token":"5"{ttl}}}"#)).expect("it has the form");
+            let one = renew(&policy, LeaseName::new("a").expect("valid"), body);
+            let item = format!(r#"{{"holder":"h","leases":[{{"name":"a","token":"5"{ttl}}}]}}"#);
+            let batch = renew_batch(&policy, serde_json::from_str(&item).expect("it has the form"));
+            for request in [one, batch] {
+                let Ok(Request::Change(Command::Renew { leases, .. })) = request else { panic!("{request:?}") };
+                assert_eq!(leases.iter().map(|renewal| renewal.ttl).collect::<Vec<_>>(), [expected], "{ttl}");
+            }
+        }
+    }
+
+    #[test]
+    fn fields_that_a_request_leaves_out_name_nothing() {
+        let holder = || HolderId::new("h").expect("valid");
+        let name = || LeaseName::new("a").expect("valid");
+        let token = FencingToken { term: 0, index: 5 };
+        let body = serde_json::from_str(r#"{"holder":"h","token":"5"}"#).expect("it has the form");
+        let expected = Request::Change(Command::HandOver { name: name(), holder: holder(), token, to: None });
+        assert_eq!(hand_over(name(), body), expected);
+        let body = serde_json::from_str(r#"{"holder":"h","token":"5","version":3}"#).expect("it has the form");
+        let metadata = crate::types::Metadata::default();
+        let command = Command::UpdateMetadata { name: name(), holder: holder(), token, version: 3, metadata };
+        assert_eq!(update_metadata(name(), body), Ok(Request::Change(command)));
+        let claim = claim_of(r#"{"holder":"h"}"#).expect("it is fine");
+        assert_eq!((claim.wait_ms, claim.metadata.bytes()), (None, 0));
+    }
 }

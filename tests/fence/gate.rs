@@ -223,3 +223,43 @@ async fn mark_admits_no_caller_before_it_is_stored() {
     first.await.unwrap().expect("the mark is stored");
     second.await.unwrap().expect("the mark is stored");
 }
+
+/// Longest time for which the patience of these tests may seem to last on a busy machine.
+const HANG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn patience_is_one_bound_however_often_callers_leave() {
+    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let waiting = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.enter("a", token(2)).await.map(drop) }
+    });
+    let leaves = async {
+        while !waiting.is_finished() {
+            drop(gate.enter("b", token(1)).await.expect("no other caller is there"));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, leaves).await.expect("the wait ends while callers of another resource leave");
+    let refused = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(refused, Refused::Busy { older, .. } if older == token(1)), "{refused}");
+}
+
+#[test]
+fn blocking_patience_is_one_bound_however_often_callers_leave() {
+    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let _inside = gate.enter_blocking("a", token(1)).expect("the first");
+    let waiting = std::thread::spawn({
+        let gate = gate.clone();
+        move || gate.enter_blocking("a", token(2)).map(drop)
+    });
+    let began = std::time::Instant::now();
+    while !waiting.is_finished() {
+        drop(gate.enter_blocking("b", token(1)).expect("no other caller is there"));
+        assert!(began.elapsed() < HANG, "the wait does not end while callers of another resource leave");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let refused = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(refused, Refused::Busy { older, .. } if older == token(1)), "{refused}");
+}

@@ -1,7 +1,7 @@
 //! A cluster of one real node, and connections to it that can fail.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{
@@ -77,6 +77,10 @@ pub struct Faults {
     pub stream_failed: AtomicBool,
     /// Lets a stream report that events are missing.
     pub compacted: Notify,
+    /// The cluster refuses each claim with this code.
+    pub refusal: Mutex<Option<Code>>,
+    /// How many claims were refused so.
+    pub refused: AtomicUsize,
 }
 
 impl Faults {
@@ -101,6 +105,15 @@ impl Faulty {
 
 impl Coordinator for Faulty {
     fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+        let refusal = *self.faults.refusal.lock().expect("plain");
+        if let Some(code) = refusal {
+            self.faults.refused.fetch_add(1, Ordering::SeqCst);
+            let problem = Problem::new(code, "the test refuses each claim");
+            return Box::pin(async {
+                tokio::task::yield_now().await;
+                Err(CallError::Refused(Box::new(problem)))
+            });
+        }
         self.through(Coordinator::acquire(&self.remote, name, claim, budget))
     }
 

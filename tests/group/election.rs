@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tenure::client::Loss;
+use tenure::api::Code;
+use tenure::client::{CallError, Loss};
 use tenure::election::{
     Candidacy, Election, ElectionOptions, EstablishError, LeaderView, Leadership, Observer, ResignError,
 };
@@ -27,6 +28,7 @@ steady!(
     exhausted_budget_keeps_a_candidate_out_of_the_queue,
     dropped_campaign_leaves_the_queue,
     campaign_survives_an_outage_and_ends_with_its_manager,
+    campaign_outlasts_each_refusal_that_waiting_mends,
 );
 
 fn options() -> ElectionOptions {
@@ -298,4 +300,41 @@ async fn campaign_survives_an_outage_and_ends_with_its_manager() {
     assert!(!leadership.is_leader());
     drop(leadership);
     assert!(soon(election.campaign()).await.is_err());
+}
+
+async fn campaign_outlasts_each_refusal_that_waiting_mends() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.mortal("a");
+    let election = Election::new(&manager, "leader", options()).expect("valid");
+    let refuse = |code: Option<Code>| *faults.refusal.lock().expect("plain") = code;
+    for code in [
+        Code::Held,
+        Code::LockDelay,
+        Code::WaitTimeout,
+        Code::WaitAbandoned,
+        Code::QueueFull,
+        Code::LeaseFull,
+        Code::TooManyLeases,
+        Code::Lost,
+    ] {
+        refuse(Some(code));
+        let before = faults.refused.load(Ordering::SeqCst);
+        let campaign = election.clone();
+        let campaign = tokio::spawn(async move { campaign.campaign().await });
+        soon(async {
+            while faults.refused.load(Ordering::SeqCst) < before + 2 && !campaign.is_finished() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        refuse(None);
+        let leadership = soon(campaign).await.expect("it did not panic");
+        let leadership = leadership.unwrap_or_else(|error| panic!("{code:?} ended the campaign: {error}"));
+        leadership.resign().await.expect("it answers");
+    }
+    for code in [Code::Invalid, Code::LimitDiffers, Code::TooLarge, Code::Unsupported] {
+        refuse(Some(code));
+        let ended = soon(election.campaign()).await.map(drop);
+        assert!(matches!(&ended, Err(CallError::Refused(problem)) if problem.code == code), "{code:?}: {ended:?}");
+    }
 }

@@ -21,6 +21,7 @@ steady!(
     id_is_unique_and_other_leases_are_no_members,
     group_lease_is_acquired_only_by_its_owner,
     dropped_manager_releases_leases_of_its_group,
+    member_that_joins_again_is_as_ready_as_before,
 );
 
 fn options(id: &str) -> MemberOptions {
@@ -210,4 +211,24 @@ async fn group_has_at_most_1000_members() {
     assert!(matches!(one_more, Some(GroupError::Full { members: 1_000 })), "{one_more:?}");
     assert_eq!(a.leave().await, Ok(true));
     join(&cluster.manager("b"), options("b")).await.leave().await.expect("the group has room again");
+}
+
+async fn member_that_joins_again_is_as_ready_as_before() {
+    let cluster = Cluster::start().await;
+    let a = join(&cluster.manager("a"), options("a").refresh(Duration::from_millis(20))).await;
+    for (id, at_first) in [("b", false), ("c", true)] {
+        let (manager, faults) = cluster.mortal(id);
+        let mut member = join(&manager, options(id).ready(at_first)).await;
+        member.set_ready(!at_first).await.expect("it is said");
+        faults.cut_off(true);
+        soon(member.lost().cancelled()).await;
+        until("a sees that it is gone", || !ids(&a).contains(&id.to_owned())).await;
+        faults.cut_off(false);
+        soon(member.rejoin()).await.expect("it joins again");
+        assert_eq!(member.snapshot().me.expect("a member").is_ready, !at_first, "{id} in its own eyes");
+        let shown = || a.snapshot().all.into_iter().find(|other| other.id == id);
+        until("a sees it again", || shown().is_some()).await;
+        assert_eq!(shown().map(|other| other.is_ready), Some(!at_first), "{id} in the eyes of another member");
+        member.leave().await.expect("it answers");
+    }
 }

@@ -110,3 +110,82 @@ impl SharedStore {
         Ok(self.read_log(index, index + 1, 0)?.first().map(|record| record.position))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use bytes::Bytes;
+
+    use super::super::{SledStorage, entries};
+    use super::*;
+    use crate::storage::{Done, Identity, Storage, VoteRecord};
+
+    const ENTRIES: u64 = 200;
+    const ENTRY_BYTES: usize = 100_000;
+
+    fn at(index: u64) -> Position {
+        Position { term: 1, index }
+    }
+
+    fn wait(write: impl FnOnce(Done)) {
+        let (done, durable) = mpsc::channel();
+        write(Box::new(move |result| drop(done.send(result))));
+        durable.recv().expect("each write is answered").expect("the disk takes it");
+    }
+
+    /// Opens a store, appends more entries than memory keeps, and looks up the first part of a read of all of them.
+    fn reader_at_a_gap(dir: &std::path::Path) -> (SledStorage, Page, Gap) {
+        let storage =
+            SledStorage::open(dir, Identity { cluster: "test".to_owned(), node: 1 }).expect("an empty folder");
+        let payload = Bytes::from(vec![7; ENTRY_BYTES]);
+        let records = (0..ENTRIES).map(|index| LogRecord { position: at(index), payload: payload.clone() }).collect();
+        wait(|done| storage.append(records, done));
+        let mut page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: usize::MAX };
+        let gap = storage.shared().read_tail(&mut page, ENTRIES).expect("the store is whole");
+        (storage, page, gap.expect("the first entries have left memory"))
+    }
+
+    #[test]
+    fn entry_that_is_purged_while_it_is_read_is_no_damage() {
+        for upto in [1, 5, 40] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+            wait(|done| storage.purge(at(upto), done));
+            // The storage thread removes a part of the purged entries with each group.
+            let is_there = |trees: &Trees| trees.log.contains_key(entries::key(upto, 0)).expect("readable");
+            while storage.shared().read(is_there).expect("the store is open") {
+                wait(|done| storage.save_vote(VoteRecord { term: 1, candidate: Some(1), committed: false }, done));
+            }
+            assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true), "purged up to {upto}");
+            assert_eq!(page.records.len(), 0);
+            let again = storage.read_log(0, ENTRIES, usize::MAX);
+            assert_eq!(again, Err(StorageError::Purged { index: 0, floor: upto }));
+            assert_eq!(*storage.failure().borrow(), None, "the store goes on");
+        }
+    }
+
+    #[test]
+    fn entry_that_is_cut_off_while_it_is_read_is_no_damage() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+        wait(|done| storage.truncate_after(Some(3), done));
+        assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true));
+        assert_eq!(page.records.len(), 4);
+        assert_eq!(storage.read_log(0, ENTRIES, usize::MAX).map(|records| records.len()), Ok(4));
+        assert_eq!(*storage.failure().borrow(), None, "the store goes on");
+    }
+
+    #[test]
+    fn entry_that_is_missing_stops_the_store() {
+        for missing in [1, 5] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+            let remove = |trees: &Trees| trees.log.remove(entries::key(missing, 0)).expect("it is there");
+            storage.shared().read(remove).expect("the store is open");
+            let error = storage.shared().read_disk(&mut page, gap).expect_err("the log has a hole");
+            assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+            assert_eq!(*storage.failure().borrow(), Some(error));
+        }
+    }
+}

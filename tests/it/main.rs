@@ -3,14 +3,14 @@
 mod api;
 mod bodies;
 mod cluster;
-mod details;
 mod document;
 mod hostile;
+mod http_answers;
+mod http_bounds;
 mod listener;
 mod remote;
-mod sentences;
 #[path = "../support/served.rs"]
 mod served;
 #[path = "../support/steady.rs"]
 mod steady;
-mod trio;
+mod three_nodes;

@@ -12,9 +12,9 @@ use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, R
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
-use super::door::{Door, Sending};
+use super::clock::SkewedClock;
 use super::history::{Belief, Ended, What};
-use super::skew::SkewedClock;
+use super::recording_client::{Door, Sending};
 use super::world::{Step, World, lock};
 
 /// The leases of the simulation, and how many may hold each.
@@ -269,7 +269,7 @@ impl Program {
                 }
             })
         });
-        let ended = asked.await.as_ref().map_or_else(super::door::ended, saw);
+        let ended = asked.await.as_ref().map_or_else(super::recording_client::ended, saw);
         self.world.note(|| format!("op {begun} {ended:?}"));
         lock(&self.world.history).end(begun, ended.clone(), self.world.now());
         ended

@@ -10,7 +10,7 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
 
-use super::meddler::Meddler;
+use super::fault_injector::Meddler;
 use super::promises;
 use super::verdict::Broken;
 

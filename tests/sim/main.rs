@@ -7,14 +7,14 @@
 //! | file | noun |
 //! |---|---|
 //! | `plan`, `world`, `run` | what the seed decides, what a run is made of, and its parts |
-//! | `birth` | the first starts of all nodes, with their faults |
-//! | `nemesis`, `voters`, `promise`, `rollout` | the faults: of processes, network and disks; of the membership; those that stale reads come from; changes of configuration |
-//! | `client`, `door`, `watcher`, `register` | the workload, its way to whichever node is there, and a resource that knows tokens only |
+//! | `bootstrap` | the first starts of all nodes, with their faults |
+//! | `faults`, `voters`, `stale_reads`, `rollout` | the faults: of processes, network and disks; of the membership; those that stale reads come from; changes of configuration |
+//! | `client`, `recording_client`, `watcher`, `register` | the workload, its way to whichever node is there, and a resource that knows tokens only |
 //! | `ledger`, `history` | what replicas applied, and what clients asked, were told and believed |
 //! | `linear` | the search for an order of calls that one lease could have had |
 //! | `promises` | what must hold, one promise a file: of the log at every entry, of histories when the run is over |
-//! | `seeds`, `many`, `tally` | many seeds, on every core, and what they came to |
-//! | `planted`, `bug`, `meddler`, `doctored` | bugs that must be caught, how they get into a node, and promises that must fail |
+//! | `seeds`, `parallel`, `summary` | many seeds, on every core, and what they came to |
+//! | `planted`, `bugs`, `fault_injector`, `checker_self_test` | bugs that must be caught, how they get into a node, and promises that must fail |
 //!
 //! Time: each node has a clock and timers of its own rate, openraft's included, inside the configured drift in most runs
 //! and from half to double in the others. There the promises about time are not checked, and nobody reads by a leadership
@@ -34,11 +34,13 @@
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
 #![cfg(tokio_unstable)]
 
-mod birth;
-mod bug;
+mod bootstrap;
+mod bugs;
+mod checker_self_test;
 mod client;
-mod doctored;
-mod door;
+mod clock;
+mod fault_injector;
+mod faults;
 #[path = "../support/history.rs"]
 mod history;
 #[path = "../support/history_file.rs"]
@@ -46,19 +48,17 @@ mod history_file;
 mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
-mod many;
-mod meddler;
-mod nemesis;
+mod parallel;
 mod plan;
 mod planted;
-mod promise;
 mod promises;
+mod recording_client;
 mod register;
 mod rollout;
 mod run;
 mod seeds;
-mod skew;
-mod tally;
+mod stale_reads;
+mod summary;
 mod verdict;
 mod voters;
 mod watcher;

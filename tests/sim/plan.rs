@@ -9,7 +9,7 @@ use tenure::config::RaftTimings;
 use tenure::lease::Limits;
 use tenure::types::NodeId;
 
-use super::bug::Planted;
+use super::bugs::Planted;
 
 /// The leadership leases that nodes are configured with.
 const LEASES_MS: [u64; 2] = [325, 900];

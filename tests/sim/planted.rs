@@ -2,7 +2,7 @@
 
 use tenure::testing::Safeguards;
 
-use super::bug::{MachineBug, Planted};
+use super::bugs::{MachineBug, Planted};
 use super::plan::Plan;
 use super::run::run;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::nemesis::any_cut;
+use super::faults::any_cut;
 use super::world::World;
 
 /// Restarts all nodes with the other leadership lease, one after the other. Nodes whose leases differ refuse each other

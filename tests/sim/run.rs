@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::register::Write;
 use super::verdict::{Broken, Counts, Verdict};
 use super::world::{Step, World, lock};
-use super::{birth, nemesis, promises, voters, watcher};
+use super::{bootstrap, faults, promises, voters, watcher};
 
 /// The longest that a cluster takes to agree on a leader once everything works, in true time.
 const AGREEMENT: Duration = Duration::from_secs(10);
@@ -54,8 +54,8 @@ pub fn run(plan: Plan) -> Verdict {
 }
 
 async fn simulate(world: &Arc<World>) -> Verdict {
-    birth::begin(world).await;
-    if !nemesis::settled(world, AGREEMENT).await {
+    bootstrap::begin(world).await;
+    if !faults::settled(world, AGREEMENT).await {
         world.break_promise("converges", format!("no cluster formed within {AGREEMENT:?} of the last fault"));
     }
     let mut clients = JoinSet::new();
@@ -63,12 +63,12 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     let mut watching = JoinSet::new();
     watching.spawn(promises::one_leader::watch(world.clone()));
     watching.spawn(watcher::watch(world.clone()));
-    let faults = tokio::spawn(nemesis::rage(world.clone()));
+    let faults = tokio::spawn(faults::rage(world.clone()));
     tokio::time::sleep(world.plan.faults).await;
     faults.abort();
     let _ = faults.await;
     world.heal();
-    if !nemesis::settled(world, AGREEMENT).await {
+    if !faults::settled(world, AGREEMENT).await {
         world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
     }
     if !voters::all_vote_again(world, AGREEMENT).await {

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::Write;
 
-use super::bug::Planted;
-use super::many::{number, runs};
-use super::nemesis::KINDS;
+use super::bugs::Planted;
+use super::faults::KINDS;
+use super::parallel::{number, runs};
 use super::plan::Plan;
 use super::run::run;
-use super::tally::Tally;
+use super::summary::Tally;
 use super::verdict::Verdict;
 
 /// What clients must have done and been told in an ordinary run.

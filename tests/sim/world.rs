@@ -18,12 +18,12 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::clock::SkewedClock;
+use super::fault_injector::Meddler;
 use super::history::History;
 use super::ledger::{Ledger, Tap};
-use super::meddler::Meddler;
 use super::plan::{Plan, limits};
 use super::register::Registers;
-use super::skew::SkewedClock;
 use super::verdict::{Broken, Counts};
 
 pub struct World {
@@ -90,7 +90,7 @@ impl World {
         let clock = move |id: NodeId| -> Arc<dyn Clock> {
             let steady = SkewedClock::new(began, Duration::from_secs(100 * id), rates[&id]);
             let steady = steady.of_machine(machines[&id].clone(), suspended[&id]);
-            if jump { Arc::new(super::skew::JumpingClock(steady)) } else { Arc::new(steady) }
+            if jump { Arc::new(super::clock::JumpingClock(steady)) } else { Arc::new(steady) }
         };
         let setup = Setup {
             timings_of: (1..=plan.nodes).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),

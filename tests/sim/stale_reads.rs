@@ -28,7 +28,7 @@ pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
     world.board.isolate(lost, world.ids());
     // Until the lost node would elect another.
     tokio::time::sleep(world.lease(leader).mul_f64(dice.random_range(1.0..1.9))).await;
-    world.crash(restarted, super::nemesis::any_cut(dice));
+    world.crash(restarted, super::faults::any_cut(dice));
     world.board.isolate(leader, world.ids());
     world.board.join(lost, restarted);
     world.board.join(restarted, lost);
@@ -57,7 +57,7 @@ pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     }
     probe(world, leader, [one, two]).await;
     world.board.heal();
-    world.crash(leader, super::nemesis::any_cut(rng));
+    world.crash(leader, super::faults::any_cut(rng));
     world.set_lease(leader, short);
     world.restart(leader);
 }

@@ -9,7 +9,7 @@ use tenure::lease::{Batch, Command, Machine, StoredRecord};
 use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
-use super::bug::MachineBug;
+use super::bugs::MachineBug;
 
 pub struct Meddler {
     bug: MachineBug,

@@ -70,7 +70,7 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
             let Some(leader) = leader else { return };
             crash(&world, kind, &[leader], &mut dice).await;
         }
-        "restart_in_promise" => super::promise::restart_in_promise(&world, &mut dice).await,
+        "restart_in_promise" => super::stale_reads::restart_in_promise(&world, &mut dice).await,
         "isolate_leader" => {
             let Some(leader) = leader else { return };
             cut(&world, kind, pairs(&[leader], &ids), long).await;
@@ -148,7 +148,7 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
             tokio::time::sleep(long).await;
             world.wake_client(number);
         }
-        "read_after_suspend" => super::promise::read_after_suspend(&world, &mut dice).await,
+        "read_after_suspend" => super::stale_reads::read_after_suspend(&world, &mut dice).await,
         "transfer" => {
             let Some((leader, node)) = leader.and_then(|leader| Some((leader, world.node(leader)?))) else { return };
             world.count_fault(kind);
@@ -160,11 +160,11 @@ async fn make(world: Arc<World>, kind: &'static str, mut dice: StdRng) {
             world.count_fault(kind);
             world.inside(one, node.take_snapshot()).await;
         }
-        "read_at_old_leader" => super::promise::read_at_old_leader(&world, &mut dice).await,
+        "read_at_old_leader" => super::stale_reads::read_at_old_leader(&world, &mut dice).await,
         "spoiled_disk" => spoil(&world, kind, one, &mut dice),
         "wiped_disk" => wipe(&world, kind, one, &mut dice).await,
         "new_timings" => super::rollout::change_timings(&world, &mut dice).await,
-        "shortened_in_promise" => super::promise::shortened_in_promise(&world, &mut dice).await,
+        "shortened_in_promise" => super::stale_reads::shortened_in_promise(&world, &mut dice).await,
         "voters" => {
             world.count_fault(kind);
             super::voters::change(&world, long, &mut dice).await;

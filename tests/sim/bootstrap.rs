@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use tenure::types::NodeId;
 use tokio::task::JoinSet;
 
-use super::nemesis::any_cut;
+use super::faults::any_cut;
 use super::world::World;
 
 /// How often a node crashes again while it starts for the first time.

@@ -1,46 +1,48 @@
-//! Bugs that tests plant, to see that they are found.
+//! Planted bugs. Tests check that the invariants catch them.
 
 use tenure::testing::Safeguards;
 
+/// The planted bugs of a run. The default has none.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Planted {
+pub struct PlantedBugs {
     pub safeguards: Safeguards,
-    /// What is wrong with the lease machine of every node.
+    /// The bug in the lease machine of each node.
     pub machine: Option<MachineBug>,
-    /// Disks that say "synced" long before they are.
-    pub early_disk: bool,
-    /// Nodes whose monotonic clock jumps as a wall clock does.
-    pub wall_clock: bool,
-    /// Holders whose clock runs at 0.8.
+    /// Disks acknowledge a sync long before it is complete.
+    pub early_syncs: bool,
+    /// The monotonic clocks of nodes jump like wall clocks.
+    pub jumping_clock: bool,
+    /// The clocks of holders run at a rate of 0.8.
     pub slow_holder: bool,
-    /// Holders whose clock stands still while their machine is suspended.
-    pub deaf_to_suspend: bool,
-    /// A client that takes "unknown" for "refused".
+    /// The clocks of holders stop while their machine is suspended.
+    pub ignores_suspend: bool,
+    /// Clients report an unknown outcome as a refusal.
     pub unknown_is_refused: bool,
-    /// A client that is told "leader", and is answered from any node's memory.
+    /// Reads with consistency `leader` are answered from the memory of any node.
     pub stale_reads: bool,
-    /// A client that takes a lost renewal for a good one.
-    pub deaf_to_loss: bool,
-    /// A client that believes to have released without asking anybody.
-    pub false_release: bool,
-    /// A resource that takes whatever comes.
+    /// Clients treat a refused renewal as successful.
+    pub ignores_loss: bool,
+    /// Clients report a release that they never send.
+    pub unsent_release: bool,
+    /// The resource accepts each write.
     pub no_fence: bool,
-    /// A watch that begins behind what it is asked for.
+    /// Watches ignore the requested start position.
     pub late_watch: bool,
 }
 
+/// A bug in the lease machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineBug {
-    /// Tokens count from the last snapshot that the replica came from.
+    /// The token index counts from the last installed snapshot of the replica.
     TokensFromSnapshot,
-    /// Tokens are made from the leader's wall clock.
+    /// Tokens come from the leader's wall clock.
     TokensFromClock,
-    /// Whoever releases a lease ends the grant that it has, and not the one that was meant.
+    /// A release ends the current grant, although it names another token.
     ReleaseIgnoresToken,
-    /// A waiter is granted the lease when its wait is over.
+    /// A waiter is granted the lease after its wait has ended.
     DeadWaiterGranted,
-    /// A renewal brings a expired lease back, if nobody has it.
+    /// A renewal restores an expired lease that has no holder.
     ExpiredRevived,
-    /// A holder that asks again is granted the lease again.
+    /// A repeated acquire grants the lease again, with a new token.
     SecondToken,
 }

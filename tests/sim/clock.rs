@@ -1,4 +1,4 @@
-//! A clock that runs at its own rate, and at another one while its machine is suspended.
+//! Clocks with their own rate, and with another rate while their machine is suspended.
 
 use std::time::Duration;
 
@@ -6,49 +6,50 @@ use tenure::clock::{Clock, Suspended};
 use tenure::testing::NodeTime;
 use tokio::time::Instant;
 
-/// True time since the simulation began, times a rate. The tasks of a node have timers of the same rate, which stand still
-/// while the machine is suspended; this clock goes on, and counts it.
+/// True time since the start of the run, multiplied by a rate.
+///
+/// The timers of a node have the same rate. They stop while the machine is suspended, but this clock continues.
 #[derive(Clone)]
-pub struct SkewedClock {
+pub struct DriftingClock {
     began: Instant,
-    /// Ahead of true time by so much from the start.
-    ahead: Duration,
+    /// Offset from true time at the start.
+    offset: Duration,
     rate: f64,
-    /// The machine, and the rate of this clock while it is suspended.
+    /// The machine, and the clock rate while it is suspended.
     machine: Option<(NodeTime, f64)>,
 }
 
-impl SkewedClock {
-    /// The clock of a machine that is never suspended, if nothing else is said.
-    pub fn new(began: Instant, ahead: Duration, rate: f64) -> SkewedClock {
-        SkewedClock { began, ahead, rate, machine: None }
+impl DriftingClock {
+    /// Creates the clock of a machine that is never suspended.
+    pub fn new(began: Instant, offset: Duration, rate: f64) -> DriftingClock {
+        DriftingClock { began, offset, rate, machine: None }
     }
 
-    /// The clock of a machine that is suspended as its pace says.
-    pub fn of_machine(self, pace: NodeTime, suspended_rate: f64) -> SkewedClock {
-        SkewedClock { machine: Some((pace, suspended_rate)), ..self }
+    /// Attaches the clock to a machine that can be suspended.
+    pub fn of_machine(self, machine: NodeTime, suspended_rate: f64) -> DriftingClock {
+        DriftingClock { machine: Some((machine, suspended_rate)), ..self }
     }
 
-    /// How much true time passes while this clock counts `time`.
+    /// Converts a duration on this clock to true time.
     pub fn in_true_time(&self, time: Duration) -> Duration {
         time.div_f64(self.rate)
     }
 
-    /// True time in which the machine was suspended, and what this clock counted meanwhile.
-    fn suspends(&self) -> (Duration, Duration) {
-        let suspends = self.machine.as_ref().map(|(pace, rate)| (pace.suspended(), pace.suspended().mul_f64(*rate)));
-        suspends.unwrap_or_default()
+    /// The suspended time so far: in true time, and on this clock.
+    fn suspended_times(&self) -> (Duration, Duration) {
+        let machine = self.machine.as_ref();
+        machine.map(|(time, rate)| (time.suspended(), time.suspended().mul_f64(*rate))).unwrap_or_default()
     }
 }
 
-impl Clock for SkewedClock {
+impl Clock for DriftingClock {
     fn elapsed(&self) -> Duration {
-        let (asleep, counted) = self.suspends();
-        self.ahead + (self.began.elapsed() - asleep).mul_f64(self.rate) + counted
+        let (suspended, counted) = self.suspended_times();
+        self.offset + (self.began.elapsed() - suspended).mul_f64(self.rate) + counted
     }
 
     fn suspended(&self) -> Suspended {
-        Suspended::exactly(self.suspends().1)
+        Suspended::exactly(self.suspended_times().1)
     }
 
     fn wall_ms(&self) -> u64 {
@@ -56,8 +57,8 @@ impl Clock for SkewedClock {
     }
 }
 
-/// A planted bug: time that jumps 5 s ahead every 7 s, as a wall clock may when somebody sets it.
-pub struct JumpingClock(pub SkewedClock);
+/// A planted bug: time jumps 5 s ahead every 7 s, like a wall clock that an operator sets.
+pub struct JumpingClock(pub DriftingClock);
 
 impl Clock for JumpingClock {
     fn elapsed(&self) -> Duration {

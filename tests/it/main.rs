@@ -1,4 +1,4 @@
-//! Tests over real sockets, one file for each subject.
+//! Tests over real sockets, one file per subject.
 
 mod api;
 mod bodies;

@@ -1,4 +1,4 @@
-//! Many leases at once: how fast they are taken, what they cost in memory, and how fast a node with them restarts.
+//! Many leases at once: the rate of acquires, the memory, and the restart time of a node.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,12 @@ pub async fn run(cluster: &mut Cluster, leases: usize) -> Value {
     let address = cluster.address(leader).to_string();
     let empty = cluster.memory();
     let start = Instant::now();
-    let workers: Vec<_> = (0..CLIENTS).map(|client| tokio::spawn(take(address.clone(), client, leases))).collect();
+    let workers: Vec<_> =
+        (0..CLIENTS).map(|client| tokio::spawn(acquire_share(address.clone(), client, leases))).collect();
     for worker in workers {
-        worker.await.expect("a client that works");
+        worker.await.expect("the client task does not panic");
     }
-    let taken = start.elapsed();
+    let acquired = start.elapsed();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let memory = cluster.memory();
     let follower = (1..=3).find(|id| *id != leader).expect("three nodes");
@@ -31,17 +32,18 @@ pub async fn run(cluster: &mut Cluster, leases: usize) -> Value {
     let mib = |bytes: &[u64]| bytes.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>();
     json!({
         "workload": "bulk", "operations": leases, "clients": CLIENTS,
-        "seconds": round(taken.as_secs_f64()), "per_second": (leases as f64 / taken.as_secs_f64()).round(),
+        "seconds": round(acquired.as_secs_f64()), "per_second": (leases as f64 / acquired.as_secs_f64()).round(),
         "empty_mib": mib(&empty), "memory_mib": mib(&memory),
         "restart_seconds": round((ready - start).as_secs_f64()),
     })
 }
 
-async fn take(address: String, client: usize, leases: usize) {
-    let mut connection = Connection::open(&address).await.expect("the leader takes connections");
+/// Acquires the leases of one client.
+async fn acquire_share(address: String, client: usize, leases: usize) {
+    let mut connection = Connection::open(&address).await.expect("the leader accepts connections");
     for lease in (client..leases).step_by(CLIENTS) {
         let body = format!(r#"{{"holder":"bulk-{}","ttl_ms":3600000}}"#, lease % 100);
-        let held = connection.post(&format!("/v1/leases/bulk-{lease:06}/acquire"), &body).await.expect("answered");
+        let held = connection.post(&format!("/v1/leases/bulk-{lease:06}/acquire"), &body).await.expect("an answer");
         assert_eq!(held.status, 200);
     }
 }
@@ -57,5 +59,5 @@ async fn wait_ready(address: &str) -> Instant {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not ready within {RESTART_TIMEOUT:?}");
+    panic!("node at {address} not ready within {RESTART_TIMEOUT:?}");
 }

@@ -10,10 +10,10 @@ use crate::http::Connection;
 
 const NODES: u16 = 3;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// A tick of the process clock in `/proc/*/stat`: 10 ms on Linux.
-const TICK: Duration = Duration::from_millis(10);
+/// Unit of processor times in `/proc/*/stat`: 10 ms on Linux.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
 
-/// The processes end, and the data goes, when it is dropped.
+/// Three running nodes. A drop kills the processes and removes the data.
 pub struct Cluster {
     dir: tempfile::TempDir,
     nodes: Vec<Process>,
@@ -26,8 +26,8 @@ struct Process {
 
 impl Cluster {
     pub async fn start() -> Cluster {
-        // Beside the build, not in /tmp: that may be memory, and fsync there is free.
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the data");
+        // The build directory is on a disk. /tmp may be in memory, where fsync costs nothing.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a data directory");
         let ports = free_ports(2 * NODES);
         let mut config = "cluster = \"bench\"\n".to_string();
         for id in 1..=NODES {
@@ -36,7 +36,7 @@ impl Cluster {
                 "[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"data/{id}\"\n"
             );
         }
-        fs::write(dir.path().join("cluster.toml"), config).expect("a configuration");
+        fs::write(dir.path().join("cluster.toml"), config).expect("the configuration file is writable");
         let http = |id: u16| format!("127.0.0.1:{}", ports[2 * id as usize - 2]);
         let nodes = (1..=NODES).map(|id| Process { http: http(id), child: None }).collect();
         let mut cluster = Cluster { dir, nodes };
@@ -60,7 +60,7 @@ impl Cluster {
     }
 
     pub fn launch(&mut self, id: u16) {
-        let log = fs::File::options().create(true).append(true).open(self.log(id)).expect("a log");
+        let log = fs::File::options().create(true).append(true).open(self.log(id)).expect("the log file is writable");
         let child = Command::new(env!("CARGO_BIN_EXE_tenure"))
             .args(["serve", "--config", "cluster.toml", "--node", &id.to_string()])
             .current_dir(self.dir.path())
@@ -72,25 +72,25 @@ impl Cluster {
     }
 
     pub fn kill(&mut self, id: u16) {
-        let mut child = self.nodes[id as usize - 1].child.take().expect("a node that runs");
-        child.kill().expect("a process of ours");
-        child.wait().expect("a process of ours");
+        let mut child = self.nodes[id as usize - 1].child.take().expect("the node runs");
+        child.kill().expect("a child process");
+        child.wait().expect("a child process");
     }
 
-    /// Ends a node in order, and waits for it.
+    /// Sends SIGTERM to a node, and waits for its end.
     pub fn terminate(&mut self, id: u16) {
-        let mut child = self.nodes[id as usize - 1].child.take().expect("a node that runs");
-        let told = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
-        assert!(told.expect("the kill command").success());
-        child.wait().expect("a process of ours");
+        let mut child = self.nodes[id as usize - 1].child.take().expect("the node runs");
+        let status = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
+        assert!(status.expect("the kill command starts").success());
+        child.wait().expect("a child process");
     }
 
-    /// Waits until a node that runs says that one of them leads.
+    /// Waits until a running node reports a running leader.
     pub async fn leader(&self) -> u16 {
         let start = Instant::now();
         while start.elapsed() < START_TIMEOUT {
             for node in self.nodes.iter().filter(|node| node.child.is_some()) {
-                if let Some(leader) = asked(&node.http).await
+                if let Some(leader) = leader_seen_by(&node.http).await
                     && self.nodes[leader as usize - 1].child.is_some()
                 {
                     return leader;
@@ -98,7 +98,7 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("no leader within {START_TIMEOUT:?}; see {}", self.dir.path().display());
+        panic!("no leader within {START_TIMEOUT:?}: see the logs in {}", self.dir.path().display());
     }
 
     pub async fn leader_address(&self) -> String {
@@ -127,14 +127,14 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-async fn asked(address: &str) -> Option<u16> {
+async fn leader_seen_by(address: &str) -> Option<u16> {
     let mut connection = Connection::open(address).await.ok()?;
     let answer = connection.get("/v1/leases/leader-probe?consistency=leader").await.ok()?;
     if answer.status >= 500 {
@@ -146,19 +146,19 @@ async fn asked(address: &str) -> Option<u16> {
 
 fn free_ports(count: u16) -> Vec<u16> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+    listeners.iter().map(|listener| listener.local_addr().expect("the listener is bound").port()).collect()
 }
 
 fn cpu_of(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process of ours");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a child process");
     let after_name = stat.rsplit_once(')').expect("a name in brackets").1;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let ticks = |field: usize| fields[field].parse::<u32>().expect("a number");
-    TICK * (ticks(11) + ticks(12))
+    CLOCK_TICK * (ticks(11) + ticks(12))
 }
 
 fn memory_of(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process of ours");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a child process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("resident memory");
     let kib = line.split_whitespace().nth(1).expect("a number");
     kib.parse::<u64>().expect("a number") * 1024

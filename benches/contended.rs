@@ -1,4 +1,4 @@
-//! Many clients try for one name that somebody holds.
+//! Many clients try to acquire one held lease.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,21 @@ use crate::load;
 
 pub async fn run(cluster: &Cluster, clients: usize, time: Duration) -> Value {
     let leader = cluster.leader_address().await;
-    let mut holder = Connection::open(&leader).await.expect("the leader takes connections");
+    let mut holder = Connection::open(&leader).await.expect("the leader accepts connections");
     let held = holder.post("/v1/leases/contended/acquire", r#"{"holder":"owner","ttl_ms":600000}"#).await;
-    assert_eq!(held.expect("answered").status, 200);
-    load::run(cluster, "contended-denials", clients, time, 1, |client, mut tally| {
+    assert_eq!(held.expect("an answer").status, 200);
+    load::run(cluster, "contended-denials", clients, time, 1, |client, mut recorder| {
         let leader = leader.clone();
         async move {
-            let mut connection = Connection::open(&leader).await.expect("the leader takes connections");
+            let mut connection = Connection::open(&leader).await.expect("the leader accepts connections");
             let body = format!(r#"{{"holder":"c{client}","ttl_ms":30000}}"#);
-            while tally.goes_on() {
+            while recorder.is_running() {
                 let start = Instant::now();
-                let denied = connection.post("/v1/leases/contended/acquire", &body).await.expect("answered");
+                let denied = connection.post("/v1/leases/contended/acquire", &body).await.expect("an answer");
                 assert_eq!(denied.status, 409);
-                tally.count(start);
+                recorder.record(start);
             }
-            tally
+            recorder
         }
     })
     .await

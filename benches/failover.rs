@@ -1,4 +1,4 @@
-//! How long no change can be made when the leader goes: killed, or in order.
+//! The time without a successful write when the leader is killed or shuts down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::http::Connection;
-use crate::load::spread;
+use crate::load::percentiles;
 
-const BETWEEN: Duration = Duration::from_secs(2);
+/// Pause between two steps, so that the cluster is stable.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub async fn kill(cluster: &mut Cluster, times: usize) -> Value {
@@ -21,27 +22,27 @@ pub async fn handover(cluster: &mut Cluster, times: usize) -> Value {
     gaps(cluster, "failover-planned", times, Cluster::terminate).await
 }
 
-async fn gaps(cluster: &mut Cluster, name: &str, times: usize, end: impl Fn(&mut Cluster, u16)) -> Value {
+async fn gaps(cluster: &mut Cluster, name: &str, times: usize, stop_node: impl Fn(&mut Cluster, u16)) -> Value {
     let mut gaps = Vec::new();
     for _ in 0..times {
         let leader = cluster.leader().await;
         let others = cluster.addresses().into_iter().filter(|address| address != cluster.address(leader)).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let prober = tokio::spawn(probe(others, stop.clone()));
-        tokio::time::sleep(BETWEEN / 2).await;
-        tokio::task::block_in_place(|| end(cluster, leader));
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(SETTLE_TIME / 2).await;
+        tokio::task::block_in_place(|| stop_node(cluster, leader));
+        tokio::time::sleep(SETTLE_TIME).await;
         stop.store(true, Ordering::Relaxed);
-        gaps.push(prober.await.expect("a prober that works"));
+        gaps.push(prober.await.expect("the prober does not panic"));
         cluster.launch(leader);
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(SETTLE_TIME).await;
     }
     let mut result = json!({"workload": name, "operations": times});
-    result.as_object_mut().expect("an object").extend(spread(gaps));
+    result.as_object_mut().expect("a JSON object").extend(percentiles(gaps));
     result
 }
 
-/// Makes changes through the nodes that stay, one after the other; tells the longest time between two that were done.
+/// Writes through the remaining nodes and returns the longest time between two successful writes.
 async fn probe(addresses: Vec<String>, stop: Arc<AtomicBool>) -> Duration {
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();

@@ -1,16 +1,16 @@
-//! The yardstick: one small write and fdatasync at a time, on the disk that the nodes use.
+//! The reference: single small writes with fdatasync on the disk of the nodes.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::load::spread;
+use crate::load::percentiles;
 
 const SAMPLES: usize = 500;
 
 pub fn run(dir: &Path) -> Value {
-    let samples = tenure::storage::measure_fsync(dir, SAMPLES).expect("a disk that can be written");
+    let samples = tenure::storage::measure_fsync(dir, SAMPLES).expect("the disk is writable");
     let mut result = json!({"workload": "raw-fdatasync", "operations": SAMPLES});
-    result.as_object_mut().expect("an object").extend(spread(samples));
+    result.as_object_mut().expect("a JSON object").extend(percentiles(samples));
     result
 }

@@ -1,4 +1,4 @@
-//! The holder's side: what asking a held lease costs, and what it costs to keep many.
+//! The cost of queries of a held lease, and of keeping many leases.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,48 +8,50 @@ use tenure::client::{LeaseManager, LeaseOptions, Wait};
 
 use crate::cluster::Cluster;
 
-/// Questions in one measured round, so that reading the clock does not count.
-const ROUND: u32 = 100_000;
+/// Calls per round, so that the cost of a clock reading is negligible.
+const CALLS_PER_ROUND: u32 = 100_000;
 const ROUNDS: usize = 50;
 const TTL: Duration = Duration::from_secs(3);
 
-/// `is_held()`, `remaining()` and `token()` of a lease that a manager keeps meanwhile: nanoseconds a call.
+/// Measures `is_held()`, `remaining()` and `token()` while the manager keeps the lease, in nanoseconds per call.
 pub async fn questions(cluster: &Cluster) -> Value {
     let manager = manager(cluster);
-    let lease = manager.lease_with("bench-questions", LeaseOptions::new().ttl(TTL)).expect("a name");
-    lease.acquire(Wait::No).await.expect("it is free");
+    let lease = manager.lease_with("bench-questions", LeaseOptions::new().ttl(TTL)).expect("the name is valid");
+    lease.acquire(Wait::No).await.expect("the lease is free");
     let is_held = measure(|| assert!(black_box(&lease).is_held()));
     let remaining = measure(|| assert!(black_box(&lease).remaining().is_some()));
     let token = measure(|| assert!(black_box(&lease).token().is_some()));
     manager.shutdown().await;
-    json!({"workload": "holder-questions", "operations": u64::from(ROUND) * ROUNDS as u64,
+    json!({"workload": "holder-questions", "operations": u64::from(CALLS_PER_ROUND) * ROUNDS as u64,
         "is_held_ns": is_held, "remaining_ns": remaining, "token_ns": token})
 }
 
-/// The median and the slowest round.
-fn measure(mut question: impl FnMut()) -> Value {
+/// The median round and the slowest round.
+fn measure(mut call: impl FnMut()) -> Value {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let begun = Instant::now();
-            (0..ROUND).for_each(|_| question());
-            begun.elapsed().as_nanos() as f64 / f64::from(ROUND)
+            (0..CALLS_PER_ROUND).for_each(|_| call());
+            begun.elapsed().as_nanos() as f64 / f64::from(CALLS_PER_ROUND)
         })
         .collect();
     rounds.sort_by(f64::total_cmp);
     json!({"median": rounds[ROUNDS / 2], "max": rounds[ROUNDS - 1]})
 }
 
-/// Keeps so many leases through one manager: requests and time left, over so long.
+/// Keeps many leases with one manager for a time, and measures the smallest time left.
 pub async fn keeping(cluster: &Cluster, leases: usize, time: Duration) -> Value {
     let manager = manager(cluster);
     let names = (0..leases).map(|n| format!("bench-kept-{n}"));
     let kept: Vec<_> = names
-        .map(|name| manager.lease_with(&name, LeaseOptions::new().ttl(Duration::from_secs(10))).expect("a name"))
+        .map(|name| {
+            manager.lease_with(&name, LeaseOptions::new().ttl(Duration::from_secs(10))).expect("the name is valid")
+        })
         .collect();
     let begun = Instant::now();
-    for some in kept.chunks(64) {
-        let acquired = futures_util::future::join_all(some.iter().map(|lease| lease.acquire(Wait::No))).await;
-        assert!(acquired.iter().all(Result::is_ok), "they are free");
+    for chunk in kept.chunks(64) {
+        let acquired = futures_util::future::join_all(chunk.iter().map(|lease| lease.acquire(Wait::No))).await;
+        assert!(acquired.iter().all(Result::is_ok), "all leases are free");
     }
     let acquired = begun.elapsed();
     let (begun, mut least) = (Instant::now(), Duration::MAX);
@@ -65,5 +67,5 @@ pub async fn keeping(cluster: &Cluster, leases: usize, time: Duration) -> Value 
 }
 
 fn manager(cluster: &Cluster) -> LeaseManager {
-    LeaseManager::connect(&cluster.addresses().join(",")).expect("addresses of nodes")
+    LeaseManager::connect(&cluster.addresses().join(",")).expect("the addresses are valid")
 }

@@ -1,4 +1,4 @@
-//! A client that does as little as HTTP/1.1 allows, because it shares the processors with what it measures.
+//! A minimal HTTP/1.1 client. It shares the processors with the nodes, so it must cost little.
 
 use std::io;
 
@@ -33,12 +33,12 @@ impl Connection {
         self.answer().await
     }
 
-    /// Sends the head of a request, which begins with this, and does not wait.
+    /// Sends a request without a body, given as method and path. Does not wait for the answer.
     pub async fn send(&mut self, request: &str) -> io::Result<()> {
         self.stream.write_all(format!("{request} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host).as_bytes()).await
     }
 
-    /// Posts and does not wait.
+    /// Sends a POST request. Does not wait for the answer.
     pub async fn send_body(&mut self, path: &str, body: &str) -> io::Result<()> {
         let length = body.len();
         let head = format!("content-type: application/json\r\ncontent-length: {length}");
@@ -47,7 +47,7 @@ impl Connection {
         self.stream.write_all(request.as_bytes()).await
     }
 
-    /// Reads until these bytes have come, and forgets what came up to then.
+    /// Reads until these bytes arrive, and discards the data.
     pub async fn read_until(&mut self, wanted: &[u8]) -> io::Result<()> {
         self.received.clear();
         while !self.received.windows(wanted.len()).any(|window| window == wanted) {
@@ -63,7 +63,7 @@ impl Connection {
         self.answer().await
     }
 
-    /// The answer to what was sent.
+    /// Reads the answer to the last request.
     pub async fn answer(&mut self) -> io::Result<Answer> {
         self.received.clear();
         let mut head = None;
@@ -83,10 +83,10 @@ impl Connection {
     }
 }
 
-/// Status, where the body starts, and its length.
+/// Status, offset of the body, and length of the body.
 fn read_head(bytes: &[u8]) -> io::Result<Option<(u16, usize, usize)>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
-    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not an answer in HTTP/1.1 with a length");
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP/1.1 with a content-length");
     let head = std::str::from_utf8(&bytes[..end]).map_err(|_| invalid())?;
     let status = head.get(9..12).and_then(|status| status.parse().ok()).ok_or_else(invalid)?;
     let length = head.lines().find_map(|line| {
@@ -96,8 +96,8 @@ fn read_head(bytes: &[u8]) -> io::Result<Option<(u16, usize, usize)>> {
     Ok(Some((status, end + 4, length.ok_or_else(invalid)?)))
 }
 
-/// The token in a lease's answer.
+/// The token of the lease in an answer.
 pub fn token(answer: &Answer) -> String {
-    let lease: serde_json::Value = serde_json::from_slice(&answer.body).expect("a lease");
+    let lease: serde_json::Value = serde_json::from_slice(&answer.body).expect("the answer is JSON");
     lease["token"].as_str().unwrap_or_else(|| panic!("no token in {lease}")).to_string()
 }

@@ -1,4 +1,4 @@
-//! What nodes with nothing to do cost.
+//! The processor time of idle nodes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Clients that work side by side for a time, and what they saw.
+//! Concurrent clients that repeat an operation for a time, and the measured times.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,47 +7,48 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Time before measuring in which caches and connections settle.
+/// Time before the measurement, for caches and connections.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// What one client counts while it works.
-pub struct Tally {
+/// Records the operations of one client.
+pub struct Recorder {
     until: Instant,
     measure_from: Instant,
-    /// Of each operation that was timed inside the measured time.
+    /// Times of the operations that start in the measured period.
     latencies: Vec<Duration>,
 }
 
-impl Tally {
-    pub fn goes_on(&self) -> bool {
+impl Recorder {
+    /// Whether the measurement continues.
+    pub fn is_running(&self) -> bool {
         Instant::now() < self.until
     }
 
-    /// Counts an operation that began at `start` and has just ended.
-    pub fn count(&mut self, start: Instant) {
+    /// Records an operation that started at `start` and ends now.
+    pub fn record(&mut self, start: Instant) {
         if start >= self.measure_from {
             self.latencies.push(start.elapsed());
         }
     }
 }
 
-/// Runs `clients` copies of `work` and tells rates and times. `weight` operations are counted for each one timed.
+/// Runs `work` on `clients` tasks and returns rates and times. Each recorded operation counts as `weight` operations.
 pub async fn run<F, W>(cluster: &Cluster, name: &str, clients: usize, time: Duration, weight: u32, work: F) -> Value
 where
-    F: Fn(usize, Tally) -> W,
-    W: Future<Output = Tally> + Send + 'static,
+    F: Fn(usize, Recorder) -> W,
+    W: Future<Output = Recorder> + Send + 'static,
 {
     let measure_from = Instant::now() + WARM_UP;
     let until = measure_from + time;
-    let tally = || Tally { until, measure_from, latencies: Vec::new() };
-    let workers: Vec<_> = (0..clients).map(|client| tokio::spawn(work(client, tally()))).collect();
+    let new_recorder = || Recorder { until, measure_from, latencies: Vec::new() };
+    let workers: Vec<_> = (0..clients).map(|client| tokio::spawn(work(client, new_recorder()))).collect();
     tokio::time::sleep_until(measure_from.into()).await;
     let cpu_before = cluster.cpu();
     tokio::time::sleep_until(until.into()).await;
     let cpu = cluster.cpu() - cpu_before;
     let mut latencies = Vec::new();
     for worker in workers {
-        latencies.extend(worker.await.expect("a client that works").latencies);
+        latencies.extend(worker.await.expect("the client task does not panic").latencies);
     }
     let operations = latencies.len() as f64 * f64::from(weight);
     let mut result = json!({
@@ -57,12 +58,12 @@ where
         "per_second": (operations / time.as_secs_f64()).round(),
         "server_cpu_us_each": round(cpu.as_secs_f64() * 1e6 / operations),
     });
-    result.as_object_mut().expect("an object").extend(spread(latencies));
+    result.as_object_mut().expect("a JSON object").extend(percentiles(latencies));
     result
 }
 
 /// Percentiles in milliseconds.
-pub fn spread(mut samples: Vec<Duration>) -> serde_json::Map<String, Value> {
+pub fn percentiles(mut samples: Vec<Duration>) -> serde_json::Map<String, Value> {
     samples.sort();
     let at = |part: f64| match samples.len() {
         0 => Value::Null,

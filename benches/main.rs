@@ -1,8 +1,8 @@
-//! Benchmarks: three real nodes with real disks on this machine, driven over HTTP by clients in this process.
+//! Benchmarks of three `tenure serve` processes with real disks on this machine. The HTTP clients run in this process.
 //!
-//! `cargo bench` runs all workloads; `cargo bench -- pairs reads` runs those whose names contain a word. Each prints
-//! one line of JSON; the first line is the raw fdatasync of the same run, the yardstick for all others. Figures of one
-//! run may be compared with each other, not with another machine's.
+//! `cargo bench` runs all workloads. `cargo bench -- pairs reads` runs those whose names contain one of the words. Each
+//! workload prints one line of JSON. The first line is the time of a raw fdatasync in the same run, for comparison.
+//! Compare only figures of the same run.
 
 mod bulk;
 mod cluster;
@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use cluster::Cluster;
 
-/// How long each steady workload is measured.
-const MEASURE: Duration = Duration::from_secs(5);
+/// Measured time of each workload with a constant load.
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 
-/// Clients that watch, or wait, at once. Each is a file of this process and of a node's: see `ulimit -n`.
-const CROWD: usize = 10_000;
+/// Concurrent clients that watch or wait. Each needs a file descriptor in this process and in a node: see `ulimit -n`.
+const IDLE_CLIENTS: usize = 10_000;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -37,22 +37,22 @@ async fn main() {
     print(fsync::run(cluster.dir()));
     for clients in [1, 64, 256] {
         if wanted(&format!("pairs-{clients}")) {
-            print(pairs::run(&cluster, clients, MEASURE).await);
+            print(pairs::run(&cluster, clients, MEASURED_TIME).await);
         }
     }
     if wanted("contended") {
-        print(contended::run(&cluster, 64, MEASURE).await);
+        print(contended::run(&cluster, 64, MEASURED_TIME).await);
     }
     if wanted("renew-single") {
-        print(renew::single(&cluster, 64, MEASURE).await);
+        print(renew::single(&cluster, 64, MEASURED_TIME).await);
     }
     if wanted("renew-batch") {
-        print(renew::batched(&cluster, 8, 1_000, MEASURE).await);
+        print(renew::batched(&cluster, 8, 1_000, MEASURED_TIME).await);
     }
     if wanted("reads") {
-        print(reads::run(&cluster, 64, MEASURE, reads::Target::Livez).await);
-        print(reads::run(&cluster, 64, MEASURE, reads::Target::Leader).await);
-        print(reads::run(&cluster, 64, MEASURE, reads::Target::Linearizable).await);
+        print(reads::run(&cluster, 64, MEASURED_TIME, reads::Target::Livez).await);
+        print(reads::run(&cluster, 64, MEASURED_TIME, reads::Target::Leader).await);
+        print(reads::run(&cluster, 64, MEASURED_TIME, reads::Target::Linearizable).await);
     }
     if wanted("holder") {
         print(holder::questions(&cluster).await);
@@ -62,14 +62,14 @@ async fn main() {
         print(expiry::run(&cluster, 200).await);
     }
     if wanted("idle") {
-        print(idle::run(&cluster, MEASURE).await);
+        print(idle::run(&cluster, MEASURED_TIME).await);
     }
     if wanted("watchers") {
-        print(crowd::watchers(&cluster, CROWD).await);
+        print(crowd::watchers(&cluster, IDLE_CLIENTS).await);
     }
     if wanted("waiters") {
-        print(crowd::waiters(&cluster, CROWD, CROWD).await);
-        print(crowd::waiters(&cluster, CROWD, 1).await);
+        print(crowd::waiters(&cluster, IDLE_CLIENTS, IDLE_CLIENTS).await);
+        print(crowd::waiters(&cluster, IDLE_CLIENTS, 1).await);
     }
     if wanted("failover") {
         print(failover::handover(&mut cluster, 5).await);

@@ -1,4 +1,4 @@
-//! Consistent reads at the leader, beside the same server's cheapest answer.
+//! Consistent reads at the leader, compared with `/livez`, the cheapest answer of the same server.
 
 use std::time::{Duration, Instant};
 
@@ -17,25 +17,25 @@ pub enum Target {
 
 pub async fn run(cluster: &Cluster, clients: usize, time: Duration, target: Target) -> Value {
     let leader = cluster.leader_address().await;
-    let mut connection = Connection::open(&leader).await.expect("the leader takes connections");
+    let mut connection = Connection::open(&leader).await.expect("the leader accepts connections");
     let held = connection.post("/v1/leases/read/acquire", r#"{"holder":"owner","ttl_ms":600000}"#).await;
-    assert_eq!(held.expect("answered").status, 200);
+    assert_eq!(held.expect("an answer").status, 200);
     let (name, path) = match target {
         Target::Livez => ("reads-livez", "/livez"),
         Target::Leader => ("reads-leader", "/v1/leases/read"),
         Target::Linearizable => ("reads-linearizable", "/v1/leases/read?consistency=linearizable"),
     };
-    load::run(cluster, name, clients, time, 1, |_, mut tally| {
+    load::run(cluster, name, clients, time, 1, |_, mut recorder| {
         let leader = leader.clone();
         async move {
-            let mut connection = Connection::open(&leader).await.expect("the leader takes connections");
-            while tally.goes_on() {
+            let mut connection = Connection::open(&leader).await.expect("the leader accepts connections");
+            while recorder.is_running() {
                 let start = Instant::now();
-                let read = connection.get(path).await.expect("answered");
+                let read = connection.get(path).await.expect("an answer");
                 assert_eq!(read.status, 200);
-                tally.count(start);
+                recorder.record(start);
             }
-            tally
+            recorder
         }
     })
     .await

@@ -1,7 +1,7 @@
-//! Everything that reads bytes from outside: the corpus that fuzzing has left, its examples, changed copies of both, and
-//! chance. Needs no fuzzer; `scripts/fuzz` is what looks for new ones.
+//! Parsers of outside bytes: the fuzz corpus, examples, mutations of both, and random bytes.
 //!
-//! `UPDATE_CORPUS=1` writes the examples into the corpus.
+//! The tests need no fuzzer. `scripts/fuzz` searches for new inputs. `UPDATE_CORPUS=1` writes the examples into the
+//! corpus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,23 +14,25 @@ use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 use tenure::testing::inputs::{self, Input};
 
-/// Most files of one input's corpus, and most bytes of all of them.
+/// Maximum number of corpus files per input.
 const MAX_FILES: usize = 100;
+/// Maximum size of the whole corpus.
 const MAX_CORPUS_BYTES: u64 = 1 << 20;
-/// Random and changed inputs of each kind.
+/// Number of random and mutated inputs per parser.
 const CASES: u32 = 2_000;
-/// What a check may have in memory at once: its runtime and router, and so much for each byte of its input.
+/// Memory bound of a check without its input, for runtime and router.
 const FIXED_BYTES: usize = 1 << 20;
+/// Additional memory bound per byte of the input.
 const BYTES_PER_BYTE: usize = 256;
 
-/// Memory is counted for the whole process, so the tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes the tests, because the allocator counts memory for the whole process.
+static TEST_LOCK: Mutex<()> = Mutex::new(());
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_tests() -> MutexGuard<'static, ()> {
+    TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn corpus() -> PathBuf {
@@ -40,7 +42,7 @@ fn corpus() -> PathBuf {
 fn files(input: &Input) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = corpus().join(input.name);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
+    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable directory entry").path()).collect();
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), fs::read(path).expect("a readable file"))).collect()
 }
@@ -49,20 +51,26 @@ fn example_path(input: &Input, number: usize) -> PathBuf {
     corpus().join(input.name).join(format!("example-{number}"))
 }
 
-/// Feeds it, and says what was fed if the check panics.
-fn feed(input: &Input, bytes: &[u8]) -> bool {
-    let fed = std::panic::catch_unwind(|| (input.check)(bytes));
-    fed.unwrap_or_else(|_| panic!("{} failed for {:?}: {bytes:?}", input.name, String::from_utf8_lossy(bytes)))
+/// Runs the check of an input and returns whether it accepts the bytes.
+///
+/// # Panics
+///
+/// The check panics. The message has the bytes.
+fn run_check(input: &Input, bytes: &[u8]) -> bool {
+    let checked = std::panic::catch_unwind(|| (input.check)(bytes));
+    checked.unwrap_or_else(|_| {
+        panic!("the check {} panicked for {:?}: {bytes:?}", input.name, String::from_utf8_lossy(bytes))
+    })
 }
 
 #[test]
-fn every_example_is_accepted_and_is_in_the_corpus() {
-    let _turn = turn();
+fn examples_are_accepted_and_in_the_corpus() {
+    let _lock = lock_tests();
     let update = std::env::var_os("UPDATE_CORPUS").is_some();
     for input in inputs::all() {
         for (number, example) in (input.examples)().into_iter().enumerate() {
             assert!(
-                feed(&input, &example),
+                run_check(&input, &example),
                 "{} refuses its example {:?}",
                 input.name,
                 String::from_utf8_lossy(&example)
@@ -70,18 +78,18 @@ fn every_example_is_accepted_and_is_in_the_corpus() {
             assert!(example.len() <= input.max_bytes, "{} bytes of {}", example.len(), input.name);
             let path = example_path(&input, number);
             if update {
-                fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
-                fs::write(&path, &example).expect("a file");
+                fs::create_dir_all(path.parent().expect("the path has a parent")).expect("the directory is writable");
+                fs::write(&path, &example).expect("the file is writable");
             }
             let is_there = fs::read(&path).is_ok_and(|bytes| bytes == example);
-            assert!(is_there, "{} is out of date: UPDATE_CORPUS=1", path.display());
+            assert!(is_there, "{} is out of date: run with UPDATE_CORPUS=1", path.display());
         }
     }
 }
 
 #[test]
-fn what_fuzzing_has_found_is_fed_again_and_is_small() {
-    let _turn = turn();
+fn corpus_inputs_pass_and_the_corpus_is_small() {
+    let _lock = lock_tests();
     let mut bytes = 0;
     let mut names = BTreeSet::new();
     for input in inputs::all() {
@@ -90,20 +98,20 @@ fn what_fuzzing_has_found_is_fed_again_and_is_small() {
         let (mut accepted, mut refused) = (0, 0);
         for (_, file) in &files {
             bytes += file.len() as u64;
-            if feed(&input, file) { accepted += 1 } else { refused += 1 }
+            if run_check(&input, file) { accepted += 1 } else { refused += 1 }
         }
         assert!(accepted > 0 && refused > 0, "{}: {accepted} accepted, {refused} refused", input.name);
         names.insert(input.name.to_owned());
     }
-    assert!(bytes <= MAX_CORPUS_BYTES, "the corpus has {bytes} bytes");
-    let folders = fs::read_dir(corpus()).expect("a corpus");
-    let folders = folders.map(|folder| folder.expect("readable").file_name().into_string().expect("a name"));
-    assert_eq!(folders.collect::<BTreeSet<String>>(), names, "every folder of the corpus is an input's");
+    assert!(bytes <= MAX_CORPUS_BYTES, "the corpus has {bytes} bytes, at most {MAX_CORPUS_BYTES} are allowed");
+    let folders = fs::read_dir(corpus()).expect("the corpus exists");
+    let folders = folders.map(|folder| folder.expect("readable").file_name().into_string().expect("a UTF-8 name"));
+    assert_eq!(folders.collect::<BTreeSet<String>>(), names, "each directory of the corpus belongs to an input");
 }
 
-/// Some bytes of one input, changed as storage, networks and people change them.
+/// A mutation, as storage, networks and operators cause them.
 #[derive(Clone, Debug)]
-enum Change {
+enum Mutation {
     Set(Index, u8),
     Remove(Index),
     Insert(Index, u8),
@@ -111,26 +119,26 @@ enum Change {
     Repeat(Index, Index),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn mutation() -> impl Strategy<Value = Mutation> {
     prop_oneof![
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Set(at, byte)),
-        any::<Index>().prop_map(Change::Remove),
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Insert(at, byte)),
-        any::<Index>().prop_map(Change::Cut),
-        (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Change::Repeat(from, to)),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Mutation::Set(at, byte)),
+        any::<Index>().prop_map(Mutation::Remove),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Mutation::Insert(at, byte)),
+        any::<Index>().prop_map(Mutation::Cut),
+        (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Mutation::Repeat(from, to)),
     ]
 }
 
-fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
-    for change in changes {
+fn mutated(mut bytes: Vec<u8>, mutations: &[Mutation]) -> Vec<u8> {
+    for mutation in mutations {
         let end = bytes.len();
-        match change {
-            Change::Insert(at, byte) => bytes.insert(at.index(end + 1), *byte),
-            Change::Cut(at) => bytes.truncate(at.index(end + 1)),
+        match mutation {
+            Mutation::Insert(at, byte) => bytes.insert(at.index(end + 1), *byte),
+            Mutation::Cut(at) => bytes.truncate(at.index(end + 1)),
             _ if end == 0 => {}
-            Change::Set(at, byte) => bytes[at.index(end)] = *byte,
-            Change::Remove(at) => drop(bytes.remove(at.index(end))),
-            Change::Repeat(from, to) => {
+            Mutation::Set(at, byte) => bytes[at.index(end)] = *byte,
+            Mutation::Remove(at) => drop(bytes.remove(at.index(end))),
+            Mutation::Repeat(from, to) => {
                 let (from, to) = (from.index(end), to.index(end));
                 bytes.extend_from_within(from.min(to)..from.max(to));
             }
@@ -140,35 +148,40 @@ fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
 }
 
 #[test]
-fn chance_and_changed_copies_break_no_promise() {
-    let _turn = turn();
+fn random_and_mutated_inputs_pass_all_checks() {
+    let _lock = lock_tests();
     for input in inputs::all() {
         let known: Vec<Vec<u8>> = files(&input).into_iter().map(|(_, bytes)| bytes).collect();
-        let copies = (prop::sample::select(known), prop::collection::vec(change(), 1..6));
-        let copies = copies.prop_map(|(bytes, changes)| changed(bytes, &changes));
-        let chance = prop::collection::vec(any::<u8>(), 0..input.max_bytes.min(300));
+        let copies = (prop::sample::select(known), prop::collection::vec(mutation(), 1..6));
+        let copies = copies.prop_map(|(bytes, mutations)| mutated(bytes, &mutations));
+        let random = prop::collection::vec(any::<u8>(), 0..input.max_bytes.min(300));
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(CASES) });
-        let ran = runner.run(&prop_oneof![3 => copies, 1 => chance], |bytes| {
-            feed(&input, &bytes);
+        let ran = runner.run(&prop_oneof![3 => copies, 1 => random], |bytes| {
+            run_check(&input, &bytes);
             Ok(())
         });
         ran.unwrap_or_else(|error| panic!("{}: {error}", input.name));
     }
 }
 
-/// A length inside of the bytes must not be believed before the bytes are there.
+/// A parser must not allocate by a length field before the bytes have arrived.
 #[test]
-fn memory_is_bounded_by_what_came() {
-    let _turn = turn();
+fn memory_is_bounded_by_the_input_size() {
+    let _lock = lock_tests();
     for input in inputs::all() {
         for (path, bytes) in files(&input) {
-            feed(&input, &bytes);
+            run_check(&input, &bytes);
             MEMORY.reset_peak_usage();
             let before = MEMORY.current_usage();
-            feed(&input, &bytes);
+            run_check(&input, &bytes);
             let used = MEMORY.peak_usage().saturating_sub(before);
-            let most = FIXED_BYTES + BYTES_PER_BYTE * bytes.len();
-            assert!(used <= most, "{used} bytes for the {} of {}", bytes.len(), path.display());
+            let max = FIXED_BYTES + BYTES_PER_BYTE * bytes.len();
+            assert!(
+                used <= max,
+                "{used} bytes of memory for the {} bytes of {}, at most {max} are allowed",
+                bytes.len(),
+                path.display()
+            );
         }
     }
 }

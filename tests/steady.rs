@@ -1,4 +1,4 @@
-//! Tests of real-time bounds run a second time on a machine that stood still, and on no other. Safety assertions are final.
+//! A failed test of a real-time bound runs again only if the machine stood still. A failed safety assertion is final.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,10 +14,10 @@ use steady::safety;
 
 const STOOD_STILL: Standstill = Standstill { from: Duration::from_secs(7), until: Duration::from_secs(8) };
 const REPORT: &str = "TENURE_REPEATED_TESTS";
-/// Set in the process that a test starts to run itself again.
+/// A test sets this variable in the child process in which it runs again.
 const CASE: &str = "TENURE_TEST_STEADY_CASE";
 
-/// How often a case ran of which so many runs fail, and whether it passed in the end.
+/// Runs a case whose first `failures` runs fail. Returns the number of runs, and whether the last one passed.
 fn runs(failures: u32, stood_still: &[Standstill], safety_failed: bool) -> (u32, bool) {
     let runs = Cell::new(0);
     let case = || {
@@ -47,7 +47,7 @@ fn failed_safety_assertion_is_final_during_a_standstill() {
     assert_eq!(runs(1, &[STOOD_STILL], true), (1, false));
 }
 
-/// In a process of its own, because the mark of a failed safety assertion stays.
+/// Runs in a child process, because the flag of a failed safety assertion stays set.
 #[test]
 fn safety_assertion_in_a_task_makes_the_failure_final() {
     if std::env::var_os(CASE).is_some() {
@@ -64,14 +64,14 @@ fn safety_assertion_in_a_task_makes_the_failure_final() {
         assert_eq!(runs.get(), 1);
         return;
     }
-    let this = std::env::current_exe().expect("a test has a binary");
-    let mut command = Command::new(this);
+    let program = std::env::current_exe().expect("the test binary has a path");
+    let mut command = Command::new(program);
     command.args(["safety_assertion_in_a_task_makes_the_failure_final", "--exact"]).env(CASE, "1");
-    let ended = command.output().expect("it runs again");
+    let ended = command.output().expect("the child process starts");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
 }
 
-/// In a process of its own, for its environment.
+/// Runs in a child process, because it changes the environment.
 #[test]
 fn repetition_is_reported_with_the_first_failure() {
     if std::env::var_os(CASE).is_some() {
@@ -83,18 +83,21 @@ fn repetition_is_reported_with_the_first_failure() {
         });
         return;
     }
-    let this = std::env::current_exe().expect("a test has a binary");
-    let report = tempfile::NamedTempFile::new().expect("a file");
-    let mut command = Command::new(this);
+    let program = std::env::current_exe().expect("the test binary has a path");
+    let report = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut command = Command::new(program);
     command
         .args(["repetition_is_reported_with_the_first_failure", "--exact"])
         .env(CASE, "1")
         .env(REPORT, report.path());
-    assert!(command.status().expect("it runs again").success());
-    let said = std::fs::read_to_string(report.path()).expect("the report is there");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("repetition_is_reported_with_the_first_failure: the machine stood still for "), "{said}");
-    assert!(said.contains("planted by a test"), "{said}");
+    assert!(command.status().expect("the child process starts").success());
+    let report = std::fs::read_to_string(report.path()).expect("the report is readable");
+    assert_eq!(report.lines().count(), 1, "{report}");
+    assert!(
+        report.starts_with("repetition_is_reported_with_the_first_failure: the machine stood still for "),
+        "{report}"
+    );
+    assert!(report.contains("planted by a test"), "{report}");
 }
 
 #[test]
@@ -105,13 +108,13 @@ fn failed_case_does_not_wait_for_its_blocking_calls() {
     let ended = Mutex::new(Some(ended));
     let failed = catch_unwind(|| {
         steady::run_strictly(|| async {
-            let ended = ended.lock().expect("it did not panic").take().expect("it runs once");
+            let ended = ended.lock().expect("the lock is not poisoned").take().expect("the case runs once");
             let (started, has_started) = tokio::sync::oneshot::channel();
             tokio::task::spawn_blocking(move || {
-                started.send(()).expect("the case waits for it");
+                started.send(()).expect("the case waits for the signal");
                 ended.recv_timeout(BLOCKED)
             });
-            has_started.await.expect("it starts");
+            has_started.await.expect("the blocking call starts");
             panic!("planted by a test");
         })
     });
@@ -121,15 +124,15 @@ fn failed_case_does_not_wait_for_its_blocking_calls() {
 }
 
 #[test]
-fn standstill_is_noticed() {
+fn standstill_is_detected() {
     let machine = Machine::watch(&std::env::temp_dir());
     stand_still();
     let longest = machine.standstills().iter().map(Standstill::lasted).max();
     assert!(longest.is_some_and(|longest| longest > Duration::from_millis(300)), "{longest:?}");
 }
 
-/// Stops this process for a moment. To its threads that is a machine that stands still.
+/// Stops this process for 0.4 s. To its threads, the machine stands still.
 fn stand_still() {
     let stop = format!("kill -STOP {0} && sleep 0.4; kill -CONT {0}", std::process::id());
-    assert!(Command::new("sh").args(["-c", &stop]).status().expect("there is a shell").success());
+    assert!(Command::new("sh").args(["-c", &stop]).status().expect("the shell starts").success());
 }

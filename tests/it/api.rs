@@ -1,4 +1,4 @@
-//! The API of a real node, over a real socket: one node is a whole cluster here.
+//! The HTTP API of a cluster of one node, over a real socket.
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -7,15 +7,15 @@ use crate::cluster::{Cluster, SOON, read};
 use crate::steady::strict;
 
 strict!(
-    a_lease_from_claim_to_release,
-    every_transition_is_watched_once_wherever_the_stream_is_resumed,
-    a_list_is_the_same_in_small_pages,
-    pages_and_batches_with_much_metadata_stay_small,
-    a_read_of_one_name_shows_a_thousand_and_counts_the_others,
-    who_hangs_up_while_waiting_gives_up_its_place,
+    lease_goes_from_claim_to_release,
+    resumed_watch_delivers_each_transition_once,
+    small_pages_give_the_whole_list,
+    pages_and_batches_with_large_metadata_stay_small,
+    read_of_one_name_lists_1000_and_counts_the_others,
+    disconnected_waiter_leaves_the_queue,
 );
 
-async fn a_lease_from_claim_to_release() {
+async fn lease_goes_from_claim_to_release() {
     let cluster = Cluster::start().await;
     let claim = json!({"holder": "a", "ttl_ms": 60000, "metadata": {"pid": "7"}});
     let (status, lease) = cluster.post("/v1/leases/jobs/acquire", claim.clone()).await;
@@ -23,7 +23,7 @@ async fn a_lease_from_claim_to_release() {
     assert_eq!(lease["metadata"], json!({"pid": "7"}));
     let token = lease["token"].clone();
     let (_, again) = cluster.post("/v1/leases/jobs/acquire", claim).await;
-    assert_eq!(again["token"], token, "the same holder keeps its token, and its time is extended");
+    assert_eq!(again["token"], token, "the holder keeps its token, and its lease is renewed");
 
     let (status, held) = cluster.post("/v1/leases/jobs/acquire", json!({"holder": "b"})).await;
     assert_eq!((status, &held["code"], &held["holder"], &held["token"]), (409, &json!("held"), &json!("a"), &token));
@@ -49,7 +49,7 @@ async fn a_lease_from_claim_to_release() {
     cluster.end().await;
 }
 
-async fn every_transition_is_watched_once_wherever_the_stream_is_resumed() {
+async fn resumed_watch_delivers_each_transition_once() {
     let cluster = Cluster::start().await;
     for holder in ["a", "b", "c"] {
         let claim = json!({"holder": holder, "limit": 3});
@@ -64,27 +64,27 @@ async fn every_transition_is_watched_once_wherever_the_stream_is_resumed() {
     let all = watch(&cluster, "after=0", &last).await;
     let kinds: Vec<&str> = all.iter().map(|frame| kind(frame)).collect();
     assert_eq!(kinds, ["granted", "granted", "granted", "revoked", "revoked", "revoked", "granted"]);
-    for (seen, frame) in all.iter().enumerate().take(all.len() - 1) {
+    for (index, frame) in all.iter().enumerate().take(all.len() - 1) {
         let rest = watch(&cluster, &format!("after={}", id(frame)), &last).await;
-        assert_eq!(rest, all[seen + 1..], "resumed after {}", id(frame));
+        assert_eq!(rest, all[index + 1..], "resumed after {}", id(frame));
     }
     let filtered = watch(&cluster, "after=0&prefix=las", &last).await;
     assert_eq!(filtered, all[all.len() - 1..]);
     cluster.end().await;
 }
 
-/// What a watch says up to and with the event `last`.
+/// Returns the event frames of a watch up to the event with the id `last`, inclusive.
 async fn watch(cluster: &Cluster, query: &str, last: &str) -> Vec<String> {
     let mut response = cluster.client.get(cluster.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let mut text = String::new();
     let read = async {
         while !text.contains(&format!("id: {last}\n")) {
-            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+            let chunk = response.chunk().await.expect("the stream is readable").expect("the stream has no end");
             text.push_str(std::str::from_utf8(&chunk).expect("text"));
         }
     };
-    tokio::time::timeout(SOON, read).await.expect("the event comes");
+    tokio::time::timeout(SOON, read).await.expect("the event arrives in time");
     text.split("\n\n").filter(|frame| frame.contains("data: ")).map(str::to_owned).collect()
 }
 
@@ -96,7 +96,7 @@ fn kind(frame: &str) -> &str {
     frame.lines().find_map(|line| line.strip_prefix("event: ")).expect("an event has a kind")
 }
 
-async fn a_list_is_the_same_in_small_pages() {
+async fn small_pages_give_the_whole_list() {
     let cluster = Cluster::start().await;
     for number in 0..7 {
         cluster.acquire(&format!("job-{number}"), "a").await;
@@ -120,7 +120,7 @@ async fn a_list_is_the_same_in_small_pages() {
     cluster.end().await;
 }
 
-async fn pages_and_batches_with_much_metadata_stay_small() {
+async fn pages_and_batches_with_large_metadata_stay_small() {
     const LEASES: usize = 600;
     let cluster = Cluster::start().await;
     let claims = (0..LEASES).map(|number| {
@@ -153,69 +153,73 @@ async fn pages_and_batches_with_much_metadata_stay_small() {
     let kept = |result: &Value| result["lease"]["renewals"] == 1 && result["lease"].get("metadata").is_none();
     assert!(results.iter().all(kept), "{}", results[0]);
     let (_, lease) = cluster.get("/v1/leases/large-000").await;
-    assert_eq!(lease["metadata"]["text"].as_str().map(str::len), Some(4_000), "the lease has it all the same");
+    assert_eq!(lease["metadata"]["text"].as_str().map(str::len), Some(4_000), "the lease keeps its metadata");
     cluster.end().await;
 }
 
-async fn a_read_of_one_name_shows_a_thousand_and_counts_the_others() {
-    const MANY: usize = 1_001;
+async fn read_of_one_name_lists_1000_and_counts_the_others() {
+    const COUNT: usize = 1_001;
     let cluster = Cluster::start().await;
-    let claims = (0..MANY).map(|number| {
-        let claim = json!({"holder": format!("h-{number}"), "limit": MANY});
+    let claims = (0..COUNT).map(|number| {
+        let claim = json!({"holder": format!("h-{number}"), "limit": COUNT});
         cluster.post("/v1/leases/pool/acquire", claim)
     });
     let held: Vec<(u16, Value)> = futures_util::stream::iter(claims).buffer_unordered(4).collect().await;
     assert!(held.iter().all(|(status, _)| *status == 200), "{held:?}");
-    let waits: Vec<_> = (0..MANY)
+    let waits: Vec<_> = (0..COUNT)
         .map(|number| {
-            let claim = json!({"holder": format!("w-{number}"), "limit": MANY, "wait_ms": 60000});
+            let claim = json!({"holder": format!("w-{number}"), "limit": COUNT, "wait_ms": 60000});
             let request = cluster.client.post(cluster.url("/v1/leases/pool/acquire")).json(&claim);
             tokio::spawn(async move {
-                let send = || request.try_clone().expect("its body is no stream").send();
+                let send = || request.try_clone().expect("the body is not a stream").send();
                 while send().await.expect("an answer").status() == 429 {}
             })
         })
         .collect();
-    let all_wait = async { while cluster.get("/v1/leases/pool").await.1["waiters"] != json!(MANY) {} };
-    tokio::time::timeout(SOON, all_wait).await.expect("all of them wait");
+    let all_wait = async { while cluster.get("/v1/leases/pool").await.1["waiters"] != json!(COUNT) {} };
+    tokio::time::timeout(SOON, all_wait).await.expect("all claims are queued in time");
 
     let count = |list: &Value| list.as_array().map(Vec::len);
     let (_, lease) = cluster.get("/v1/leases/pool").await;
     assert_eq!(count(&lease["holders"]), Some(1_000));
-    let cursor = lease["holders_cursor"].as_str().expect("there is one more");
+    let cursor = lease["holders_cursor"].as_str().expect("one holder is left for the next page");
     let (_, rest) = cluster.get(&format!("/v1/leases?prefix=pool&state=active&cursor={cursor}")).await;
     assert_eq!((count(&rest["leases"]), &rest["cursor"]), (Some(1), &Value::Null));
     let (_, explanation) = cluster.get("/v1/leases/pool/explain?holder=w-7").await;
-    assert_eq!((count(&explanation["held"]), &explanation["holders"]), (Some(1_000), &json!(MANY)));
+    assert_eq!((count(&explanation["held"]), &explanation["holders"]), (Some(1_000), &json!(COUNT)));
     assert_eq!(explanation["standing"]["status"], "waits");
     let summary = explanation["summary"].as_str().expect("text");
     assert!(summary.starts_with("held by 1001 of at most 1001; 1001 waiting"), "{summary}");
     let (_, queue) = cluster.get("/v1/leases/pool/queue").await;
-    assert_eq!((count(&queue["waiters"]), &queue["total"]), (Some(1_000), &json!(MANY)));
+    assert_eq!((count(&queue["waiters"]), &queue["total"]), (Some(1_000), &json!(COUNT)));
     waits.iter().for_each(tokio::task::JoinHandle::abort);
     cluster.end().await;
 }
 
-async fn who_hangs_up_while_waiting_gives_up_its_place() {
+async fn disconnected_waiter_leaves_the_queue() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("jobs", "a").await;
     let claim = |holder: &str| {
         let request = cluster.client.post(cluster.url("/v1/leases/jobs/acquire"));
         tokio::spawn(request.json(&json!({"holder": holder, "wait_ms": 60000})).send())
     };
-    let (leaves, stays) = (claim("leaves"), claim("stays"));
+    let (disconnects, stays) = (claim("disconnects"), claim("stays"));
     let waiting = |count: usize| {
         let cluster = &cluster;
         async move {
             while cluster.get("/v1/leases/jobs/queue").await.1["waiters"].as_array().map(Vec::len) != Some(count) {}
         }
     };
-    tokio::time::timeout(SOON, waiting(2)).await.expect("both wait");
-    leaves.abort();
-    tokio::time::timeout(SOON, waiting(1)).await.expect("one place is given up");
+    tokio::time::timeout(SOON, waiting(2)).await.expect("both claims are queued in time");
+    disconnects.abort();
+    tokio::time::timeout(SOON, waiting(1)).await.expect("one waiter leaves the queue in time");
     let (status, granted) = cluster.post("/v1/leases/jobs/handover", json!({"holder": "a", "token": token})).await;
     assert_eq!((status, &granted["holder"]), (200, &json!("stays")), "{granted}");
-    let answer = tokio::time::timeout(SOON, stays).await.expect("in time").expect("it waited").expect("an answer");
+    let answer = tokio::time::timeout(SOON, stays)
+        .await
+        .expect("the answer arrives in time")
+        .expect("the task does not panic")
+        .expect("an answer");
     let lease: Value = answer.json().await.expect("JSON");
     assert_eq!(lease["token"], granted["token"]);
     cluster.end().await;

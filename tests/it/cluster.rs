@@ -1,4 +1,4 @@
-//! One node that is a whole cluster, and a client of it.
+//! A cluster of one node, and its HTTP client.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tenure::node::NodeBuilder;
 
 use super::served::Served;
 
-/// Long enough that only a hang exceeds it.
+/// Timeout that only a hang exceeds.
 pub const SOON: Duration = Duration::from_secs(10);
 
 pub struct Cluster {
@@ -31,21 +31,21 @@ impl Cluster {
         Cluster::start_with(|_| {}).await
     }
 
-    /// With a listener whose settings are changed.
+    /// Starts with changed settings of the listener.
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Cluster {
         let mut settings = Settings::new(1);
         change(&mut settings);
         Cluster::connect(Served::start(settings.clone()).await, &settings).await
     }
 
-    /// With settings of the node that are changed.
+    /// Starts with changed settings of the node.
     pub async fn start_node(change: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Cluster {
         let settings = Settings::new(1);
-        let data = TempDir::new().expect("a folder");
+        let data = TempDir::new().expect("a temporary directory");
         Cluster::connect(Served::start_on(data, settings.clone(), change).await, &settings).await
     }
 
-    /// Ends the node in order and starts it again, at another address.
+    /// Shuts the node down and starts it again, at another address.
     pub async fn restart(self, change: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Cluster {
         let settings = Settings::new(1);
         let data = self.served.end().await;
@@ -53,11 +53,11 @@ impl Cluster {
     }
 
     async fn connect(served: Served, settings: &Settings) -> Cluster {
-        // No connection is used that the listener is about to close for having been idle.
+        // The client must not reuse a connection that the listener closes as idle at that moment.
         let client = reqwest::Client::builder().pool_idle_timeout(settings.head_timeout / 2);
         let client = client.build().expect("plain options");
         let cluster = Cluster { served, client };
-        // From here on the client has a connection.
+        // Opens the first connection.
         assert_eq!(cluster.get("/readyz").await.0, 200);
         cluster
     }

@@ -1,5 +1,7 @@
-//! Clients that mean harm, or are broken, against the real listener and a real node. All the while an honest client claims
-//! and releases, and no answer takes it longer than [`SERVED_WITHIN`].
+//! Malicious and broken clients against the real listener and a real node.
+//!
+//! During each test an honest client acquires and releases a lease. Each of its answers arrives within
+//! [`SERVED_WITHIN`].
 
 use std::time::{Duration, Instant};
 
@@ -15,32 +17,32 @@ use crate::cluster::{Cluster, SOON};
 use crate::steady::{steady, strict};
 
 steady!(
-    heads_and_bodies_that_come_byte_by_byte_are_not_waited_for,
-    who_closes_its_half_or_vanishes_is_gone,
-    idle_connections_fill_the_listener_and_nobody_who_is_served_notices,
-    a_client_that_never_reads_is_given_up,
+    slow_heads_and_bodies_time_out,
+    half_closed_and_reset_connections_end_their_waits,
+    idle_connections_do_not_delay_served_clients,
+    client_that_never_reads_loses_its_connection,
 );
 strict!(
-    what_is_too_large_is_told_so_and_the_connection_is_closed,
-    a_head_of_32_kib_and_100_fields_is_answered,
-    pipelined_requests_are_answered_in_their_order,
-    a_request_whose_end_is_in_doubt_is_the_last_of_its_connection,
+    too_large_requests_are_refused_and_the_connection_closed,
+    head_of_32_kib_or_100_fields_is_answered,
+    pipelined_requests_are_answered_in_order,
+    request_with_an_ambiguous_end_closes_the_connection,
 );
 
-/// The longest that an honest client waits for an answer, whatever others do; generous for a busy machine.
+/// Bound for an answer to the honest client. It has a margin for a busy machine.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// The listener's timeouts in these tests.
 const SHORT: Duration = Duration::from_millis(500);
-/// Time between two bytes of a slow client.
-const DRIBBLE: Duration = Duration::from_millis(20);
+/// Pause between two bytes of a slow client.
+const BYTE_INTERVAL: Duration = Duration::from_millis(20);
 
 const CLAIM: &str = "POST /v1/leases/jobs/acquire HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n";
 
-/// A cluster, and somebody who uses it as it is meant.
+/// A cluster under attack, with an honest client.
 struct Attacked {
     cluster: Cluster,
     honest: JoinHandle<(u32, Duration)>,
-    enough: CancellationToken,
+    stop: CancellationToken,
 }
 
 impl Attacked {
@@ -52,29 +54,29 @@ impl Attacked {
             settings.limits.max_connections = max_connections;
         })
         .await;
-        let enough = CancellationToken::new();
-        let honest = tokio::spawn(claim_and_release(cluster.client.clone(), cluster.url(""), enough.clone()));
-        Attacked { cluster, honest, enough }
+        let stop = CancellationToken::new();
+        let honest = tokio::spawn(claim_and_release(cluster.client.clone(), cluster.url(""), stop.clone()));
+        Attacked { cluster, honest, stop }
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.cluster.address).await.expect("it listens")
+        TcpStream::connect(self.cluster.address).await.expect("the listener accepts connections")
     }
 
-    /// Sends bytes, and returns everything that comes until the connection is closed.
+    /// Sends bytes and returns all answers until the connection closes.
     async fn answers_to(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
-        // It may be closed before everything is taken.
+        // The listener may close the connection before it reads everything.
         let _ = stream.write_all(bytes.as_ref()).await;
         read_to_end(&mut stream).await
     }
 
-    /// A client that asks, with next to no room for an answer.
-    async fn deaf(&self, requests: &str) -> TcpStream {
+    /// Sends requests from a client with a very small receive buffer.
+    async fn connect_without_buffer(&self, requests: &str) -> TcpStream {
         let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(4096).expect("a plain option");
-        let mut stream = socket.connect(self.cluster.address).await.expect("it listens");
-        stream.write_all(requests.as_bytes()).await.expect("it takes requests");
+        socket.set_recv_buffer_size(4096).expect("the option is valid");
+        let mut stream = socket.connect(self.cluster.address).await.expect("the listener accepts connections");
+        stream.write_all(requests.as_bytes()).await.expect("the listener reads requests");
         stream
     }
 
@@ -84,24 +86,26 @@ impl Attacked {
         queue["waiters"].as_array().expect("a list").len()
     }
 
-    async fn until_waiters(&self, count: usize) {
+    async fn wait_for_waiters(&self, count: usize) {
         let counted = async { while self.waiters().await != count {} };
-        tokio::time::timeout(SOON, counted).await.unwrap_or_else(|_| panic!("there are never {count} waiters"));
+        tokio::time::timeout(SOON, counted)
+            .await
+            .unwrap_or_else(|_| panic!("the queue did not reach {count} waiters within {SOON:?}"));
     }
 
-    /// Ends, if the honest client was served all the time.
+    /// Ends the test and checks that the honest client was served all the time.
     async fn end(self) {
-        self.enough.cancel();
-        let (served, slowest) = self.honest.await.expect("it was served");
-        eprintln!("an honest client was served {served} times, the slowest in {slowest:?}");
+        self.stop.cancel();
+        let (served, slowest) = self.honest.await.expect("the honest client is served");
+        eprintln!("the honest client was served {served} times, the slowest in {slowest:?}");
         assert!(served > 0 && slowest < SERVED_WITHIN, "{served} times, the slowest in {slowest:?}");
         self.cluster.end().await;
     }
 }
 
-async fn claim_and_release(client: reqwest::Client, url: String, enough: CancellationToken) -> (u32, Duration) {
+async fn claim_and_release(client: reqwest::Client, url: String, stop: CancellationToken) -> (u32, Duration) {
     let (mut served, mut slowest) = (0, Duration::ZERO);
-    while !enough.is_cancelled() {
+    while !stop.is_cancelled() {
         let began = Instant::now();
         let claim = client.post(format!("{url}/v1/leases/honest/acquire")).json(&json!({"holder": "h"}));
         let lease: Value = claim.send().await.expect("an answer").json().await.expect("JSON");
@@ -116,16 +120,16 @@ async fn claim_and_release(client: reqwest::Client, url: String, enough: Cancell
     (served, slowest)
 }
 
-/// What comes until the other side closes, be it with a reset.
+/// Reads until the other side closes or resets the connection.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(SOON, stream.read_to_end(&mut bytes)).await;
-    let _reset_or_not = read.expect("the connection is closed in time");
+    let _may_be_reset = read.expect("the connection closes in time");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sends the text byte by byte for as long as anybody takes it, and returns what came back and how long that took.
-async fn dribble(mut stream: TcpStream, text: String) -> (String, Duration) {
+/// Sends the text byte by byte, repeatedly, until the connection closes. Returns the answer and the time it took.
+async fn send_slowly(mut stream: TcpStream, text: String) -> (String, Duration) {
     let began = Instant::now();
     let (mut reader, mut writer) = stream.split();
     let mut answer = Vec::new();
@@ -134,18 +138,18 @@ async fn dribble(mut stream: TcpStream, text: String) -> (String, Duration) {
             if writer.write_all(&[byte]).await.is_err() {
                 break;
             }
-            tokio::time::sleep(DRIBBLE).await;
+            tokio::time::sleep(BYTE_INTERVAL).await;
         }
         std::future::pending::<()>().await
     };
     let read = tokio::time::timeout(SOON, async {
         tokio::select! { _ = reader.read_to_end(&mut answer) => {}, () = write => {} }
     });
-    read.await.expect("the connection is closed in time");
+    read.await.expect("the connection closes in time");
     (String::from_utf8_lossy(&answer).into_owned(), began.elapsed())
 }
 
-async fn heads_and_bodies_that_come_byte_by_byte_are_not_waited_for() {
+async fn slow_heads_and_bodies_time_out() {
     let attacked = Attacked::start(1_000).await;
     let mut slow = JoinSet::new();
     for number in 0..100 {
@@ -154,13 +158,13 @@ async fn heads_and_bodies_that_come_byte_by_byte_are_not_waited_for() {
         let mut stream = attacked.connect().await;
         let in_body = number % 2 == 0;
         if in_body {
-            stream.write_all(body.as_bytes()).await.expect("it takes the head");
+            stream.write_all(body.as_bytes()).await.expect("the listener reads the head");
         }
         let rest = if in_body { " ".to_owned() } else { head };
-        slow.spawn(async move { (in_body, dribble(stream, rest).await) });
+        slow.spawn(async move { (in_body, send_slowly(stream, rest).await) });
     }
     while let Some(ended) = slow.join_next().await {
-        let (in_body, (answer, took)) = ended.expect("it ended");
+        let (in_body, (answer, took)) = ended.expect("the task does not panic");
         assert!(took < SHORT + SERVED_WITHIN, "{took:?}");
         let expected = if in_body { "HTTP/1.1 408" } else { "" };
         assert!(answer.starts_with(expected) && (in_body || !answer.contains("200")), "{in_body}: {answer}");
@@ -169,24 +173,28 @@ async fn heads_and_bodies_that_come_byte_by_byte_are_not_waited_for() {
     attacked.end().await;
 }
 
-async fn what_is_too_large_is_told_so_and_the_connection_is_closed() {
+async fn too_large_requests_are_refused_and_the_connection_closed() {
     let attacked = Attacked::start(1_000).await;
     let head = format!("GET /livez HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n", "x".repeat(64 << 10));
     let many = format!("GET /livez HTTP/1.1\r\nhost: t\r\n{}\r\n", "a: b\r\n".repeat(200));
     let uri = format!("GET /{} HTTP/1.1\r\nhost: t\r\n\r\n", "x".repeat(70_000));
     for (text, status) in [(head, "431"), (many, "431"), (uri, "431")] {
         let answer = attacked.answers_to(&text).await;
-        // A reset can overtake the answer where much was left unread.
+        // A reset can destroy the answer if the listener left much of the request unread.
         assert!(answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
     let announced = format!("{CLAIM}content-length: {}\r\n\r\n", MAX_BODY_BYTES + 1);
     let answer = attacked.answers_to(&announced).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("\"code\":\"too_large\""), "{answer}");
-    let asked_first = format!("{CLAIM}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", MAX_BODY_BYTES + 1);
+    let with_expect = format!("{CLAIM}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", MAX_BODY_BYTES + 1);
     let began = Instant::now();
-    let answer = attacked.answers_to(&asked_first).await;
-    assert!(answer.starts_with("HTTP/1.1 413"), "it is not told to go on: {answer}");
-    assert!(began.elapsed() < Duration::from_millis(500), "nor waited for: {:?}", began.elapsed());
+    let answer = attacked.answers_to(&with_expect).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "no `100 Continue`: {answer}");
+    assert!(
+        began.elapsed() < Duration::from_millis(500),
+        "the listener does not wait for the body: {:?}",
+        began.elapsed()
+    );
     let chunk = format!("1000\r\n{}\r\n", " ".repeat(4096));
     let many_chunks = format!("{CLAIM}transfer-encoding: chunked\r\n\r\n") + &chunk.repeat(MAX_BODY_BYTES / 4096 + 2);
     let answer = attacked.answers_to(&many_chunks).await;
@@ -194,7 +202,7 @@ async fn what_is_too_large_is_told_so_and_the_connection_is_closed() {
     attacked.end().await;
 }
 
-async fn a_head_of_32_kib_and_100_fields_is_answered() {
+async fn head_of_32_kib_or_100_fields_is_answered() {
     let attacked = Attacked::start(1_000).await;
     let head = |bytes: usize| {
         let start = "GET /livez HTTP/1.1\r\nhost: t\r\nconnection: close\r\nx: ";
@@ -203,7 +211,7 @@ async fn a_head_of_32_kib_and_100_fields_is_answered() {
     let fields = |count: usize| {
         format!("GET /livez HTTP/1.1\r\nhost: t\r\nconnection: close\r\n{}\r\n", "a: b\r\n".repeat(count - 2))
     };
-    // Between 32 and 64 KiB it depends on the reads of the socket.
+    // Between 32 and 64 KiB the result depends on the sizes of the socket reads.
     for (text, status) in [(head(32 << 10), "200"), (fields(100), "200"), (fields(101), "431")] {
         let answer = attacked.answers_to(&text).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{} bytes: {answer}", text.len());
@@ -211,7 +219,7 @@ async fn a_head_of_32_kib_and_100_fields_is_answered() {
     attacked.end().await;
 }
 
-async fn who_closes_its_half_or_vanishes_is_gone() {
+async fn half_closed_and_reset_connections_end_their_waits() {
     let attacked = Attacked::start(1_000).await;
     attacked.cluster.acquire("jobs", "holder").await;
     let waits = |holder: &str| {
@@ -219,25 +227,25 @@ async fn who_closes_its_half_or_vanishes_is_gone() {
         format!("{CLAIM}content-length: {}\r\n\r\n{body}", body.len())
     };
     let (mut half, mut reset) = (attacked.connect().await, attacked.connect().await);
-    half.write_all(waits("half").as_bytes()).await.expect("it takes a request");
-    reset.write_all(waits("reset").as_bytes()).await.expect("it takes a request");
-    attacked.until_waiters(2).await;
-    half.shutdown().await.expect("its half is open");
-    attacked.until_waiters(1).await;
-    assert_eq!(read_to_end(&mut half).await, "", "the connection is ended, and nothing was granted");
-    reset.set_zero_linger().expect("a plain option");
+    half.write_all(waits("half").as_bytes()).await.expect("the listener reads the request");
+    reset.write_all(waits("reset").as_bytes()).await.expect("the listener reads the request");
+    attacked.wait_for_waiters(2).await;
+    half.shutdown().await.expect("the write half is open");
+    attacked.wait_for_waiters(1).await;
+    assert_eq!(read_to_end(&mut half).await, "", "the connection closes without a grant");
+    reset.set_zero_linger().expect("the option is valid");
     drop(reset);
-    attacked.until_waiters(0).await;
-    // A request that needs nobody else is answered, or its connection is ended.
+    attacked.wait_for_waiters(0).await;
+    // A request that does not wait is answered, or its connection closes.
     let mut stream = attacked.connect().await;
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("it takes a request");
-    stream.shutdown().await.expect("its half is open");
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the listener reads the request");
+    stream.shutdown().await.expect("the write half is open");
     let answer = read_to_end(&mut stream).await;
     assert!(answer.is_empty() || answer.ends_with("{\"alive\":true}"), "{answer}");
     attacked.end().await;
 }
 
-async fn pipelined_requests_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_order() {
     const REQUESTS: usize = 200;
     let attacked = Attacked::start(1_000).await;
     let requests: String = (0..REQUESTS)
@@ -245,23 +253,24 @@ async fn pipelined_requests_are_answered_in_their_order() {
         .chain(["GET /livez HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n".to_owned()])
         .collect();
     let answers = attacked.answers_to(&requests).await;
-    let places: Vec<usize> =
-        (0..REQUESTS).map(|number| answers.find(&format!("\\\"n{number}\\\"")).expect("each has its answer")).collect();
-    assert!(places.is_sorted(), "{places:?}");
+    let offsets: Vec<usize> = (0..REQUESTS)
+        .map(|number| answers.find(&format!("\\\"n{number}\\\"")).expect("each request has an answer"))
+        .collect();
+    assert!(offsets.is_sorted(), "{offsets:?}");
     assert_eq!(answers.matches("HTTP/1.1 ").count(), REQUESTS + 1);
     attacked.end().await;
 }
 
-async fn idle_connections_fill_the_listener_and_nobody_who_is_served_notices() {
-    const ROOM: usize = 50;
-    let attacked = Attacked::start(ROOM).await;
-    let idle: Vec<TcpStream> = futures_util::future::join_all((0..ROOM).map(|_| attacked.connect())).await;
+async fn idle_connections_do_not_delay_served_clients() {
+    const MAX_CONNECTIONS: usize = 50;
+    let attacked = Attacked::start(MAX_CONNECTIONS).await;
+    let idle: Vec<TcpStream> = futures_util::future::join_all((0..MAX_CONNECTIONS).map(|_| attacked.connect())).await;
     for _ in 0..20 {
-        // With a request, as clients send it at once: the refusal must not be lost in a reset.
+        // Clients send a request at once. A reset must not destroy the refusal.
         let answer = attacked.answers_to("GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"code\":\"not_ready\""), "{answer}");
     }
-    // Idle ones are closed after the head timeout, and then there is room again.
+    // The listener closes idle connections after the head timeout.
     for mut stream in idle {
         read_to_end(&mut stream).await;
     }
@@ -270,8 +279,8 @@ async fn idle_connections_fill_the_listener_and_nobody_who_is_served_notices() {
     attacked.end().await;
 }
 
-/// What a proxy in front could take for one request must not be two here, nor the other way round.
-async fn a_request_whose_end_is_in_doubt_is_the_last_of_its_connection() {
+/// Prevents request smuggling: a proxy and the listener must see the same request boundaries.
+async fn request_with_an_ambiguous_end_closes_the_connection() {
     let attacked = Attacked::start(1_000).await;
     let smuggled = "GET /v1/leases/smuggled HTTP/1.1\r\nhost: t\r\n\r\n";
     let heads = [
@@ -299,9 +308,9 @@ async fn a_request_whose_end_is_in_doubt_is_the_last_of_its_connection() {
     attacked.end().await;
 }
 
-async fn a_client_that_never_reads_is_given_up() {
+async fn client_that_never_reads_loses_its_connection() {
     const LEASES: usize = 1_000;
-    /// Pages that it asks for, each of 1 MiB at least.
+    /// Number of requested pages, of at least 1 MiB each.
     const PAGES: usize = 12;
     let attacked = Attacked::start(1_000).await;
     let cluster = &attacked.cluster;
@@ -312,13 +321,14 @@ async fn a_client_that_never_reads_is_given_up() {
     futures_util::stream::iter(claims).buffer_unordered(50).collect::<()>().await;
     let list = "GET /v1/leases?prefix=large-&limit=1000 HTTP/1.1\r\nhost: t\r\n\r\n".repeat(PAGES);
     let watch = "GET /v1/watch?after=0 HTTP/1.1\r\nhost: t\r\n\r\n".to_owned();
-    let [mut lister, mut watcher] = [attacked.deaf(&list).await, attacked.deaf(&watch).await];
-    // The silence itself, and not a wait for something.
+    let [mut list_client, mut watch_client] =
+        [attacked.connect_without_buffer(&list).await, attacked.connect_without_buffer(&watch).await];
+    // The time without a read is part of the test, not a wait for an event.
     tokio::time::sleep(3 * SHORT).await;
     let whole = PAGES << 20;
-    let listed = read_to_end(&mut lister).await.len();
-    assert!(listed < whole, "{listed} bytes were kept for it");
-    let watched = read_to_end(&mut watcher).await;
+    let listed = read_to_end(&mut list_client).await.len();
+    assert!(listed < whole, "the node sent {listed} of {whole} bytes to a client that does not read");
+    let watched = read_to_end(&mut watch_client).await;
     assert!(watched.contains("event: granted"), "{watched}");
     attacked.end().await;
 }

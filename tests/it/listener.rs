@@ -1,4 +1,4 @@
-//! The public listener at its edges. None of these needs a node: they are decided before one is asked.
+//! Limits and errors of the HTTP listener that need no node.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,20 +17,20 @@ use tokio_util::sync::CancellationToken;
 use crate::steady::{steady, strict};
 
 steady!(
-    a_client_that_dawdles_loses_its_connection,
-    a_connection_too_many_is_told_so_and_the_others_stay,
-    asked_to_stop_it_closes_idle_connections_and_ends,
+    slow_client_loses_its_connection,
+    excess_connection_is_refused_and_the_others_stay,
+    stopped_listener_closes_idle_connections_and_ends,
 );
 strict!(
-    before_its_node_has_started_the_listener_is_alive_and_not_ready,
-    paths_and_methods_that_are_not_there_are_problems_too,
-    a_body_must_be_json_of_a_bounded_size,
-    a_body_without_a_length_is_bounded_too,
-    values_are_taken_up_to_their_bounds,
-    bodies_are_taken_up_to_their_bounds,
+    listener_without_a_node_is_alive_and_not_ready,
+    unknown_paths_and_methods_are_problems,
+    body_must_be_json_of_a_bounded_size,
+    body_without_a_length_is_bounded,
+    values_are_accepted_up_to_their_bounds,
+    bodies_are_accepted_up_to_their_bounds,
 );
 
-/// Long enough that only a hang exceeds it.
+/// Timeout that only a hang exceeds.
 const SOON: Duration = Duration::from_secs(10);
 
 struct Listener {
@@ -40,10 +40,10 @@ struct Listener {
 }
 
 impl Listener {
-    /// Serves node 7, which never starts.
+    /// Starts a listener for node 7, which never starts.
     async fn start(change: impl FnOnce(&mut Settings)) -> Listener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let mut settings = Settings::new(7);
         change(&mut settings);
         let stop = CancellationToken::new();
@@ -69,7 +69,7 @@ impl Listener {
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).await.expect("it listens")
+        TcpStream::connect(self.address).await.expect("the listener accepts connections")
     }
 }
 
@@ -81,15 +81,15 @@ async fn code_of(response: Response) -> (StatusCode, Code) {
     (status, problem.code)
 }
 
-/// What comes until the other side closes.
+/// Reads until the other side closes the connection.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     let read = tokio::time::timeout(SOON, stream.read_to_end(&mut text)).await;
-    read.expect("the connection is closed in time").expect("it is closed in order");
-    String::from_utf8(text).expect("it is text")
+    read.expect("the connection closes in time").expect("the connection is not reset");
+    String::from_utf8(text).expect("the answer is text")
 }
 
-async fn before_its_node_has_started_the_listener_is_alive_and_not_ready() {
+async fn listener_without_a_node_is_alive_and_not_ready() {
     let listener = Listener::start(|_| {}).await;
     let live = listener.get("/livez").await;
     assert_eq!((live.status(), &live.headers()["x-tenure-node"]), (StatusCode::OK, &"7".parse().expect("plain")));
@@ -102,7 +102,7 @@ async fn before_its_node_has_started_the_listener_is_alive_and_not_ready() {
     assert_eq!(listener.get("/openapi.json").await.status(), StatusCode::OK);
 }
 
-async fn paths_and_methods_that_are_not_there_are_problems_too() {
+async fn unknown_paths_and_methods_are_problems() {
     let listener = Listener::start(|_| {}).await;
     assert_eq!(code_of(listener.get("/v2").await).await, (StatusCode::NOT_FOUND, Code::NotFound));
     assert_eq!(code_of(listener.get("/metrics").await).await, (StatusCode::NOT_FOUND, Code::NotFound));
@@ -115,9 +115,9 @@ async fn paths_and_methods_that_are_not_there_are_problems_too() {
     assert_eq!(code_of(query).await, (StatusCode::BAD_REQUEST, Code::Invalid));
 }
 
-async fn a_body_must_be_json_of_a_bounded_size() {
+async fn body_must_be_json_of_a_bounded_size() {
     let listener = Listener::start(|_| {}).await;
-    // What a web page can send to a local address without asking.
+    // A web page can send these content types to a local address without a CORS preflight.
     for content_type in ["text/plain", "application/x-www-form-urlencoded"] {
         let response = listener.post(content_type, r#"{"holder":"h"}"#).await;
         assert_eq!(code_of(response).await, (StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::UnsupportedMediaType));
@@ -128,7 +128,7 @@ async fn a_body_must_be_json_of_a_bounded_size() {
         let response = listener.post("application/json", body).await;
         assert_eq!(code_of(response).await, (StatusCode::BAD_REQUEST, Code::Invalid), "{body}");
     }
-    // It is parsed, and there is no node to ask.
+    // The body is valid, but there is no node.
     let integers = r#"{"holder":"h","ttl_ms":1262.0,"wait_ms":1262.0,"lock_delay_ms":1e3,"limit":1.0}"#;
     let response = listener.post("application/json", integers).await;
     assert_eq!(code_of(response).await, (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady));
@@ -136,27 +136,30 @@ async fn a_body_must_be_json_of_a_bounded_size() {
     assert_eq!(code_of(response).await, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge));
 }
 
-async fn a_body_without_a_length_is_bounded_too() {
+async fn body_without_a_length_is_bounded() {
     let listener = Listener::start(|_| {}).await;
     let mut stream = listener.connect().await;
     let head = "POST /v1/renew HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n\
                 transfer-encoding: chunked\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.expect("it takes the head");
+    stream.write_all(head.as_bytes()).await.expect("the listener reads the head");
     let chunk = [format!("{:x}\r\n", MAX_BODY_BYTES).into_bytes(), vec![b' '; MAX_BODY_BYTES], b"\r\n".to_vec()];
-    stream.write_all(&chunk.concat()).await.expect("it takes what it may");
-    stream.write_all(b"1\r\n \r\n").await.expect("it takes the byte that is too much");
+    stream.write_all(&chunk.concat()).await.expect("the listener reads up to the bound");
+    stream.write_all(b"1\r\n \r\n").await.expect("the socket accepts the byte above the bound");
     let mut answer = [0; 32];
-    let read = tokio::time::timeout(SOON, stream.read(&mut answer)).await.expect("in time").expect("an answer");
+    let read = tokio::time::timeout(SOON, stream.read(&mut answer))
+        .await
+        .expect("the answer arrives in time")
+        .expect("an answer");
     assert!(answer[..read].starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer[..read]));
 }
 
-/// What is taken finds no node to ask.
-const TAKEN: (StatusCode, Code) = (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady);
+/// A valid request finds no node.
+const ACCEPTED: (StatusCode, Code) = (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady);
 const INVALID: (StatusCode, Code) = (StatusCode::BAD_REQUEST, Code::Invalid);
 
-async fn values_are_taken_up_to_their_bounds() {
+async fn values_are_accepted_up_to_their_bounds() {
     let listener = Listener::start(|_| {}).await;
-    for (bytes, expected) in [(200, TAKEN), (201, INVALID)] {
+    for (bytes, expected) in [(200, ACCEPTED), (201, INVALID)] {
         let (name, holder) = ("n".repeat(bytes), "h".repeat(bytes));
         let lease = format!("/v1/leases/{name}");
         assert_eq!(code_of(listener.get(&lease).await).await, expected, "a name of {bytes} bytes");
@@ -167,26 +170,26 @@ async fn values_are_taken_up_to_their_bounds() {
         let renewal = json!({"holder": "h", "leases": [{"name": name, "token": "1"}]});
         assert_eq!(listener.post_to("/v1/renew", renewal).await, expected, "a renewal of a name of {bytes} bytes");
     }
-    for (entries, bytes, expected) in [(32, 4_096, TAKEN), (33, 4_096, INVALID), (32, 4_097, INVALID)] {
+    for (entries, bytes, expected) in [(32, 4_096, ACCEPTED), (33, 4_096, INVALID), (32, 4_097, INVALID)] {
         let value = |number: usize| if number == 0 { "v".repeat(bytes - 2 * entries) } else { String::new() };
         let metadata: BTreeMap<String, String> =
             (0..entries).map(|number| (format!("{number:02}"), value(number))).collect();
         let claim = listener.post_to("/v1/leases/a/acquire", json!({"holder": "h", "metadata": metadata})).await;
         assert_eq!(claim, expected, "metadata of {entries} entries and {bytes} bytes");
     }
-    for (limit, expected) in [(1, TAKEN), (1_000, TAKEN), (0, INVALID), (1_001, INVALID)] {
+    for (limit, expected) in [(1, ACCEPTED), (1_000, ACCEPTED), (0, INVALID), (1_001, INVALID)] {
         let page = listener.get(&format!("/v1/leases?limit={limit}")).await;
         assert_eq!(code_of(page).await, expected, "a page of {limit}");
     }
 }
 
-async fn bodies_are_taken_up_to_their_bounds() {
+async fn bodies_are_accepted_up_to_their_bounds() {
     let listener = Listener::start(|_| {}).await;
     let renewal = r#"{"holder":"h","leases":[{"name":"a","token":"1"}]}"#;
     for (path, json, max) in
         [("/v1/leases/a/acquire", r#"{"holder":"h"}"#, MAX_LEASE_BODY_BYTES), ("/v1/renew", renewal, MAX_BODY_BYTES)]
     {
-        for (bytes, expected) in [(max, TAKEN), (max + 1, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge))] {
+        for (bytes, expected) in [(max, ACCEPTED), (max + 1, (StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge))] {
             let body = json.to_owned() + &" ".repeat(bytes - json.len());
             let with_length = format!("content-length: {bytes}\r\n\r\n{body}");
             let chunked = format!("transfer-encoding: chunked\r\n\r\n{bytes:x}\r\n{body}\r\n0\r\n\r\n");
@@ -195,9 +198,9 @@ async fn bodies_are_taken_up_to_their_bounds() {
                 let head = format!(
                     "POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nconnection: close\r\n"
                 );
-                stream.write_all(format!("{head}{rest}").as_bytes()).await.expect("it takes the body");
+                stream.write_all(format!("{head}{rest}").as_bytes()).await.expect("the listener reads the body");
                 let answer = read_to_end(&mut stream).await;
-                let (_, problem) = answer.split_once("\r\n\r\n").expect("a whole answer");
+                let (_, problem) = answer.split_once("\r\n\r\n").expect("the answer has a head and a body");
                 let problem: Problem = serde_json::from_str(problem).expect("a problem");
                 let (status, code) = expected;
                 assert!(answer.starts_with(&format!("HTTP/1.1 {}", status.as_u16())), "{path}, {bytes}: {answer}");
@@ -207,7 +210,7 @@ async fn bodies_are_taken_up_to_their_bounds() {
     }
 }
 
-async fn a_client_that_dawdles_loses_its_connection() {
+async fn slow_client_loses_its_connection() {
     let short = Duration::from_millis(100);
     let listener = Listener::start(|settings| {
         settings.head_timeout = short;
@@ -215,10 +218,10 @@ async fn a_client_that_dawdles_loses_its_connection() {
     })
     .await;
     let mut slow_head = listener.connect().await;
-    slow_head.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("it takes the beginning");
+    slow_head.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("the listener reads the first bytes");
     let mut slow_body = listener.connect().await;
     let head = "POST /v1/renew HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{";
-    slow_body.write_all(head.as_bytes()).await.expect("it takes the beginning");
+    slow_body.write_all(head.as_bytes()).await.expect("the listener reads the first bytes");
     let mut idle = listener.connect().await;
     assert_eq!(read_to_end(&mut idle).await, "");
     let answer = read_to_end(&mut slow_head).await;
@@ -226,43 +229,46 @@ async fn a_client_that_dawdles_loses_its_connection() {
     assert!(read_to_end(&mut slow_body).await.starts_with("HTTP/1.1 408"));
 }
 
-async fn a_connection_too_many_is_told_so_and_the_others_stay() {
+async fn excess_connection_is_refused_and_the_others_stay() {
     let listener = Listener::start(|settings| settings.limits.max_connections = 1).await;
     let mut first = listener.connect().await;
-    let ask = "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n";
+    let request = "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n";
     let mut answer = [0; 12];
-    first.write_all(ask.as_bytes()).await.expect("it takes a request");
+    first.write_all(request.as_bytes()).await.expect("the listener reads the request");
     first.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
     let refusal = read_to_end(&mut listener.connect().await).await;
-    let (head, body) = refusal.split_once("\r\n\r\n").expect("a whole answer");
+    let (head, body) = refusal.split_once("\r\n\r\n").expect("the answer has a head and a body");
     assert!(head.starts_with("HTTP/1.1 503"), "{head}");
     assert_eq!(serde_json::from_str::<Problem>(body).expect("a problem").code, Code::NotReady);
-    // One that asks a little later, as a client on a busy machine does, is not answered before that.
+    // A client on a busy machine sends its request later. The refusal must wait for the request.
     let mut late = listener.connect().await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(late.try_read(&mut answer).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
-    late.write_all(ask.as_bytes()).await.expect("it takes a request");
+    late.write_all(request.as_bytes()).await.expect("the listener reads the request");
     assert!(read_to_end(&mut late).await.starts_with("HTTP/1.1 503"));
     drop(first);
-    // The place is free as soon as the listener has seen the first one go.
+    // The listener accepts a connection again when it has noticed the closed one.
     let again = async {
         while listener.get("/livez").await.status() != StatusCode::OK {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(SOON, again).await.expect("the place is free again");
+    tokio::time::timeout(SOON, again).await.expect("the listener accepts a connection again in time");
 }
 
-async fn asked_to_stop_it_closes_idle_connections_and_ends() {
+async fn stopped_listener_closes_idle_connections_and_ends() {
     let listener = Listener::start(|_| {}).await;
     let mut idle = listener.connect().await;
-    // After an answer the connection is known to be served, and idle.
-    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("it takes a request");
+    // After the answer the connection is idle.
+    idle.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the listener reads the request");
     let mut answer = [0; 12];
     idle.read_exact(&mut answer).await.expect("an answer");
     listener.stop.cancel();
-    tokio::time::timeout(SOON, listener.task).await.expect("it ends in time").expect("it ends well");
+    tokio::time::timeout(SOON, listener.task)
+        .await
+        .expect("the listener ends in time")
+        .expect("the listener does not panic");
     read_to_end(&mut idle).await;
-    assert!(TcpStream::connect(listener.address).await.is_err(), "nobody listens there any more");
+    assert!(TcpStream::connect(listener.address).await.is_err(), "the address no longer accepts connections");
 }

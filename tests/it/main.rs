@@ -1,16 +1,16 @@
-//! Tests over real sockets, one file for each subject.
+//! Tests over real sockets, one file per subject.
 
 mod api;
 mod bodies;
 mod cluster;
-mod details;
 mod document;
 mod hostile;
+mod http_answers;
+mod http_bounds;
 mod listener;
 mod remote;
-mod sentences;
 #[path = "../support/served.rs"]
 mod served;
 #[path = "../support/steady.rs"]
 mod steady;
-mod trio;
+mod three_nodes;

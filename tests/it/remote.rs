@@ -1,4 +1,4 @@
-//! The remote client against nodes that answer in every way a node can.
+//! The HTTP client against scripted nodes: retries, unknown outcomes, resumed watches.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::steady::{steady, strict};
 
+<<<<<<< HEAD
 steady!(
     the_next_node_is_asked_when_one_is_gone_or_has_no_leader,
     a_wait_goes_on_at_the_next_node_when_its_own_hangs,
@@ -30,67 +31,77 @@ strict!(
     a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown,
     a_watch_goes_on_behind_the_last_event_when_its_connection_breaks,
     handover_whose_answer_is_lost_is_not_repeated,
+=======
+steady!(client_skips_nodes_that_are_down_or_leaderless, wait_continues_at_the_next_node_when_one_hangs,);
+strict!(
+    release_without_any_node_is_unavailable,
+    refusal_is_final,
+    release_with_a_lost_answer_is_retried,
+    claim_with_a_lost_answer_is_retried,
+    claim_refused_after_a_lost_answer_stays_unknown,
+    broken_watch_resumes_after_the_last_event,
+    handover_with_a_lost_answer_is_not_retried,
+>>>>>>> own-h
 );
 
 const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
 
-/// A node that gives every request its next prepared answer, and the last one ever after. An empty answer breaks
-/// the connection.
-struct Node {
+/// A node with prepared answers, one per request. It repeats the last one. An empty answer closes the connection.
+struct ScriptedNode {
     address: String,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Node {
-    async fn start(answers: Vec<String>) -> Node {
+impl ScriptedNode {
+    async fn start(answers: Vec<String>) -> ScriptedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
+        let address = listener.local_addr().expect("the listener is bound").to_string();
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let asked = requests.clone();
+        let received = requests.clone();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let line = read_request(&mut stream).await;
                 let number = {
-                    let mut asked = asked.lock().expect("no panic");
-                    asked.push(line);
-                    (asked.len() - 1).min(answers.len() - 1)
+                    let mut received = received.lock().expect("no task panics while it holds the lock");
+                    received.push(line);
+                    (received.len() - 1).min(answers.len() - 1)
                 };
                 let _ = stream.write_all(answers[number].as_bytes()).await;
             }
         });
-        Node { address, requests }
+        ScriptedNode { address, requests }
     }
 
-    fn asked(&self) -> usize {
-        self.requests.lock().expect("no panic").len()
+    fn request_count(&self) -> usize {
+        self.requests.lock().expect("no task panics while it holds the lock").len()
     }
 
     fn request(&self, number: usize) -> String {
-        self.requests.lock().expect("no panic")[number].clone()
+        self.requests.lock().expect("no task panics while it holds the lock")[number].clone()
     }
 }
 
-/// Reads a head, and the body that it announces. Returns the first line.
+/// Reads a request with its body. Returns the first line.
 async fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
-    let mut piece = [0; 1024];
+    let mut chunk = [0; 1024];
     loop {
-        let read = stream.read(&mut piece).await.unwrap_or(0);
-        request.extend_from_slice(&piece[..read]);
+        let read = stream.read(&mut chunk).await.unwrap_or(0);
+        request.extend_from_slice(&chunk[..read]);
         let text = String::from_utf8_lossy(&request).to_lowercase();
         let body = text.split_once("\r\n\r\n").map(|(head, body)| {
             let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
             (body.len(), length.map_or(0, |length| length.parse::<usize>().expect("a length")))
         });
-        if read == 0 || body.is_some_and(|(has, needs)| has >= needs) {
+        if read == 0 || body.is_some_and(|(received, length)| received >= length) {
             return String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned();
         }
     }
 }
 
 fn answer(status: u16, body: impl serde::Serialize) -> String {
-    let body = serde_json::to_string(&body).expect("plain");
+    let body = serde_json::to_string(&body).expect("the body serializes");
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
@@ -110,10 +121,10 @@ fn lease() -> String {
     )
 }
 
-/// An address where nobody listens.
-async fn nobody() -> String {
+/// An address without a listener.
+async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
+    listener.local_addr().expect("the listener is bound").to_string()
 }
 
 fn remote(endpoints: &[&str]) -> Remote {
@@ -129,76 +140,81 @@ fn holder() -> HolderId {
     HolderId::new("h").expect("valid")
 }
 
-async fn the_next_node_is_asked_when_one_is_gone_or_has_no_leader() {
-    let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
-    let good = Node::start(vec![lease()]).await;
-    let remote = remote(&[&nobody().await, &leaderless.address, &good.address]);
+async fn client_skips_nodes_that_are_down_or_leaderless() {
+    let leaderless = ScriptedNode::start(vec![problem(Code::NoLeader)]).await;
+    let good = ScriptedNode::start(vec![lease()]).await;
+    let remote = remote(&[&unused_address().await, &leaderless.address, &good.address]);
     let lease = remote.acquire(&name(), &Acquire::new(holder())).await.expect("the third node grants");
     assert_eq!(lease.token, TOKEN);
-    remote.get(&name()).await.expect("the node that answered is asked first from now on");
-    assert_eq!((leaderless.asked(), good.asked()), (1, 2));
+    remote.get(&name()).await.expect("the node that answered is tried first");
+    assert_eq!((leaderless.request_count(), good.request_count()), (1, 2));
 }
 
-async fn without_any_node_nothing_was_done() {
-    let leaderless = Node::start(vec![problem(Code::NoLeader)]).await;
-    let remote = remote(&[&nobody().await, &leaderless.address]);
-    let error = remote.release(&name(), &Release { holder: holder(), token: TOKEN }).await.expect_err("nobody serves");
+async fn release_without_any_node_is_unavailable() {
+    let leaderless = ScriptedNode::start(vec![problem(Code::NoLeader)]).await;
+    let remote = remote(&[&unused_address().await, &leaderless.address]);
+    let error = remote
+        .release(&name(), &Release { holder: holder(), token: TOKEN })
+        .await
+        .expect_err("no node serves the request");
     assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
-    assert!(leaderless.asked() > 1, "it is tried until the time is over");
+    assert!(leaderless.request_count() > 1, "the client retries until the timeout");
 }
 
-async fn a_refusal_is_final() {
-    let node = Node::start(vec![problem(Code::Held)]).await;
-    let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is held");
+async fn refusal_is_final() {
+    let node = ScriptedNode::start(vec![problem(Code::Held)]).await;
+    let error =
+        remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("the lease is held");
     assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Held), "{error:?}");
-    assert_eq!(node.asked(), 1);
+    assert_eq!(node.request_count(), 1);
 }
 
-async fn a_release_whose_answer_is_lost_is_sent_again() {
+async fn release_with_a_lost_answer_is_retried() {
     let release = Release { holder: holder(), token: TOKEN };
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
         for released in [true, false] {
-            let node = Node::start(vec![lost.clone(), answer(200, json!({"released": released}))]).await;
+            let node = ScriptedNode::start(vec![lost.clone(), answer(200, json!({"released": released}))]).await;
             let ended = remote(&[&node.address]).release(&name(), &release).await;
             match released {
                 true => assert_eq!(ended.map(|answer| answer.released), Ok(true)),
-                // The first attempt may have released it.
+                // The first attempt may have released the lease.
                 false => assert!(matches!(ended, Err(CallError::Unknown { last: None, .. })), "{ended:?}"),
             }
-            assert_eq!(node.asked(), 2);
+            assert_eq!(node.request_count(), 2);
         }
     }
 }
 
-/// A connection is taken by the kernel, and nothing is answered.
-async fn a_wait_goes_on_at_the_next_node_when_its_own_hangs() {
+/// The kernel accepts the connection of the hung node, but no answer comes.
+async fn wait_continues_at_the_next_node_when_one_hangs() {
     let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let hung_address = hung.local_addr().expect("it is bound").to_string();
-    let good = Node::start(vec![lease()]).await;
+    let hung_address = hung.local_addr().expect("the listener is bound").to_string();
+    let good = ScriptedNode::start(vec![lease()]).await;
     let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
     let begun = Instant::now();
     let granted = remote(&[&hung_address, &good.address]).acquire(&name(), &claim).await.expect("the next node grants");
     let took = begun.elapsed();
-    assert_eq!((granted.token, good.asked()), (TOKEN, 1));
+    assert_eq!((granted.token, good.request_count()), (TOKEN, 1));
     assert!(
         took >= Duration::from_millis(900) && took < Duration::from_millis(1_500),
         "two thirds of the ttl: {took:?}"
     );
 }
 
-async fn a_claim_whose_answer_is_lost_is_sent_again() {
-    let node = Node::start(vec![String::new(), lease()]).await;
-    let lease = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect("it is granted");
-    assert_eq!((lease.token, node.asked()), (TOKEN, 2));
+async fn claim_with_a_lost_answer_is_retried() {
+    let node = ScriptedNode::start(vec![String::new(), lease()]).await;
+    let lease = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect("the retry is granted");
+    assert_eq!((lease.token, node.request_count()), (TOKEN, 2));
 }
 
-async fn a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown() {
-    let node = Node::start(vec![String::new(), problem(Code::Held)]).await;
-    let error = remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("it is refused");
+async fn claim_refused_after_a_lost_answer_stays_unknown() {
+    let node = ScriptedNode::start(vec![String::new(), problem(Code::Held)]).await;
+    let error =
+        remote(&[&node.address]).acquire(&name(), &Acquire::new(holder())).await.expect_err("the retry is refused");
     assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Held), "{error:?}");
 }
 
-async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
+async fn broken_watch_resumes_after_the_last_event() {
     let event = |index: u64| {
         let token = FencingToken { term: 1, index };
         let data = json!({
@@ -214,17 +230,17 @@ async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
         stream(format!("{}id: 9\n\n", event(7))),
         problem(Code::Compacted),
     ];
-    let node = Node::start(answers).await;
+    let node = ScriptedNode::start(answers).await;
     let mut watch = remote(&[&node.address]).watch("", None);
     assert_eq!(watch.next().await.expect("the first event").index, 5);
-    assert_eq!(watch.place(), Some(EventId { index: 5, part: None }), "a torn frame says no place");
+    assert_eq!(watch.place(), Some(EventId { index: 5, part: None }), "an incomplete frame has no position");
     assert_eq!(watch.next().await.expect("the second event").index, 7);
-    let error = watch.next().await.expect_err("it is compacted");
+    let error = watch.next().await.expect_err("the position is compacted");
     assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Compacted), "{error:?}");
     assert_eq!(watch.place(), Some(EventId { index: 9, part: None }));
-    let asked: Vec<String> = (0..4).map(|number| node.request(number)).collect();
+    let requests: Vec<String> = (0..4).map(|number| node.request(number)).collect();
     assert_eq!(
-        asked,
+        requests,
         [
             "GET /v1/watch?prefix= HTTP/1.1",
             "GET /v1/watch?prefix=&after=5 HTTP/1.1",
@@ -234,14 +250,15 @@ async fn a_watch_goes_on_behind_the_last_event_when_its_connection_breaks() {
     );
 }
 
-/// A second hand-over could take the lease from the holder that got it by the first one.
-async fn handover_whose_answer_is_lost_is_not_repeated() {
+/// A second hand-over could take the lease from the new holder.
+async fn handover_with_a_lost_answer_is_not_retried() {
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
-        let (first, second) = (Node::start(vec![lost, lease()]).await, Node::start(vec![lease()]).await);
+        let (first, second) =
+            (ScriptedNode::start(vec![lost, lease()]).await, ScriptedNode::start(vec![lease()]).await);
         let hand_over = HandOver { holder: holder(), token: TOKEN, to: None };
         let ended = remote(&[&first.address, &second.address]).hand_over(&name(), &hand_over).await;
         assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
-        assert_eq!((first.asked(), second.asked()), (1, 0));
+        assert_eq!((first.request_count(), second.request_count()), (1, 0));
     }
 }
 

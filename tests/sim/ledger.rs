@@ -1,4 +1,4 @@
-//! What the replicas applied, entry by entry, as the first of them did.
+//! The record of all applied entries, as the first replica applied each of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,44 +10,44 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
 
-use super::meddler::Meddler;
+use super::fault_injector::FaultInjector;
 use super::promises;
-use super::verdict::Broken;
+use super::verdict::Violation;
 
-/// One applied entry.
+/// One applied log entry.
 #[derive(Clone)]
 pub struct Entry {
     pub index: u64,
-    /// When the first replica applied it: it was committed by then.
+    /// When the first replica applied it. The entry was committed by then.
     pub at: Duration,
     pub by: NodeId,
-    /// What the log says, if it is an entry of commands.
-    pub asked: Option<Asked>,
+    /// The commands, if the entry has any.
+    pub input: Option<LogInput>,
     pub transitions: Vec<Transition>,
     pub dropped: Vec<DroppedWaiter>,
-    /// The state behind the entry.
+    /// The state after the entry.
     pub machine: Machine,
 }
 
-/// An entry of the log, as it was before anybody could spoil it.
+/// The commands of a log entry, before a planted bug changes them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct LogInput {
     pub position: FencingToken,
     pub batch: Batch,
 }
 
-/// Everybody's applied entries.
+/// The applied entries of all replicas.
 pub struct Ledger {
     began: Instant,
-    /// From index `first` on, without a gap.
+    /// Entries with consecutive indexes.
     pub entries: Vec<Entry>,
-    pub broken: Vec<Broken>,
-    /// How far each node is, since its last start.
+    pub violations: Vec<Violation>,
+    /// The last applied index of each node since its last start.
     pub applied: BTreeMap<NodeId, u64>,
 }
 
 impl Entry {
-    /// Who holds a lease behind this entry.
+    /// The holders of a lease after this entry.
     pub fn held(&self, name: &LeaseName) -> Vec<Lease> {
         self.machine.get(name).map(|view| view.held).unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl Entry {
 
 impl Ledger {
     pub fn new(began: Instant) -> Ledger {
-        Ledger { began, entries: Vec::new(), broken: Vec::new(), applied: BTreeMap::new() }
+        Ledger { began, entries: Vec::new(), violations: Vec::new(), applied: BTreeMap::new() }
     }
 
     pub fn first_index(&self) -> u64 {
@@ -75,18 +75,18 @@ impl Ledger {
         self.entries.get(index.checked_sub(self.first_index())? as usize)
     }
 
-    /// The entry before this one.
+    /// The previous entry.
     pub fn before(&self, entry: &Entry) -> Option<&Entry> {
         entry.index.checked_sub(1).and_then(|index| self.entry(index))
     }
 
-    /// Who held a lease behind this entry.
+    /// The holders of a lease after the entry with this index.
     pub fn held_at(&self, index: u64, name: &LeaseName) -> Vec<(String, FencingToken)> {
         let held = self.entry(index).map(|entry| entry.held(name)).unwrap_or_default();
         held.into_iter().map(|lease| (lease.holder.to_string(), lease.token)).collect()
     }
 
-    /// Who waited for a lease before this entry.
+    /// The queue of a lease before this entry.
     pub fn queue_before(&self, entry: &Entry, name: &LeaseName) -> Vec<Waiter> {
         self.before(entry).map_or(Vec::new(), |before| before.machine.queue(name))
     }
@@ -95,73 +95,84 @@ impl Ledger {
         self.entries.iter().flat_map(|entry| entry.transitions.iter().map(move |transition| (entry, transition)))
     }
 
-    /// A replica has applied an entry. The first that does has all promises about the log checked.
-    pub fn record(&mut self, by: NodeId, index: u64, asked: Option<Asked>, effects: Effects, machine: &Machine) {
+    /// Records that a replica has applied an entry.
+    ///
+    /// The first replica adds the entry and checks all invariants of an entry. Other replicas must agree with it.
+    pub fn record(&mut self, by: NodeId, index: u64, input: Option<LogInput>, effects: Effects, machine: &Machine) {
         let before = self.applied.insert(by, index);
         let Effects { transitions, dropped } = effects;
         let (at, machine) = (self.began.elapsed(), machine.clone());
-        let entry = Entry { index, at, by, asked, transitions, dropped, machine };
+        let entry = Entry { index, at, by, input, transitions, dropped, machine };
         if before.is_some_and(|before| before >= index) {
-            self.broken.push(Broken::new("replicas_agree", format!("node {by} applied {index} after {before:?}")));
+            self.violations
+                .push(Violation::new("replicas_agree", format!("node {by} applied {index} after {before:?}")));
         }
         match self.entry(index) {
             Some(first) => {
-                let broken = promises::check_replica(first, &entry);
-                self.broken.extend(broken);
+                let violations = promises::check_replica(first, &entry);
+                self.violations.extend(violations);
             }
             None => {
                 let next = self.entries.last().map_or(index, |last| last.index + 1);
                 if index != next {
-                    let how = format!("node {by} applied {index}, and nobody applied {next}");
-                    self.broken.push(Broken::new("committed_stays", how));
+                    let how = format!("node {by} applied {index}, but no replica applied {next}");
+                    self.violations.push(Violation::new("committed_stays", how));
                     return;
                 }
                 self.entries.push(entry);
-                let broken = promises::check_entry(self, self.entries.last().expect("it was just added"));
-                self.broken.extend(broken);
+                let violations = promises::check_entry(self, self.entries.last().expect("the entry was just added"));
+                self.violations.extend(violations);
             }
         }
     }
 
-    /// A replica's state was replaced by a snapshot.
+    /// Records that a snapshot replaced the state of a replica.
     pub fn replace(&mut self, by: NodeId, index: u64, machine: &Machine) {
         self.applied.insert(by, index);
         if let Some(first) = self.entry(index) {
-            let broken = promises::check_snapshot(first, by, machine);
-            self.broken.extend(broken);
+            let violations = promises::check_snapshot(first, by, machine);
+            self.violations.extend(violations);
         }
     }
 }
 
-/// One life of one node, as it tells the ledger.
-pub struct Tap {
+/// Reports the applied entries of one incarnation of a node to the ledger.
+pub struct LedgerObserver {
     node: NodeId,
     ledger: Arc<Mutex<Ledger>>,
-    /// What is being applied.
-    asked: Mutex<Option<Asked>>,
-    meddler: Option<Mutex<Meddler>>,
+    /// The entry that the replica is applying.
+    input: Mutex<Option<LogInput>>,
+    injector: Option<Mutex<FaultInjector>>,
 }
 
-impl Tap {
-    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>, meddler: Option<Meddler>) -> Arc<Tap> {
-        ledger.lock().expect("no panic").applied.remove(&node);
-        Arc::new(Tap { node, ledger, asked: Mutex::default(), meddler: meddler.map(Mutex::new) })
+impl LedgerObserver {
+    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>, injector: Option<FaultInjector>) -> Arc<LedgerObserver> {
+        ledger.lock().expect("no task panics while it holds the lock").applied.remove(&node);
+        Arc::new(LedgerObserver { node, ledger, input: Mutex::default(), injector: injector.map(Mutex::new) })
     }
 }
 
-impl Observer for Tap {
+impl Observer for LedgerObserver {
     fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
-        let asked = self.asked.lock().expect("no panic").take();
-        self.ledger.lock().expect("no panic").record(self.node, index, asked, effects, machine);
+        let input = self.input.lock().expect("no task panics while it holds the lock").take();
+        self.ledger
+            .lock()
+            .expect("no task panics while it holds the lock")
+            .record(self.node, index, input, effects, machine);
     }
 
     fn replaced(&self, index: u64, machine: &Machine) {
-        self.ledger.lock().expect("no panic").replace(self.node, index, machine);
-        self.meddler.iter().for_each(|meddler| meddler.lock().expect("no panic").replaced(index));
+        self.ledger.lock().expect("no task panics while it holds the lock").replace(self.node, index, machine);
+        self.injector
+            .iter()
+            .for_each(|injector| injector.lock().expect("no task panics while it holds the lock").replaced(index));
     }
 
     fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-        *self.asked.lock().expect("no panic") = Some(Asked { position: *token, batch: batch.clone() });
-        self.meddler.iter().for_each(|meddler| meddler.lock().expect("no panic").spoil(machine, token, batch));
+        *self.input.lock().expect("no task panics while it holds the lock") =
+            Some(LogInput { position: *token, batch: batch.clone() });
+        self.injector.iter().for_each(|injector| {
+            injector.lock().expect("no task panics while it holds the lock").inject(machine, token, batch)
+        });
     }
 }

@@ -1,44 +1,62 @@
-//! Whole clusters in virtual time, each in one thread and chosen by one seed: see `scripts/simulate`.
+//! Simulation of whole clusters: each run has one thread, virtual time and one seed. `scripts/simulate` starts runs.
 //!
-//! Nodes, Raft, their time-keepers and the lease managers are the product's; the network and the disks are twins in memory.
-//! A run has four parts: nodes start on empty disks and form a cluster, with faults; faults and clients (safety);
-//! everything works again (liveness); all clients die at once (every lease expires, and all replicas end up alike).
+//! Nodes, Raft, timers and lease managers are production code. The network and the disks are in memory.
 //!
-//! | file | noun |
+//! A run has four phases:
+//!
+//! - Nodes start on empty disks and form a cluster, with faults.
+//! - Clients work while faults are injected (safety).
+//! - All faults end (liveness).
+//! - All clients die at once. Each lease expires, and all replicas converge.
+//!
+//! | file | content |
 //! |---|---|
-//! | `plan`, `world`, `run` | what the seed decides, what a run is made of, and its parts |
-//! | `birth` | the first starts of all nodes, with their faults |
-//! | `nemesis`, `voters`, `promise`, `rollout` | the faults: of processes, network and disks; of the membership; those that stale reads come from; changes of configuration |
-//! | `client`, `door`, `watcher`, `register` | the workload, its way to whichever node is there, and a resource that knows tokens only |
-//! | `ledger`, `history` | what replicas applied, and what clients asked, were told and believed |
-//! | `linear` | the search for an order of calls that one lease could have had |
-//! | `promises` | what must hold, one promise a file: of the log at every entry, of histories when the run is over |
-//! | `seeds`, `many`, `tally` | many seeds, on every core, and what they came to |
-//! | `planted`, `bug`, `meddler`, `doctored` | bugs that must be caught, how they get into a node, and promises that must fail |
+//! | `plan`, `world`, `run` | the choices of the seed, the shared state of a run, and its phases |
+//! | `bootstrap` | the first starts of all nodes, with faults |
+//! | `faults` | faults of processes, network and disks |
+//! | `voters`, `rollout` | changes of voters and of the configuration |
+//! | `stale_reads` | faults that can cause stale reads |
+//! | `client`, `recording_client`, `watcher` | the workload, and its connection to a node |
+//! | `register` | a resource that checks only fencing tokens |
+//! | `clock` | clocks with their own rate |
+//! | `ledger`, `history` | the entries that replicas applied; the requests, the answers and the beliefs of clients |
+//! | `linear` | the search for a linearization of one lease's calls |
+//! | `promises` | one invariant per file, checked at each log entry or on the histories after the run |
+//! | `seeds`, `parallel`, `summary`, `verdict` | runs of many seeds on all cores, and their results |
+//! | `planted`, `bugs`, `fault_injector` | planted bugs that the invariants must catch |
+//! | `checker_self_test` | recorded histories with an error that the invariants must catch |
 //!
-//! Time: each node has a clock and timers of its own rate, openraft's included, inside the configured drift in most runs
-//! and from half to double in the others. There the promises about time are not checked, and nobody reads by a leadership
-//! lease; all others hold, and fenced registers take no stale write. A node that is stopped runs nothing at all, and finds
-//! its timers late when it goes on. A machine that is suspended does not count the time in which it was, but for the clock
-//! that leases are measured by, whose rate is another one meanwhile. Machines of clients are suspended, too: nothing of a
-//! holder runs meanwhile, and its lease manager counts the time all the same.
+//! Clocks: each node has its own clock rate, which its timers and openraft's follow. In most runs the rates stay inside
+//! the configured drift. In the others they range from half to double speed. Those runs skip the invariants about time,
+//! and their clients read without a leadership lease. All other invariants hold, and fenced registers accept no stale
+//! write.
 //!
-//! Nodes start as the program does, on a disk that loses what was not synced: the promise of the last life and the
-//! quarantine, the identity of the disk and the handshake between nodes are the product's.
+//! Stop and suspend: a stopped node runs nothing, and its timers fire late when it resumes. A suspended machine does
+//! not count the suspended time, except on the clock that measures leases. That clock has another rate during a
+//! suspend. Client machines are suspended, too: the holder runs nothing, but its lease manager counts the time.
 //!
-//! It does not cover: sockets, files and sled, which have tests of their own; timeouts inside a node that are tokio's and
-//! guard no promise (they run at true rate); an old disk; members that were never there before (voters lose and
-//! regain their vote, and nodes are lost for good); a log whose end is cut behind what was synced, which no store can tell
-//! from a shorter log.
+//! Nodes start with production code, on a disk that loses unsynced data. This includes the stored leadership promise,
+//! the quarantine, the disk identity and the handshake between nodes.
 //!
-//! Without `--cfg tokio_unstable` tokio's choices cannot be seeded, nothing repeats, and there is nothing here.
+//! The simulation does not cover:
+//!
+//! - Sockets, files and sled. They have their own tests.
+//! - tokio timeouts inside a node that guard no invariant. They run at the true rate.
+//! - A disk that is restored from an old copy.
+//! - New members. Voters lose and regain their vote, and nodes are lost permanently.
+//! - A log that loses synced entries at its end. No store can distinguish it from a shorter log.
+//!
+//! Without `--cfg tokio_unstable` tokio's choices cannot be seeded and runs are not reproducible. This crate is then
+//! empty.
 #![cfg(tokio_unstable)]
 
-mod birth;
-mod bug;
+mod bootstrap;
+mod bugs;
+mod checker_self_test;
 mod client;
-mod doctored;
-mod door;
+mod clock;
+mod fault_injector;
+mod faults;
 #[path = "../support/history.rs"]
 mod history;
 #[path = "../support/history_file.rs"]
@@ -46,19 +64,17 @@ mod history_file;
 mod ledger;
 #[path = "../support/linear.rs"]
 mod linear;
-mod many;
-mod meddler;
-mod nemesis;
+mod parallel;
 mod plan;
 mod planted;
-mod promise;
 mod promises;
+mod recording_client;
 mod register;
 mod rollout;
 mod run;
 mod seeds;
-mod skew;
-mod tally;
+mod stale_reads;
+mod summary;
 mod verdict;
 mod voters;
 mod watcher;

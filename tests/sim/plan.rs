@@ -1,4 +1,4 @@
-//! What a seed decides before anything runs.
+//! The choices that a seed makes before a run starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tenure::config::RaftTimings;
 use tenure::lease::Limits;
 use tenure::types::NodeId;
 
-use super::bug::Planted;
+use super::bugs::PlantedBugs;
 
-/// The leadership leases that nodes are configured with.
+/// The configured leadership leases, in milliseconds. A run changes between them.
 const LEASES_MS: [u64; 2] = [325, 900];
 
 #[derive(Clone, Debug)]
@@ -19,67 +19,67 @@ pub struct Plan {
     pub seed: u64,
     pub nodes: u64,
     pub clients: u64,
-    /// How long faults are made.
+    /// Duration of the fault phase.
     pub faults: Duration,
     pub snapshot_every: u64,
     /// The leadership lease that nodes start with, in milliseconds.
     pub lease_ms: u64,
-    /// Each node's clock against true time.
+    /// Each node's clock rate relative to true time.
     pub rates: BTreeMap<NodeId, f64>,
-    /// The same while its machine is suspended.
+    /// Each node's clock rate while its machine is suspended.
     pub suspended_rates: BTreeMap<NodeId, f64>,
-    /// Each client's.
+    /// Each client's clock rate.
     pub client_rates: Vec<f64>,
-    /// Rates differ by less than the configured drift.
+    /// All rates stay inside the configured drift.
     pub inside_drift: bool,
-    /// What each node's file says; its leader's counts.
+    /// Each node's configured limits. The leader's limits apply.
     pub limits: BTreeMap<NodeId, Limits>,
-    /// Links between clients and nodes take time and fail. With perfect links clients do more, and their histories leave
-    /// less room for an order that explains a stale read.
+    /// Links between clients and nodes have delays and outages. With perfect links clients issue more requests, and
+    /// fewer linearizations can hide a stale read.
     pub slow_links: bool,
-    pub planted: Planted,
-    /// Everything that happens is written down.
+    pub planted: PlantedBugs,
+    /// The run records a trace.
     pub traced: bool,
-    /// The histories of all leases are written down.
+    /// The run exports the histories of all leases.
     pub exported: bool,
 }
 
 impl Plan {
-    pub fn of(seed: u64, planted: Planted) -> Plan {
-        let mut dice = StdRng::seed_from_u64(seed);
-        let nodes = if dice.random_bool(0.2) { 5 } else { 3 };
-        let clients = dice.random_range(2..=4);
-        let inside_drift = dice.random_bool(0.85);
+    pub fn of(seed: u64, planted: PlantedBugs) -> Plan {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let nodes = if rng.random_bool(0.2) { 5 } else { 3 };
+        let clients = rng.random_range(2..=4);
+        let inside_drift = rng.random_bool(0.85);
         let (low, high) = if inside_drift { (0.9955, 1.0045) } else { (0.5, 2.0) };
-        let mut rates = || (1..=nodes).map(|id| (id, dice.random_range(low..high))).collect();
+        let mut rates = || (1..=nodes).map(|id| (id, rng.random_range(low..high))).collect();
         let (rates, suspended_rates) = (rates(), rates());
         let holder = if planted.slow_holder { 0.8 } else { 1.0 };
         Plan {
             seed,
             nodes,
             clients,
-            faults: Duration::from_secs(dice.random_range(20..30)),
-            snapshot_every: [20, 60, 5_000][dice.random_range(0..3)],
-            lease_ms: LEASES_MS[usize::from(dice.random_bool(0.4))],
+            faults: Duration::from_secs(rng.random_range(20..30)),
+            snapshot_every: [20, 60, 5_000][rng.random_range(0..3)],
+            lease_ms: LEASES_MS[usize::from(rng.random_bool(0.4))],
             rates,
             suspended_rates,
-            client_rates: (0..clients).map(|_| holder * dice.random_range(0.9955..1.0045)).collect(),
+            client_rates: (0..clients).map(|_| holder * rng.random_range(0.9955..1.0045)).collect(),
             inside_drift,
             limits: (1..=nodes).map(|id| (id, limits(id as u32))).collect(),
-            slow_links: dice.random_bool(0.5),
+            slow_links: rng.random_bool(0.5),
             planted,
             traced: false,
             exported: false,
         }
     }
 
-    /// The slowest and the fastest that a node's clock runs.
+    /// The lowest and the highest clock rate of all nodes.
     pub fn extreme_rates(&self) -> (f64, f64) {
         let rates = self.rates.values().chain(self.suspended_rates.values());
         rates.fold((f64::MAX, 0.0), |(low, high), rate| (low.min(*rate), high.max(*rate)))
     }
 
-    /// The timings of a node: alike in the leadership lease, which nodes agree on, and different in the rest.
+    /// The timings of a node. Nodes must agree on the leadership lease; all other timings differ.
     pub fn timings(&self, id: NodeId, lease_ms: u64) -> RaftTimings {
         RaftTimings {
             heartbeat_interval_ms: 60 + 5 * (id % 4),
@@ -91,9 +91,9 @@ impl Plan {
         }
     }
 
-    /// The leadership lease that nodes change to from this one.
+    /// The other configured leadership lease.
     pub fn other_lease(&self, lease_ms: u64) -> u64 {
-        LEASES_MS.into_iter().find(|other| *other != lease_ms).expect("two")
+        LEASES_MS.into_iter().find(|other| *other != lease_ms).expect("LEASES_MS has two different values")
     }
 
     pub fn traced(self) -> Plan {
@@ -101,7 +101,7 @@ impl Plan {
     }
 }
 
-/// Small enough that the queues of a run reach them.
+/// Limits that are small enough for the queues of a run to reach them.
 pub fn limits(small: u32) -> Limits {
     Limits {
         max_waiters: small,

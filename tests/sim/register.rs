@@ -1,4 +1,4 @@
-//! A resource outside the cluster, one for each lease, that holders write to: it knows fencing tokens and no lease.
+//! A resource outside the cluster, one per lease, that holders write to. It checks only fencing tokens.
 
 use std::time::Duration;
 
@@ -6,33 +6,33 @@ use tenure::fence::HighWater;
 use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
-/// A write, and whether it was taken.
+/// A write, and whether the resource accepted it.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub name: LeaseName,
     pub token: FencingToken,
     pub at: Duration,
-    pub taken: bool,
+    pub accepted: bool,
 }
 
-/// All of them, with every write that arrived, in order.
+/// All resources, and all writes in order of arrival.
 #[derive(Default)]
 pub struct Registers {
-    marks: std::collections::BTreeMap<LeaseName, HighWater>,
+    high_water: std::collections::BTreeMap<LeaseName, HighWater>,
     pub writes: Vec<Write>,
 }
 
 impl Registers {
-    /// A write arrives. Without the fence it is taken, whatever came before.
+    /// Handles a write that arrives. Without the fence, the resource accepts each write.
     pub fn write(&mut self, name: &LeaseName, token: FencingToken, at: Duration, fenced: bool) {
-        let mark = self.marks.entry(name.clone()).or_insert(HighWater::NONE);
-        let taken = match mark.offer(token) {
+        let mark = self.high_water.entry(name.clone()).or_insert(HighWater::NONE);
+        let accepted = match mark.offer(token) {
             Ok(next) => {
                 *mark = next;
                 true
             }
             Err(_) => !fenced,
         };
-        self.writes.push(Write { name: name.clone(), token, at, taken });
+        self.writes.push(Write { name: name.clone(), token, at, accepted });
     }
 }

@@ -1,4 +1,4 @@
-//! One run: faults, then healing, then the end of all leases; and the judgement of it.
+//! The phases of one run, and its verdict.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,27 +15,27 @@ use super::history_file::{self, HistoryWriter};
 use super::ledger::Ledger;
 use super::plan::Plan;
 use super::register::Write;
-use super::verdict::{Broken, Counts, Verdict};
-use super::world::{Step, World, lock};
-use super::{birth, nemesis, promises, voters, watcher};
+use super::verdict::{Counts, Verdict, Violation};
+use super::world::{WorkStep, World, lock};
+use super::{bootstrap, faults, promises, voters, watcher};
 
-/// The longest that a cluster takes to agree on a leader once everything works, in true time.
-const AGREEMENT: Duration = Duration::from_secs(10);
-/// How long clients go on after that.
-const CALM: Duration = Duration::from_secs(3);
-/// The longest that replicas take to apply the same once nothing is asked any more.
-const CONVERGENCE: Duration = Duration::from_secs(5);
+/// Bound for an election after the last fault, in true time.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which clients work without faults.
+const FAULT_FREE_TIME: Duration = Duration::from_secs(3);
+/// Bound for all replicas to apply the same entries after the last request.
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is judged at the end.
+/// The records that the invariants are checked against after a run.
 pub struct Evidence<'a> {
     pub plan: &'a Plan,
     pub ledger: &'a Ledger,
     pub history: &'a History,
     pub writes: &'a [Write],
-    pub steps: &'a [Step],
+    pub steps: &'a [WorkStep],
 }
 
-/// Runs a plan on this thread, which is the only one that it needs.
+/// Runs a plan on the current thread.
 pub fn run(plan: Plan) -> Verdict {
     promises::nobody_panics::begin();
     let _seeded = tenure::testing::seed(plan.seed);
@@ -49,75 +49,83 @@ pub fn run(plan: Plan) -> Verdict {
         (verdict, Arc::downgrade(&world))
     });
     drop(runtime);
-    assert_eq!(world.strong_count(), 0, "the run is over, and something keeps its memory");
+    assert_eq!(world.strong_count(), 0, "a task still holds the world after the run");
     verdict
 }
 
 async fn simulate(world: &Arc<World>) -> Verdict {
-    birth::begin(world).await;
-    if !nemesis::settled(world, AGREEMENT).await {
-        world.break_promise("converges", format!("no cluster formed within {AGREEMENT:?} of the last fault"));
+    bootstrap::start_all(world).await;
+    if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
+        world.report_violation("converges", format!("no cluster formed within {ELECTION_TIMEOUT:?} of the last fault"));
     }
     let mut clients = JoinSet::new();
     (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
     let mut watching = JoinSet::new();
     watching.spawn(promises::one_leader::watch(world.clone()));
     watching.spawn(watcher::watch(world.clone()));
-    let faults = tokio::spawn(nemesis::rage(world.clone()));
+    let faults = tokio::spawn(faults::inject_all(world.clone()));
     tokio::time::sleep(world.plan.faults).await;
     faults.abort();
     let _ = faults.await;
     world.heal();
-    if !nemesis::settled(world, AGREEMENT).await {
-        world.break_promise("converges", format!("no leader within {AGREEMENT:?} of the healing"));
+    if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
+        world.report_violation("converges", format!("no leader within {ELECTION_TIMEOUT:?} of the healing"));
     }
-    if !voters::all_vote_again(world, AGREEMENT).await {
-        world.break_promise("converges", format!("not everybody votes again within {AGREEMENT:?}"));
+    if !voters::all_vote_again(world, ELECTION_TIMEOUT).await {
+        world.report_violation("converges", format!("not all nodes are voters again within {ELECTION_TIMEOUT:?}"));
     }
-    tokio::time::sleep(CALM).await;
-    // They all die at once, and so nothing is released.
+    tokio::time::sleep(FAULT_FREE_TIME).await;
+    // Clients die without a release, so that every lease must expire.
     world.no_clients.store(true, Ordering::Relaxed);
     clients.shutdown().await;
     let holders: Vec<_> = lock(&world.history).beliefs.iter().map(|belief| belief.by.clone()).collect();
     holders.iter().for_each(|holder| client::end_beliefs(world, holder));
     let (slowest, _) = world.plan.extreme_rates();
-    // The bound with a leader that lives: the ttl, and one commit.
+    // The leader is alive: a lease ends after its ttl and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
     tokio::time::sleep(bound).await;
     let expired = promises::expiry_happens::check(&lock(&world.ledger), world.now(), bound);
     if let Err(how) = expired {
-        world.break_promise("expiry_happens", how);
+        world.report_violation("expiry_happens", how);
     }
     converge(world).await;
     watching.shutdown().await;
     judge(world)
 }
 
-/// Everybody applies what anybody ever applied, and nobody has failed.
+/// Checks that each usable node applies all entries of the ledger and reports no failure.
 async fn converge(world: &Arc<World>) {
     let behind = || {
         let ledger = lock(&world.ledger);
         let last = ledger.last_index();
         let behind = |id: &NodeId| ledger.applied.get(id).is_none_or(|applied| *applied < last);
-        world.living().into_iter().filter(behind).collect::<Vec<_>>()
+        world.usable_nodes().into_iter().filter(behind).collect::<Vec<_>>()
     };
     let converged = async {
         while !behind().is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    if tokio::time::timeout(CONVERGENCE, converged).await.is_err() {
-        world.break_promise("converges", format!("{:?} are behind", behind()));
+    if tokio::time::timeout(CONVERGENCE_TIMEOUT, converged).await.is_err() {
+        world.report_violation(
+            "converges",
+            format!("nodes {:?} have not applied all entries within {CONVERGENCE_TIMEOUT:?}", behind()),
+        );
     }
-    for id in world.living() {
+    for id in world.usable_nodes() {
         match world.node(id).map(|node| node.health().failed) {
             Some(None) => {}
-            failed => world.break_promise("converges", format!("node {id} is not well: {failed:?}")),
+            failed => {
+                world.report_violation("converges", format!("node {id} reports a failure or does not run: {failed:?}"))
+            }
         }
     }
-    let taken = world.wiped_and_not_refused();
-    if !taken.is_empty() {
-        world.break_promise("wiped_voter_is_refused", format!("{taken:?} run on empty disks"));
+    let accepted = world.wiped_and_not_refused();
+    if !accepted.is_empty() {
+        world.report_violation(
+            "wiped_voter_is_refused",
+            format!("the cluster accepted voters {accepted:?} on empty disks"),
+        );
     }
     promises::log_matching::check(world);
 }
@@ -127,26 +135,26 @@ fn judge(world: &World) -> Verdict {
     let registers = lock(&world.registers);
     let (plan, steps) = (&world.plan, lock(&world.steps));
     let evidence = Evidence { plan, ledger: &ledger, history: &history, writes: &registers.writes, steps: &steps };
-    let mut broken = std::mem::take(&mut *lock(&world.broken));
-    broken.extend(ledger.broken.iter().cloned());
-    broken.extend(promises::check(&evidence));
-    broken.extend(promises::nobody_panics::check().err().map(|how| Broken::new("nobody_panics", how)));
+    let mut violations = std::mem::take(&mut *lock(&world.violations));
+    violations.extend(ledger.violations.iter().cloned());
+    violations.extend(promises::check(&evidence));
+    violations.extend(promises::nobody_panics::check().err().map(|how| Violation::new("nobody_panics", how)));
     let undecided = promises::linear::check(&evidence).unwrap_or_else(|how| {
-        broken.push(Broken::new("linearizable", how));
+        violations.push(Violation::new("linearizable", how));
         Vec::new()
     });
     if world.plan.traced {
-        note_all(world, &ledger, &history);
+        trace_all(world, &ledger, &history);
     }
     Verdict {
-        broken,
+        violations,
         undecided,
         trace: world.take_trace(),
         history: if world.plan.exported { export(&world.plan, &ledger, &history) } else { Vec::new() },
         faults: std::mem::take(&mut *lock(&world.faults)),
         work: std::mem::take(&mut *lock(&world.work)),
         operations: history.operations.iter().fold(Counts::new(), |mut counts, operation| {
-            *counts.entry(kind_and_end(operation)).or_default() += 1;
+            *counts.entry(operation_label(operation)).or_default() += 1;
             counts
         }),
         figures: figures(&evidence),
@@ -155,13 +163,13 @@ fn judge(world: &World) -> Verdict {
 }
 
 fn figures(run: &Evidence) -> Counts {
-    let (taken, refused) = promises::fenced_register::late(run);
+    let (accepted, refused) = promises::fenced_register::late_writes(run);
     Counts::from([
         ("log entries", run.ledger.entries.len() as u64),
         ("transitions", run.ledger.transitions().count() as u64),
         ("writes to fenced registers", run.writes.len() as u64),
         ("writes after the lease was over, refused by the fence", refused),
-        ("writes after the lease was over, before anything newer", taken),
+        ("writes after the lease was over, before anything newer", accepted),
     ])
 }
 
@@ -190,23 +198,23 @@ fn export(plan: &Plan, ledger: &Ledger, history: &History) -> Vec<u8> {
     });
     let mut lines = Vec::new();
     let mut writer = HistoryWriter::new(&mut lines, format!("simulation, seed {}", plan.seed));
-    writer.write(&history.operations, transitions).expect("memory takes all that is written");
+    writer.write(&history.operations, transitions).expect("a write to memory cannot fail");
     lines
 }
 
-fn note_all(world: &World, ledger: &Ledger, history: &History) {
+fn trace_all(world: &World, ledger: &Ledger, history: &History) {
     for (entry, transition) in ledger.transitions() {
         let (at, change) = (entry.at.as_secs_f64(), &transition.change);
         let (name, holder, token) = (&transition.name, &transition.holder, transition.token);
-        world.note(|| format!("{at:.6} {} {name} {holder} {token:?} {change:?}", entry.index));
+        world.trace(|| format!("{at:.6} {} {name} {holder} {token:?} {change:?}", entry.index));
     }
     for belief in &history.beliefs {
-        world.note(|| format!("{belief:?}"));
+        world.trace(|| format!("{belief:?}"));
     }
 }
 
-/// What an operation counts as.
-fn kind_and_end(operation: &Operation) -> &'static str {
+/// The label of an operation in the summary.
+fn operation_label(operation: &Operation) -> &'static str {
     let [done, not, refused, unknown] = match operation.what {
         What::Acquire { .. } => ["acquire: held", "acquire: not held", "acquire: refused", "acquire: unknown"],
         What::Renew { .. } => ["renew: held", "renew: lost", "renew: refused", "renew: unknown"],

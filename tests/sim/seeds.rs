@@ -1,17 +1,17 @@
-//! Many seeds.
+//! Runs of many seeds, and the reproducibility of a run.
 
 use std::fs::File;
 use std::io::Write;
 
-use super::bug::Planted;
-use super::many::{number, runs};
-use super::nemesis::KINDS;
+use super::bugs::PlantedBugs;
+use super::faults::KINDS;
+use super::parallel::{env_number, run_seeds};
 use super::plan::Plan;
 use super::run::run;
-use super::tally::Tally;
+use super::summary::Summary;
 use super::verdict::Verdict;
 
-/// What clients must have done and been told in an ordinary run.
+/// Client work that each full run must include at least once.
 const WORK: [&str; 18] = [
     "granted",
     "refused",
@@ -32,85 +32,86 @@ const WORK: [&str; 18] = [
     "arrived twice",
     "lost on the way",
 ];
-/// Seeds that are run twice, at most.
-const TWICE: u64 = 50;
-/// Seeds of an ordinary run.
-const SEEDS: u64 = 20;
+/// Maximum number of seeds that run twice.
+const MAX_REPEATED_SEEDS: u64 = 50;
+/// Default number of seeds. Fewer need not include each kind of fault and work.
+const DEFAULT_SEEDS: u64 = 20;
 
-fn asked_for() -> (u64, u64) {
-    (number("TENURE_SIM_FIRST", 1), number("TENURE_SIM_SEEDS", SEEDS))
+fn first_and_count() -> (u64, u64) {
+    (env_number("TENURE_SIM_FIRST", 1), env_number("TENURE_SIM_SEEDS", DEFAULT_SEEDS))
 }
 
 fn plan(seed: u64) -> Plan {
-    Plan::of(seed, Planted::default())
+    Plan::of(seed, PlantedBugs::default())
 }
 
-/// Once here and once on some other thread, beside other runs.
+/// Runs each seed on this thread and on a worker thread next to other runs.
 #[test]
-fn the_same_seed_makes_the_same_run() {
-    let (first, count) = asked_for();
-    runs(
+fn equal_seeds_give_equal_runs() {
+    let (first, count) = first_and_count();
+    run_seeds(
         first,
-        count.min(TWICE),
+        count.min(MAX_REPEATED_SEEDS),
         |seed| plan(seed).traced(),
         |seed, other| {
-            let once = run(plan(seed).traced());
-            for (place, (line, other)) in once.trace.iter().zip(&other.trace).enumerate() {
-                assert_eq!(line, other, "seed {seed}, line {place}");
+            let first_run = run(plan(seed).traced());
+            for (number, (line, other)) in first_run.trace.iter().zip(&other.trace).enumerate() {
+                assert_eq!(line, other, "seed {seed}, line {number}");
             }
-            assert_eq!(once.trace.len(), other.trace.len(), "seed {seed}");
-            assert!(once.trace.len() > 100, "seed {seed} has a trace");
+            assert_eq!(first_run.trace.len(), other.trace.len(), "seed {seed}");
+            assert!(first_run.trace.len() > 100, "seed {seed}: the trace has at most 100 lines");
         },
     );
 }
 
 #[test]
 fn every_promise_is_kept_on_every_seed() {
-    let (first, count) = asked_for();
+    let (first, count) = first_and_count();
     let traced = std::env::var_os("TENURE_SIM_TRACE").is_some();
     let stops = std::env::var_os("TENURE_SIM_STOP").is_some();
-    let mut tally = Tally::new(first);
+    let mut summary = Summary::new(first);
     let history = std::env::var_os("TENURE_SIM_HISTORY");
-    let mut file = history.as_ref().map(|path| File::create(path).expect("the file of TENURE_SIM_HISTORY"));
+    let mut file = history.as_ref().map(|path| File::create(path).expect("TENURE_SIM_HISTORY names a writable file"));
     let exported = file.is_some();
-    runs(
+    run_seeds(
         first,
         count,
         |seed| Plan { traced, exported, ..plan(seed) },
         |seed, verdict| {
-            tell(seed, &verdict);
+            print_problems(seed, &verdict);
             if let Some(file) = &mut file {
-                file.write_all(&verdict.history).expect("the file of TENURE_SIM_HISTORY");
+                file.write_all(&verdict.history).expect("TENURE_SIM_HISTORY names a writable file");
             }
-            tally.add(seed, verdict);
-            if stops && !tally.failed.is_empty() {
-                // The test runner would go on with the other tests.
-                println!("\n{tally}");
+            summary.add(seed, verdict);
+            if stops && !summary.failed.is_empty() {
+                // A failed assertion would let the test runner continue with the other tests.
+                println!("\n{summary}");
                 std::process::exit(1);
             }
         },
     );
-    let said = tally.to_string();
-    println!("\n{said}");
+    let text = summary.to_string();
+    println!("\n{text}");
     if let Some(file) = std::env::var_os("TENURE_SIM_REPORT") {
-        std::fs::write(&file, said).unwrap_or_else(|error| panic!("{} cannot be written: {error}", file.display()));
+        std::fs::write(&file, text)
+            .unwrap_or_else(|error| panic!("cannot write TENURE_SIM_REPORT={}: {error}", file.display()));
     }
-    assert!(tally.failed.is_empty(), "seeds that broke a promise: {:?}", tally.failed);
-    assert_eq!(tally.undecided, 0, "histories that are too hard to decide: nothing is known of them");
-    // A run that made no faults of a kind says nothing about it.
-    if count >= SEEDS {
-        let missing: Vec<_> = KINDS.iter().filter(|(kind, _)| !tally.faults.contains_key(kind)).collect();
-        assert!(missing.is_empty(), "faults that were planned and never happened: {missing:?}");
-        let undone: Vec<_> = WORK.iter().filter(|work| !tally.work.contains_key(**work)).collect();
-        assert!(undone.is_empty(), "work that was never done: {undone:?}");
+    assert!(summary.failed.is_empty(), "seeds that broke a promise: {:?}", summary.failed);
+    assert_eq!(summary.undecided, 0, "the linearizability search could not decide these histories");
+    // Without a kind of fault, the run proves nothing about it.
+    if count >= DEFAULT_SEEDS {
+        let missing: Vec<_> = KINDS.iter().filter(|(kind, _)| !summary.faults.contains_key(kind)).collect();
+        assert!(missing.is_empty(), "kinds of faults that never occurred: {missing:?}");
+        let undone: Vec<_> = WORK.iter().filter(|work| !summary.work.contains_key(**work)).collect();
+        assert!(undone.is_empty(), "client work that never occurred: {undone:?}");
     }
 }
 
-fn tell(seed: u64, verdict: &Verdict) {
+fn print_problems(seed: u64, verdict: &Verdict) {
     verdict.trace.iter().for_each(|line| println!("{line}"));
-    verdict.broken.iter().for_each(|broken| println!("seed {seed}: {broken}"));
+    verdict.violations.iter().for_each(|violation| println!("seed {seed}: {violation}"));
     verdict.undecided.iter().for_each(|lease| println!("seed {seed}: the history of {lease} is too hard to decide"));
-    if !verdict.broken.is_empty() || !verdict.undecided.is_empty() {
+    if !verdict.violations.is_empty() || !verdict.undecided.is_empty() {
         println!("replay: TENURE_SIM_TRACE=1 scripts/simulate 1 {seed} seeds::every_promise");
     }
 }

@@ -1,46 +1,46 @@
-//! What a run came to.
+//! The result of one run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Which promise was broken, and how.
+/// A violated invariant and its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct Violation {
     pub promise: &'static str,
     how: String,
 }
 
-impl Broken {
-    pub fn new(promise: &'static str, how: String) -> Broken {
-        Broken { promise, how }
+impl Violation {
+    pub fn new(promise: &'static str, how: String) -> Violation {
+        Violation { promise, how }
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.promise, self.how)
     }
 }
 
-/// How often something happened, by its name.
+/// Counts by label.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// One run of one seed.
+/// The result of one seed.
 #[derive(Default)]
 pub struct Verdict {
-    pub broken: Vec<Broken>,
-    /// Leases whose histories no search decided.
+    pub violations: Vec<Violation>,
+    /// Leases whose history the linearizability search could not decide.
     pub undecided: Vec<&'static str>,
-    /// What happened, line by line, with the virtual time of each; empty if the plan asked for none.
+    /// Events with their virtual times; empty unless [`Plan::traced`](super::plan::Plan) is set.
     pub trace: Vec<String>,
-    /// What was asked and answered, as JSON lines; empty if the plan asked for none.
+    /// The history as JSON lines; empty unless [`Plan::exported`](super::plan::Plan) is set.
     pub history: Vec<u8>,
     pub faults: Counts,
     pub work: Counts,
-    /// What was asked, and how it ended.
+    /// Client operations by kind and result.
     pub operations: Counts,
-    /// What is counted because it is worth knowing, and is no failure.
+    /// Counts for information. They do not fail a run.
     pub figures: Counts,
     /// Virtual time.
     pub simulated: Duration,

@@ -1,4 +1,4 @@
-//! Everything that a run is made of, and what its parts share.
+//! The shared state of a run: the cluster, the network, the records and the counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,112 +18,116 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::clock::DriftingClock;
+use super::fault_injector::FaultInjector;
 use super::history::History;
-use super::ledger::{Ledger, Tap};
-use super::meddler::Meddler;
+use super::ledger::{Ledger, LedgerObserver};
 use super::plan::{Plan, limits};
 use super::register::Registers;
-use super::skew::SkewedClock;
-use super::verdict::{Broken, Counts};
+use super::verdict::{Counts, Violation};
 
+/// The shared state of one run.
 pub struct World {
     pub plan: Plan,
     pub began: Instant,
-    pub board: Switchboard,
+    pub network: Switchboard,
     pub cluster: Mutex<Cluster>,
     pub ledger: Arc<Mutex<Ledger>>,
     pub history: Mutex<History>,
     pub registers: Mutex<Registers>,
-    pub broken: Mutex<Vec<Broken>>,
+    pub violations: Mutex<Vec<Violation>>,
     pub faults: Mutex<Counts>,
     pub work: Mutex<Counts>,
     trace: Mutex<Vec<String>>,
-    /// How often each node's power was cut.
-    pub lives: watch::Sender<BTreeMap<NodeId, u64>>,
-    /// How fast each node's tasks run, and whether they do.
-    paces: BTreeMap<NodeId, NodeTime>,
-    /// The machines of the clients.
-    machines: Vec<Machine>,
-    /// The steps of work under guards.
-    pub steps: Mutex<Vec<Step>>,
-    slow: Mutex<BTreeSet<NodeId>>,
-    /// Nodes whose disk is spoiled: they refuse to start.
+    /// The number of power cuts of each node.
+    pub incarnations: watch::Sender<BTreeMap<NodeId, u64>>,
+    /// The rate of each node's tasks, and whether they run.
+    node_times: BTreeMap<NodeId, NodeTime>,
+    /// The machines of the clients, by client number.
+    client_machines: Vec<ClientMachine>,
+    /// The steps of work that clients did under a guard.
+    pub steps: Mutex<Vec<WorkStep>>,
+    slow_disks: Mutex<BTreeSet<NodeId>>,
+    /// Nodes that never start again, because their disk is corrupt or was wiped.
     lost: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
-    /// The leadership lease that all nodes are to have in the end, in milliseconds.
+    /// The leadership lease that the rollout configures on all nodes, in milliseconds.
     lease_wanted: AtomicU64,
-    /// Each node's since its last start.
+    /// Each node's leadership lease since its last start, in milliseconds.
     leases: Mutex<BTreeMap<NodeId, u64>>,
-    /// For the limits that nodes start with.
-    starts: Mutex<StdRng>,
-    /// Voters that start on an empty disk, and whether they were refused yet.
+    /// Chooses the limits of restarted nodes.
+    limits_rng: Mutex<StdRng>,
+    /// Voters that start on an empty disk, and whether the cluster has refused them.
     wiped: Mutex<BTreeMap<NodeId, bool>>,
-    /// All clients have died: nothing of them is asked or answered any more.
+    /// All clients are dead: no request or response of a client is delivered.
     pub no_clients: AtomicBool,
 }
 
 /// The machine that the processes of one client run on.
-struct Machine {
-    pace: NodeTime,
-    /// How often it went on after a suspend.
-    wakes: watch::Sender<u64>,
+struct ClientMachine {
+    time: NodeTime,
+    /// The number of resumes after a suspend.
+    resumes: watch::Sender<u64>,
 }
 
-/// A step of work under a guard.
+/// One step of work that a client did under a guard.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct WorkStep {
     pub name: LeaseName,
     pub token: FencingToken,
     pub at: Duration,
 }
 
 impl World {
-    /// A cluster of which no node runs yet.
+    /// Prepares a cluster without starting a node.
     pub fn new(plan: Plan) -> Arc<World> {
         let began = Instant::now();
         let ledger = Arc::new(Mutex::new(Ledger::new(began)));
-        let (taps, rates, jump) = (ledger.clone(), plan.rates.clone(), plan.planted.wall_clock);
-        let paces: BTreeMap<_, _> = plan.rates.iter().map(|(id, rate)| (*id, NodeTime::new(began, *rate))).collect();
-        let machine = |rate: &f64| Machine { pace: NodeTime::new(began, *rate), wakes: watch::Sender::new(0) };
+        let (observed, rates, jump) = (ledger.clone(), plan.rates.clone(), plan.planted.jumping_clock);
+        let node_times: BTreeMap<_, _> =
+            plan.rates.iter().map(|(id, rate)| (*id, NodeTime::new(began, *rate))).collect();
+        let machine = |rate: &f64| ClientMachine { time: NodeTime::new(began, *rate), resumes: watch::Sender::new(0) };
         let client_machines = plan.client_rates.iter().map(machine).collect();
-        let (bug, machines, suspended) = (plan.planted.machine, paces.clone(), plan.suspended_rates.clone());
+        let (bug, machines, suspended) = (plan.planted.machine, node_times.clone(), plan.suspended_rates.clone());
         let clock = move |id: NodeId| -> Arc<dyn Clock> {
-            let steady = SkewedClock::new(began, Duration::from_secs(100 * id), rates[&id]);
-            let steady = steady.of_machine(machines[&id].clone(), suspended[&id]);
-            if jump { Arc::new(super::skew::JumpingClock(steady)) } else { Arc::new(steady) }
+            let clock = DriftingClock::new(began, Duration::from_secs(100 * id), rates[&id]);
+            let clock = clock.of_machine(machines[&id].clone(), suspended[&id]);
+            if jump { Arc::new(super::clock::JumpingClock(clock)) } else { Arc::new(clock) }
         };
         let setup = Setup {
             timings_of: (1..=plan.nodes).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
             lease_of: plan.limits.iter().map(|(id, limits)| (*id, settings(*limits))).collect(),
-            paces: paces.clone(),
+            paces: node_times.clone(),
             safeguards: plan.planted.safeguards,
             clock: Arc::new(clock),
-            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> { Tap::new(id, taps.clone(), bug.map(Meddler::new)) })),
+            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> {
+                LedgerObserver::new(id, observed.clone(), bug.map(FaultInjector::new))
+            })),
             ..Setup::default()
         };
         let cluster = Cluster::prepare(plan.nodes, setup);
         let leases = plan.limits.keys().map(|id| (*id, plan.lease_ms)).collect();
         Arc::new(World {
             began,
-            board: cluster.board.clone(),
-            lives: watch::Sender::new(cluster.ids().map(|id| (id, 0)).collect()),
+            network: cluster.board.clone(),
+            incarnations: watch::Sender::new(cluster.ids().map(|id| (id, 0)).collect()),
             lease_wanted: AtomicU64::new(plan.lease_ms),
             leases: Mutex::new(leases),
-            starts: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
+            limits_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
             wiped: Mutex::default(),
             plan,
             cluster: Mutex::new(cluster),
             ledger,
             history: Mutex::default(),
             registers: Mutex::default(),
-            paces,
-            machines: client_machines,
+            node_times,
+            client_machines,
             steps: Mutex::default(),
-            broken: Mutex::default(),
+            violations: Mutex::default(),
             faults: Mutex::default(),
             work: Mutex::default(),
             trace: Mutex::default(),
-            slow: Mutex::default(),
+            slow_disks: Mutex::default(),
             lost: Mutex::default(),
             tasks: Mutex::default(),
             no_clients: AtomicBool::default(),
@@ -134,28 +138,29 @@ impl World {
         1..=self.plan.nodes
     }
 
-    /// Those that can run.
-    pub fn living(&self) -> BTreeSet<NodeId> {
+    /// The nodes that can start.
+    pub fn usable_nodes(&self) -> BTreeSet<NodeId> {
         let lost = lock(&self.lost);
         self.ids().filter(|id| !lost.contains(id)).collect()
     }
 
-    /// The node never starts again.
+    /// Marks a node that never starts again.
     pub fn lose(&self, id: NodeId) {
         lock(&self.lost).insert(id);
     }
 
-    /// True time.
+    /// True time since the start of the run.
     pub fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// A generator of its own for a part of the run, so that parts do not shift each other's choices.
-    pub fn dice(&self, part: u64) -> StdRng {
+    /// A separate random number generator for a part of the run, so that one part does not change another's choices.
+    pub fn rng(&self, part: u64) -> StdRng {
         StdRng::seed_from_u64(self.plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part)
     }
 
-    pub fn note(&self, line: impl FnOnce() -> String) {
+    /// Adds a line to the trace, if the plan asks for one.
+    pub fn trace(&self, line: impl FnOnce() -> String) {
         if !self.plan.traced {
             return;
         }
@@ -169,14 +174,14 @@ impl World {
 
     pub fn count_fault(&self, fault: &'static str) {
         *lock(&self.faults).entry(fault).or_default() += 1;
-        self.note(|| format!("fault {fault}"));
+        self.trace(|| format!("fault {fault}"));
     }
 
     pub fn count_work(&self, work: &'static str) {
         *lock(&self.work).entry(work).or_default() += 1;
     }
 
-    /// The quickest read that promises to be current: from the leader's memory, as long as clocks keep to the drift.
+    /// The fastest consistency that is current. A leader reads from memory only while the clocks stay inside the drift.
     pub fn local_read(&self) -> Consistency {
         match self.plan.planted.stale_reads {
             true => Consistency::Stale,
@@ -189,7 +194,7 @@ impl World {
         lock(&self.cluster).running(id).cloned()
     }
 
-    /// The node that leads in the highest term, if one says that it does.
+    /// The node that claims leadership in the highest term.
     pub fn leader(&self) -> Option<NodeId> {
         let cluster = lock(&self.cluster);
         let leads = |id: &NodeId| {
@@ -199,51 +204,51 @@ impl World {
         self.ids().filter_map(|id| leads(&id)).max().map(|(_, id)| id)
     }
 
-    /// Cuts a node's power, whether it runs, starts or is down already.
+    /// Cuts a node's power. The node may be running, starting or down.
     pub fn crash(&self, id: NodeId, cut: Cut) {
         for task in lock(&self.tasks).remove(&id).unwrap_or_default() {
             task.abort();
         }
         lock(&self.wiped).remove(&id);
-        let gone = lock(&self.cluster).cut_power(id, cut);
-        self.lives.send_modify(|lives| *lives.get_mut(&id).expect("a member") += 1);
-        // What is left of it would never end if it stood still; and the next life of it does not.
-        self.go_on(id);
-        if let Some(gone) = gone {
-            tokio::spawn(gone);
+        let stopped = lock(&self.cluster).cut_power(id, cut);
+        self.incarnations.send_modify(|incarnations| *incarnations.get_mut(&id).expect("a member") += 1);
+        // The remaining tasks of a stopped node would never end, and the next incarnation must not start stopped.
+        self.resume(id);
+        if let Some(stopped) = stopped {
+            tokio::spawn(stopped);
         }
-        self.note(|| format!("node {id} is gone, {cut:?}"));
+        self.trace(|| format!("node {id} lost power, {cut:?}"));
     }
 
-    /// Starts a node that is down, on its disk. Now and then it has other limits from then on.
+    /// Starts a node that is down on its disk, sometimes with other limits.
     pub fn restart(self: &Arc<World>, id: NodeId) {
         if lock(&self.tasks).contains_key(&id) || lock(&self.lost).contains(&id) {
             return;
         }
-        let small = Some(lock(&self.starts).random_range(1..=10)).filter(|small| *small <= 5);
+        let small = Some(lock(&self.limits_rng).random_range(1..=10)).filter(|small| *small <= 5);
         if let Some(small) = small {
             lock(&self.cluster).set_lease(id, settings(limits(small)));
         }
-        self.play_disk(id);
+        self.start_disk(id);
         let launch = lock(&self.cluster).launch(id, self.plan.planted.safeguards);
         let world = self.clone();
         let boot = tokio::spawn(async move {
             match launch.await {
                 Ok(node) => {
                     lock(&world.cluster).put(id, node);
-                    world.note(|| format!("node {id} is back"));
+                    world.trace(|| format!("node {id} has started"));
                 }
-                Err(error) => world.break_promise("starts", format!("node {id} does not start: {error}")),
+                Err(error) => world.report_violation("starts", format!("node {id} does not start: {error}")),
             }
         });
-        self.own(id, boot.abort_handle());
+        self.track_task(id, boot.abort_handle());
     }
 
-    /// Starts a node that is down on an empty disk: the others must refuse it.
+    /// Starts a node that is down on an empty disk. The other nodes must refuse it.
     pub fn restart_wiped(self: &Arc<World>, id: NodeId) {
         lock(&self.cluster).replace_disk(id);
         lock(&self.wiped).insert(id, false);
-        self.play_disk(id);
+        self.start_disk(id);
         let launch = lock(&self.cluster).launch(id, self.plan.planted.safeguards);
         let world = self.clone();
         let boot = tokio::spawn(async move {
@@ -255,18 +260,18 @@ impl World {
                     matches!(node.wait_failed().await, NodeFailure::Refused(_))
                 }
             };
-            world.note(|| format!("wiped node {id} is refused: {refused}"));
+            world.trace(|| format!("wiped node {id} is refused: {refused}"));
             lock(&world.wiped).insert(id, refused);
         });
-        self.own(id, boot.abort_handle());
+        self.track_task(id, boot.abort_handle());
     }
 
-    /// Voters on an empty disk that were not refused.
+    /// Voters on an empty disk that the cluster did not refuse.
     pub fn wiped_and_not_refused(&self) -> Vec<NodeId> {
         lock(&self.wiped).iter().filter(|(_, refused)| !**refused).map(|(id, _)| *id).collect()
     }
 
-    /// The leadership lease that all nodes are to have in the end, in milliseconds.
+    /// The leadership lease that the rollout configures on all nodes, in milliseconds.
     pub fn lease_wanted(&self) -> u64 {
         self.lease_wanted.load(Ordering::Relaxed)
     }
@@ -280,118 +285,118 @@ impl World {
         Duration::from_millis(lock(&self.leases)[&id])
     }
 
-    /// A node that is down gets another leadership lease.
+    /// Configures the leadership lease of a node that is down.
     pub fn set_lease(&self, id: NodeId, lease_ms: u64) {
         lock(&self.leases).insert(id, lease_ms);
         lock(&self.cluster).set_timings(id, self.plan.timings(id, lease_ms));
     }
 
-    /// The node's process stands still: nothing reaches or leaves it, and nothing of it runs.
+    /// Stops the node's process: no task runs, and no message arrives or leaves.
     pub fn stop(&self, id: NodeId) {
-        self.board.stop(id);
-        self.paces[&id].halt();
+        self.network.stop(id);
+        self.node_times[&id].halt();
     }
 
-    /// The node's machine is suspended: it stands still as a stopped process does, and so does its monotonic clock.
+    /// Suspends the node's machine. In addition to the effects of [`World::stop`], its monotonic clock stops.
     pub fn suspend(&self, id: NodeId) {
-        self.board.stop(id);
-        self.paces[&id].suspend();
+        self.network.stop(id);
+        self.node_times[&id].suspend();
     }
 
-    pub fn go_on(&self, id: NodeId) {
-        self.paces[&id].go_on();
-        self.board.go_on(id);
+    pub fn resume(&self, id: NodeId) {
+        self.node_times[&id].go_on();
+        self.network.go_on(id);
     }
 
-    /// A client's machine is suspended, and its monotonic clock stands still. Messages to it wait.
+    /// Suspends a client's machine and its monotonic clock. Messages to the client wait.
     pub fn suspend_client(&self, number: u64) {
-        self.machines[number as usize].pace.suspend();
-        self.note(|| format!("the machine of client {number} is suspended"));
+        self.client_machines[number as usize].time.suspend();
+        self.trace(|| format!("the machine of client {number} is suspended"));
     }
 
-    /// A client's machine goes on.
-    pub fn wake_client(&self, number: u64) {
-        let machine = &self.machines[number as usize];
-        machine.pace.go_on();
-        machine.wakes.send_modify(|wakes| *wakes += 1);
+    pub fn resume_client(&self, number: u64) {
+        let machine = &self.client_machines[number as usize];
+        machine.time.go_on();
+        machine.resumes.send_modify(|resumes| *resumes += 1);
     }
 
-    /// The pace of a client's processes.
-    pub fn client_pace(&self, number: u64) -> &NodeTime {
-        &self.machines[number as usize].pace
+    /// The time of a client's processes.
+    pub fn client_time(&self, number: u64) -> &NodeTime {
+        &self.client_machines[number as usize].time
     }
 
-    /// Changes whenever the client's machine goes on after a suspend.
-    pub fn client_wakes(&self, number: u64) -> watch::Receiver<u64> {
-        self.machines[number as usize].wakes.subscribe()
+    /// Changes when the client's machine resumes after a suspend.
+    pub fn client_resumes(&self, number: u64) -> watch::Receiver<u64> {
+        self.client_machines[number as usize].resumes.subscribe()
     }
 
-    /// What is done inside a node runs at its pace.
-    pub fn inside<T>(&self, id: NodeId, work: impl Future<Output = T>) -> impl Future<Output = T> {
-        self.paces[&id].keep(work)
+    /// Runs a future at the rate of a node, as part of its process.
+    pub fn on_node<T>(&self, id: NodeId, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        self.node_times[&id].keep(work)
     }
 
-    /// From now on the node's disk takes long for each sync, or not.
-    pub fn slow_down(&self, id: NodeId, slow: bool) {
+    /// Switches slow syncs of a node's disk on or off.
+    pub fn set_slow_disk(&self, id: NodeId, slow: bool) {
         if slow {
-            lock(&self.slow).insert(id)
+            lock(&self.slow_disks).insert(id)
         } else {
-            lock(&self.slow).remove(&id)
+            lock(&self.slow_disks).remove(&id)
         };
     }
 
-    fn own(&self, id: NodeId, task: AbortHandle) {
+    fn track_task(&self, id: NodeId, task: AbortHandle) {
         lock(&self.tasks).entry(id).or_default().push(task);
     }
 
-    fn play_disk(self: &Arc<World>, id: NodeId) {
+    fn start_disk(self: &Arc<World>, id: NodeId) {
         let disk = lock(&self.cluster).disk(id);
-        disk.set_mode(if self.plan.planted.early_disk { SyncMode::Early } else { SyncMode::Manual });
+        disk.set_mode(if self.plan.planted.early_syncs { SyncMode::Early } else { SyncMode::Manual });
         let world = self.clone();
-        self.own(id, tokio::spawn(async move { world.sync(id, disk).await }).abort_handle());
+        self.track_task(id, tokio::spawn(async move { world.sync(id, disk).await }).abort_handle());
     }
 
     async fn sync(&self, id: NodeId, disk: MemoryStorage) {
-        let mut dice = self.dice(1000 + id);
+        let mut rng = self.rng(1000 + id);
         loop {
             disk.wait_unsynced().await;
-            let slow = lock(&self.slow).contains(&id);
-            let micros = if slow { dice.random_range(20_000..400_000) } else { dice.random_range(100..800) };
-            let micros = if self.plan.planted.early_disk { micros + 50_000 } else { micros };
+            let slow = lock(&self.slow_disks).contains(&id);
+            let micros = if slow { rng.random_range(20_000..400_000) } else { rng.random_range(100..800) };
+            let micros = if self.plan.planted.early_syncs { micros + 50_000 } else { micros };
             tokio::time::sleep(Duration::from_micros(micros)).await;
-            self.board.running(id).await;
+            self.network.running(id).await;
             disk.sync();
         }
     }
 
-    /// Ends all nodes. One whose runtime goes away under it would keep its memory.
+    /// Ends all nodes. A node that still runs when its runtime is dropped leaks its memory.
     pub async fn end(&self) {
         let ids: Vec<_> = self.ids().collect();
-        let gone: Vec<_> = ids.into_iter().filter_map(|id| lock(&self.cluster).cut_power(id, Cut::Keep(0))).collect();
-        futures_util::future::join_all(gone).await;
+        let stopped: Vec<_> =
+            ids.into_iter().filter_map(|id| lock(&self.cluster).cut_power(id, Cut::Keep(0))).collect();
+        futures_util::future::join_all(stopped).await;
     }
 
-    pub fn break_promise(&self, promise: &'static str, how: String) {
-        self.note(|| format!("BROKEN {promise}: {how}"));
-        lock(&self.broken).push(Broken::new(promise, how));
+    pub fn report_violation(&self, promise: &'static str, how: String) {
+        self.trace(|| format!("BROKEN {promise}: {how}"));
+        lock(&self.violations).push(Violation::new(promise, how));
     }
 
-    /// Everything works again, and everybody is started.
+    /// Ends all faults and starts all usable nodes with the wanted leadership lease.
     pub fn heal(self: &Arc<World>) {
-        self.board.heal();
-        self.board.calm();
-        (0..self.plan.clients).for_each(|number| self.wake_client(number));
+        self.network.heal();
+        self.network.calm();
+        (0..self.plan.clients).for_each(|number| self.resume_client(number));
         for id in self.ids() {
-            self.go_on(id);
-            self.slow_down(id, false);
+            self.resume(id);
+            self.set_slow_disk(id, false);
             let wanted = self.lease_wanted();
-            if self.living().contains(&id) && self.lease(id) != Duration::from_millis(wanted) {
+            if self.usable_nodes().contains(&id) && self.lease(id) != Duration::from_millis(wanted) {
                 self.crash(id, Cut::Keep(0));
                 self.set_lease(id, wanted);
             }
             self.restart(id);
         }
-        self.note(|| "healed".to_owned());
+        self.trace(|| "healed".to_owned());
     }
 }
 
@@ -400,5 +405,5 @@ fn settings(limits: Limits) -> LeaseSettings {
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nothing panics while it has the lock")
+    mutex.lock().expect("no task panics while it holds the lock")
 }

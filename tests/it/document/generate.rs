@@ -1,4 +1,4 @@
-//! Requests, made from the document: some that it allows, and some with one thing changed.
+//! Random requests from the OpenAPI document: valid ones, and valid ones with one change.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -6,31 +6,31 @@ use serde_json::{Map, Value, json};
 
 use super::operation::{Document, Operation};
 
-/// A lease that is held must not keep a request waiting for longer, in milliseconds.
-const LONGEST_WAIT_MS: u64 = 20;
+/// Bound for `wait_ms`, so that a request for a held lease returns soon.
+const MAX_WAIT_MS: u64 = 20;
 
 /// One request of an operation.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// As it stands in the path.
+    /// The lease name in the path.
     pub name: String,
     pub query: String,
-    /// Content type and text.
+    /// Content type and body.
     pub body: Option<(String, String)>,
-    /// Another method than the operation's.
+    /// A method that replaces the operation's.
     pub method: Option<String>,
-    /// As the document has it, and nothing in it that only the prose forbids.
+    /// The request is unchanged, and no rule outside the schemas forbids it.
     pub is_plain: bool,
 }
 
 impl Request {
-    /// It is not for this operation at all: another method, or another path.
+    /// Whether the request has another method or path than the operation.
     pub fn is_for_another_operation(&self, operation: &Operation) -> bool {
         let other_method = self.method.as_ref().is_some_and(|method| *method != operation.method);
         other_method || self.name.contains('/') || self.name.is_empty()
     }
 
-    /// Whether the document allows it.
+    /// Whether the document allows the request.
     pub fn is_valid(&self, document: &Document, operation: &Operation) -> bool {
         let name = operation.name.is_none() || operation.allows("name", &json!(self.name));
         let body = match (&operation.body, &self.body) {
@@ -63,7 +63,7 @@ pub fn request(document: &Document, operation: &Operation) -> BoxedStrategy<Requ
 }
 
 fn plain(document: &Document, operation: &Operation) -> BoxedStrategy<Request> {
-    // Few names and holders, so that requests meet.
+    // Few names and holders, so that requests conflict.
     let name = select(vec!["a", "b", "job:1"]).prop_map(str::to_owned);
     let body = match &operation.body {
         None => Just(None).boxed(),
@@ -81,7 +81,7 @@ const JSON: &str = "application/json";
 
 fn pair(document: &Document, name: &str, schema: &Value) -> BoxedStrategy<Option<String>> {
     let key = name.to_owned();
-    // These have a form that the document leaves to its prose.
+    // The schemas do not describe the form of these parameters.
     let value = match name {
         "cursor" => Just(json!("a~7")).boxed(),
         "after" => select(vec![json!("0"), json!("1.0"), json!("99999")]).boxed(),
@@ -104,7 +104,7 @@ fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// A value that the schema allows, in plain text.
+/// A value that the schema allows.
 fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value> {
     let schema = document.resolve(schema);
     if let Some(values) = schema["enum"].as_array() {
@@ -115,12 +115,12 @@ fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value>
         return proptest::strategy::Union::new(ways).boxed();
     }
     let mut kinds = types(schema).into_iter().filter(|kind| *kind != "null");
-    match kinds.next_back().unwrap_or_else(|| panic!("{key} has no type: {schema}")) {
+    match kinds.next_back().unwrap_or_else(|| panic!("the schema of {key} has no type: {schema}")) {
         "string" => text(schema, key),
         "integer" => {
             let least = schema["minimum"].as_f64().unwrap_or(0.0) as u64;
             let most = schema["maximum"].as_f64().map_or(1_000, |most| most as u64);
-            let most = if key == "wait_ms" { LONGEST_WAIT_MS } else { most };
+            let most = if key == "wait_ms" { MAX_WAIT_MS } else { most };
             (least..=most).prop_map(Value::from).boxed()
         }
         "boolean" => any::<bool>().prop_map(Value::from).boxed(),
@@ -129,7 +129,7 @@ fn valid(document: &Document, schema: &Value, key: &str) -> BoxedStrategy<Value>
             items.prop_map(Value::from).boxed()
         }
         "object" => object(document, schema),
-        other => panic!("{key} is of type {other}, which is not known here"),
+        other => panic!("the type {other} of {key} is not supported here"),
     }
 }
 
@@ -164,15 +164,15 @@ fn object(document: &Document, schema: &Value) -> BoxedStrategy<Value> {
     object.boxed()
 }
 
-/// What is done to a request that was fine.
+/// A change of a valid request.
 #[derive(Clone, Debug)]
 enum Change {
     Name(String),
     Method(&'static str),
     ContentType(&'static str),
-    /// The text of the body, whole.
+    /// Replaces the whole body.
     Body(String),
-    /// One field of the body, by its place.
+    /// Replaces one field of the body, by its index.
     Field(usize, Value),
     NoField(usize),
     NewField(Value),
@@ -181,7 +181,7 @@ enum Change {
 
 fn change() -> impl Strategy<Value = Change> {
     let names = ["", "-", "a b", "a/b", "ä", "%00", "~", "%2e%2e%2f", "{name}", "a%20"].map(str::to_owned);
-    let names = select(names.to_vec()).prop_union_long();
+    let names = select(names.to_vec()).with_long_names();
     let queries = ["colour=red", "limit=0", "limit=1001", "limit=-1", "limit=99999999999999999999", "limit=1&limit=2"];
     let more =
         ["consistency=maybe", "cursor=%00", "after=1.2.3", "after=-1", "state=gone", "holder=", "prefix=%ff", "=&="];
@@ -199,23 +199,23 @@ fn change() -> impl Strategy<Value = Change> {
             "\u{feff}{}"
         ])
         .prop_map(|text| Change::Body(text.to_owned())),
-        (0usize..6, nonsense()).prop_map(|(at, value)| Change::Field(at, value)),
+        (0usize..6, wrong_value()).prop_map(|(at, value)| Change::Field(at, value)),
         (0usize..6).prop_map(Change::NoField),
-        nonsense().prop_map(Change::NewField),
+        wrong_value().prop_map(Change::NewField),
         select([queries.as_slice(), more.as_slice()].concat()).prop_map(|query| Change::Query(query.to_owned())),
     ]
 }
 
-/// A name that is far too long, too.
-trait WithLong: Strategy<Value = String> + Sized + 'static {
-    fn prop_union_long(self) -> BoxedStrategy<String> {
+/// Adds names above the length bound to a strategy.
+trait WithLongNames: Strategy<Value = String> + Sized + 'static {
+    fn with_long_names(self) -> BoxedStrategy<String> {
         prop_oneof![8 => self, 1 => Just("x".repeat(201)), 1 => Just("x".repeat(5_000))].boxed()
     }
 }
 
-impl<S: Strategy<Value = String> + 'static> WithLong for S {}
+impl<S: Strategy<Value = String> + 'static> WithLongNames for S {}
 
-fn nonsense() -> impl Strategy<Value = Value> {
+fn wrong_value() -> impl Strategy<Value = Value> {
     let deep = (0..100).fold(json!(0), |inner, _| json!([inner]));
     let large: Map<String, Value> = (0..40).map(|key| (key.to_string(), json!("v"))).collect();
     select(vec![
@@ -253,7 +253,7 @@ impl Change {
             Change::NoField(at) => change_field(&mut request, at, None),
             Change::NewField(value) => {
                 if let Some((_, text)) = &mut request.body {
-                    let mut body: Value = serde_json::from_str(text).expect("it was made as JSON");
+                    let mut body: Value = serde_json::from_str(text).expect("the body is JSON");
                     body["of_no_meaning"] = value;
                     *text = body.to_string();
                 }
@@ -265,7 +265,7 @@ impl Change {
 
 fn change_field(request: &mut Request, at: usize, value: Option<Value>) {
     let Some((_, text)) = &mut request.body else { return };
-    let mut body: Value = serde_json::from_str(text).expect("it was made as JSON");
+    let mut body: Value = serde_json::from_str(text).expect("the body is JSON");
     let fields = body.as_object_mut().expect("every body is an object");
     let Some(key) = fields.keys().nth(at % fields.len().max(1)).cloned() else { return };
     match value {

@@ -1,5 +1,6 @@
-//! The server against its own description: requests made from `/openapi.json`, valid ones, broken ones and nonsense, and
-//! every answer held against what the document says of it. `TENURE_REQUESTS` changes how many there are of each operation.
+//! Checks the server against `/openapi.json`: random valid and invalid requests, and the schema of each answer.
+//!
+//! `TENURE_REQUESTS` sets the number of requests per operation.
 
 mod generate;
 mod operation;
@@ -15,12 +16,12 @@ use crate::cluster::Cluster;
 use generate::Request;
 use operation::{Document, Operation};
 
-/// Requests of each operation, unless `TENURE_REQUESTS` says another number.
-const REQUESTS: u32 = 60;
-/// Every answer's head is there after this long.
+/// Default number of requests per operation.
+const DEFAULT_REQUESTS: u32 = 60;
+/// Bound for the head of each answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer, read.
+/// A received answer.
 struct Answer {
     status: StatusCode,
     content_type: String,
@@ -29,26 +30,27 @@ struct Answer {
 }
 
 #[test]
-fn every_answer_is_one_that_the_document_promises() {
+fn answers_match_the_openapi_document() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let cluster = runtime.block_on(Cluster::start_with(|settings| {
         settings.metrics = Some(std::sync::Arc::new(|| "up 1\n".to_owned()));
     }));
     let document = runtime.block_on(async { Document::new(cluster.get("/openapi.json").await.1) });
-    let cases = std::env::var("TENURE_REQUESTS").map_or(REQUESTS, |text| text.parse().expect("a number"));
-    let mut seen = Seen::default();
+    let cases = std::env::var("TENURE_REQUESTS")
+        .map_or(DEFAULT_REQUESTS, |text| text.parse().expect("TENURE_REQUESTS is a number"));
+    let mut counts = AnswerCounts::default();
     for operation in document.operations() {
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(cases) });
-        let counted = std::cell::RefCell::new(&mut seen);
+        let shared_counts = std::cell::RefCell::new(&mut counts);
         let ran = runner.run(&generate::request(&document, &operation), |request| {
             let answer = runtime.block_on(send(&cluster, &operation, &request));
             check(&document, &operation, &request, &answer);
-            counted.borrow_mut().count(&answer, &request);
+            shared_counts.borrow_mut().count(&answer, &request);
             Ok(())
         });
         ran.unwrap_or_else(|error| panic!("{} {}: {error}", operation.method, operation.path));
     }
-    seen.must_be_of_every_kind();
+    counts.assert_all_positive();
     runtime.block_on(cluster.end());
 }
 
@@ -71,61 +73,65 @@ async fn read(response: Response) -> Answer {
     let (status, headers) = (response.status(), response.headers());
     let content_type = headers["content-type"].to_str().expect("text").to_owned();
     let retry_after = headers.contains_key("retry-after");
-    // A watch has no end.
+    // The body of a watch has no end.
     let body = if content_type.contains("json") { Some(response.json().await.expect("JSON")) } else { None };
     Answer { status, content_type, retry_after, body }
 }
 
 fn check(document: &Document, operation: &Operation, request: &Request, answer: &Answer) {
-    let said = || format!("{} {} for {request:?}: {:?}", answer.status, answer.content_type, answer.body);
+    let context = || format!("{} {} for {request:?}: {:?}", answer.status, answer.content_type, answer.body);
     let status = answer.status.as_u16();
-    assert_ne!(status, 500, "{}", said());
+    assert_ne!(status, 500, "{}", context());
     let problem = answer.body.as_ref().filter(|_| status >= 300).map(|body| {
-        assert_eq!(answer.content_type, "application/problem+json", "{}", said());
+        assert_eq!(answer.content_type, "application/problem+json", "{}", context());
         serde_json::from_value::<Problem>(body.clone()).expect("a problem")
     });
     if let Some(problem) = &problem {
-        assert_eq!((problem.status, problem.code.status()), (status, status), "{}", said());
-        assert!(problem.code != Code::Other && !problem.detail.is_empty(), "{}", said());
+        assert_eq!((problem.status, problem.code.status()), (status, status), "{}", context());
+        assert!(problem.code != Code::Other && !problem.detail.is_empty(), "{}", context());
     }
-    assert_eq!(problem.is_some(), status >= 300, "{}", said());
-    assert_eq!(answer.retry_after, matches!(status, 429 | 503), "{}", said());
+    assert_eq!(problem.is_some(), status >= 300, "{}", context());
+    assert_eq!(answer.retry_after, matches!(status, 429 | 503), "{}", context());
     if request.is_for_another_operation(operation) {
-        // Which has its own turn, or there is none.
-        assert!(matches!(status, 200 | 400 | 404 | 405 | 415), "{}", said());
+        // The test checks that operation separately, if it exists.
+        assert!(matches!(status, 200 | 400 | 404 | 405 | 415), "{}", context());
         return;
     }
     operation.check_answer(document, status, &answer.content_type, answer.body.as_ref()).unwrap_or_else(|why| {
-        panic!("{why}: {}", said());
+        panic!("{why}: {}", context());
     });
     match request.is_valid(document, operation) {
         true if request.is_plain => {
-            assert!(!matches!(status, 400 | 404 | 405 | 413 | 415) || is_no_lease(&problem), "{}", said());
+            assert!(!matches!(status, 400 | 404 | 405 | 413 | 415) || is_no_lease(&problem), "{}", context());
         }
         true => {}
-        false => assert!(matches!(status, 400 | 404 | 405 | 413 | 415), "refused by the document only: {}", said()),
+        false => assert!(
+            matches!(status, 400 | 404 | 405 | 413 | 415),
+            "the server accepts a request that the document forbids: {}",
+            context()
+        ),
     }
 }
 
-/// The path is there, and the lease is not.
+/// Whether the path exists, but not the lease.
 fn is_no_lease(problem: &Option<Problem>) -> bool {
     problem.as_ref().is_some_and(|problem| problem.code == Code::NotFound && problem.detail.contains("lease"))
 }
 
-/// That the requests were worth something.
+/// Counts of answers by kind. Without one kind the requests prove too little.
 #[derive(Debug, Default)]
-struct Seen {
-    done: u32,
+struct AnswerCounts {
+    succeeded: u32,
     refused: u32,
     conflicts: u32,
     wrong_methods: u32,
     wrong_types: u32,
 }
 
-impl Seen {
+impl AnswerCounts {
     fn count(&mut self, answer: &Answer, request: &Request) {
         match answer.status.as_u16() {
-            200 if request.is_plain => self.done += 1,
+            200 if request.is_plain => self.succeeded += 1,
             400 => self.refused += 1,
             405 => self.wrong_methods += 1,
             409 => self.conflicts += 1,
@@ -134,9 +140,9 @@ impl Seen {
         }
     }
 
-    fn must_be_of_every_kind(&self) {
+    fn assert_all_positive(&self) {
         eprintln!("{self:?}");
-        let Seen { done, refused, conflicts, wrong_methods, wrong_types } = *self;
-        assert!([done, refused, conflicts, wrong_methods, wrong_types].iter().all(|count| *count > 0), "{self:?}");
+        let AnswerCounts { succeeded, refused, conflicts, wrong_methods, wrong_types } = *self;
+        assert!([succeeded, refused, conflicts, wrong_methods, wrong_types].iter().all(|count| *count > 0), "{self:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! What the document says: its operations, and the schemas of what they take and answer.
+//! The operations of the OpenAPI document, with the schemas of their requests and answers.
 
 use std::collections::BTreeMap;
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-/// The document, and the schemas that were asked for so far.
+/// The OpenAPI document.
 pub struct Document {
     json: Value,
 }
@@ -13,7 +13,7 @@ pub struct Document {
 pub struct Operation {
     pub method: String,
     pub path: String,
-    /// Name and schema of each query parameter, and whether it must be there.
+    /// Name and schema of each query parameter, and whether it is required.
     pub query: Vec<(String, Value, bool)>,
     pub name: Option<Value>,
     pub body: Option<Value>,
@@ -28,7 +28,7 @@ impl Document {
     }
 
     pub fn operations(&self) -> Vec<Operation> {
-        let paths = self.json["paths"].as_object().expect("it has paths");
+        let paths = self.json["paths"].as_object().expect("the document has paths");
         let of_path = |(path, methods): (&String, &Value)| {
             let methods = methods.as_object().expect("a path has methods").clone();
             let path = path.clone();
@@ -37,13 +37,13 @@ impl Document {
         paths.iter().flat_map(of_path).collect()
     }
 
-    /// What a reference stands for.
+    /// Resolves a reference.
     pub fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
         match schema["$ref"].as_str() {
             None => schema,
             Some(reference) => {
                 let pointer = reference.strip_prefix('#').expect("a reference into the document");
-                self.json.pointer(pointer).unwrap_or_else(|| panic!("{reference} leads nowhere"))
+                self.json.pointer(pointer).unwrap_or_else(|| panic!("the document has no {reference}"))
             }
         }
     }
@@ -71,7 +71,7 @@ impl Operation {
             validators.extend(schema.as_ref().map(|schema| (at.to_owned(), document.validator(schema))));
         }
         validators.extend(query.iter().map(|(name, schema, _)| (format!("query {name}"), document.validator(schema))));
-        for (status, response) in described["responses"].as_object().expect("it has responses") {
+        for (status, response) in described["responses"].as_object().expect("an operation has responses") {
             for (kind, content) in response["content"].as_object().into_iter().flatten() {
                 validators.insert(format!("{status} {kind}"), document.validator(&content["schema"]));
             }
@@ -80,12 +80,16 @@ impl Operation {
         Operation { method, path, query, name, body, validators, responses }
     }
 
-    /// Whether the document allows this value there.
+    /// Whether the document allows this value at a place: `name`, `body` or `query <key>`.
     pub fn allows(&self, at: &str, value: &Value) -> bool {
         self.validators.get(at).is_some_and(|validator| validator.is_valid(value))
     }
 
-    /// What is wrong with an answer.
+    /// Checks an answer against the document.
+    ///
+    /// # Errors
+    ///
+    /// The document has no such status or content type, or the body does not match its schema.
     pub fn check_answer(
         &self,
         document: &Document,
@@ -93,21 +97,24 @@ impl Operation {
         content_type: &str,
         body: Option<&Value>,
     ) -> Result<(), String> {
-        let response = self.responses.get(status.to_string()).ok_or_else(|| format!("status {status} is not there"))?;
+        let response =
+            self.responses.get(status.to_string()).ok_or_else(|| format!("the document has no status {status}"))?;
         let response = document.resolve(response);
         let kind = content_type.split(';').next().unwrap_or_default();
         if response["content"].get(kind).is_none() {
-            return Err(format!("an answer {status} has no content {kind}"));
+            return Err(format!("the document has no content type {kind:?} for status {status}"));
         }
         let Some(body) = body else { return Ok(()) };
         let validator = &self.validators[&format!("{status} {kind}")];
-        validator.validate(body).map_err(|error| format!("the body does not fit: {error} at {}", error.instance_path()))
+        validator
+            .validate(body)
+            .map_err(|error| format!("the body does not match the schema: {error} at {}", error.instance_path()))
     }
 }
 
-/// A schema that says nothing of the value allows all.
+/// Guards against a schema that allows each value.
 #[test]
-fn a_wrong_answer_is_noticed() {
+fn validator_rejects_a_wrong_answer() {
     let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/components/schemas/A"}}});
     let answer = json!({"content": {"application/json": {"schema": schema}}});
     let document = Document::new(json!({

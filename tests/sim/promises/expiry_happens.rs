@@ -1,4 +1,4 @@
-//! The lease of a holder that died is free again at its ttl plus a bound.
+//! The lease of a dead holder is free again after its ttl plus a bound.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tenure::token::FencingToken;
 use crate::client::{LEASES, leases};
 use crate::ledger::Ledger;
 
-/// Every holder died `bound` ago.
+/// Checks that no client lease is held `bound` after its grant. All holders died `bound` ago.
 pub fn check(ledger: &Ledger, now: Duration, bound: Duration) -> Result<(), String> {
-    // The leases of clients; whoever probes takes them without an end.
-    let of_clients = leases().filter(|name| LEASES.iter().any(|(known, _)| *known == name.as_str()));
-    for name in of_clients {
+    // Probes take leases with an infinite ttl, so they are excluded.
+    let client_leases = leases().filter(|name| LEASES.iter().any(|(known, _)| *known == name.as_str()));
+    for name in client_leases {
         let held = ledger.held_at(ledger.last_index(), &name);
-        // A waiter that died on its way into the queue is granted what expires within its patience, and expires too.
+        // A waiter that died while its request was in flight can still be granted a lease. That lease expires, too.
         let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
         let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < now).collect();
         if !late.is_empty() {

@@ -1,6 +1,7 @@
-//! The history of each lease, as its clients saw it, is one that a single lease could have had. The search knows the
-//! requests and their answers; the log's word is taken only for what no client is told: expires, and grants whose answers
-//! were lost.
+//! The client history of each lease is linearizable.
+//!
+//! The search uses requests and answers. It takes only two facts from the log, because no client learns them: expiries,
+//! and grants whose answers were lost.
 
 use std::time::Duration;
 
@@ -13,7 +14,11 @@ use crate::history::{Ended, Operation, What};
 use crate::linear::{Call, Doubt, Effect, is_linearizable, is_told};
 use crate::run::Evidence;
 
-/// Leases whose histories were too hard to decide, unless one is impossible.
+/// Returns the leases whose histories the search could not decide.
+///
+/// # Errors
+///
+/// A history has no linearization.
 pub fn check(run: &Evidence) -> Result<Vec<&'static str>, String> {
     let mut undecided = Vec::new();
     for (lease, _) in LEASES.iter().chain([&("probe", 1)]) {
@@ -30,7 +35,7 @@ pub fn check(run: &Evidence) -> Result<Vec<&'static str>, String> {
 fn calls(run: &Evidence, name: &LeaseName) -> Vec<Call> {
     let about = run.history.operations.iter().filter(|operation| operation.name == *name);
     let happened = |operation: &&Operation| operation.ended != Ended::Unknown || is_in_log(run, operation);
-    // A leader refuses from its memory, too: which promises nothing when clocks do not keep to the drift.
+    // A leader also refuses from memory. Outside the drift such a refusal proves nothing.
     let counts = |call: &Call| run.plan.inside_drift || call.what != Effect::IsFull;
     let mut calls: Vec<Call> = about.filter(happened).filter_map(Call::of).filter(counts).collect();
     for (entry, seen) in run.ledger.transitions().filter(|(_, seen)| seen.name == *name) {
@@ -45,17 +50,17 @@ fn calls(run: &Evidence, name: &LeaseName) -> Vec<Call> {
     calls
 }
 
-/// Whether the log has an end of the lease that a request of unknown outcome may have made. If not, it never happened.
+/// Whether a request with an unknown outcome may have caused a transition in the log. Otherwise it was not applied.
 fn is_in_log(run: &Evidence, operation: &Operation) -> bool {
-    let own = operation.by.to_string();
+    let holder = operation.by.to_string();
     run.ledger.transitions().any(|(entry, seen)| {
-        let is_its = match (&operation.what, &seen.change) {
+        let may_be_cause = match (&operation.what, &seen.change) {
             (What::Revoke, Change::Revoked { .. }) => true,
             (What::Release { token }, Change::Released) => *token == seen.token,
             (What::HandOver { token }, Change::HandedOver { .. }) => *token == seen.token,
-            (What::Acquire { .. }, Change::Granted(_)) => own == seen.holder.as_str(),
+            (What::Acquire { .. }, Change::Granted(_)) => holder == seen.holder.as_str(),
             _ => false,
         };
-        is_its && seen.name == operation.name && entry.at >= operation.invoked
+        may_be_cause && seen.name == operation.name && entry.at >= operation.invoked
     })
 }

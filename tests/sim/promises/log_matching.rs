@@ -1,4 +1,4 @@
-//! What is committed is the same in every log that has it.
+//! A committed entry is identical in all logs that contain it.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ pub fn check(world: &World) {
         let from = disk.log_bounds().0.map_or(0, |floor| floor.index + 1);
         (id, disk.read_log(from, applied + 1, usize::MAX).unwrap_or_default())
     });
-    let living = world.living();
-    if let Err(how) = compare(logs.filter(|(id, _)| living.contains(id))) {
-        world.break_promise("log_matching", how);
+    let usable_nodes = world.usable_nodes();
+    if let Err(how) = compare(logs.filter(|(id, _)| usable_nodes.contains(id))) {
+        world.report_violation("log_matching", how);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What must hold in every run, one promise a file.
+//! The invariants of each run, one per file.
 
 pub mod committed_stays;
 pub mod deadlines_stay;
@@ -27,13 +27,13 @@ use tenure::types::NodeId;
 
 use super::ledger::{Entry, Ledger};
 use super::run::Evidence;
-use super::verdict::Broken;
+use super::verdict::Violation;
 
-type OfEntry = fn(&Ledger, &Entry) -> Result<(), String>;
-type OfRun = fn(&Evidence) -> Result<(), String>;
+type EntryCheck = fn(&Ledger, &Entry) -> Result<(), String>;
+type RunCheck = fn(&Evidence) -> Result<(), String>;
 
-/// Checked at every entry, when the first replica has applied it.
-const OF_ENTRY: [(&str, OfEntry); 7] = [
+/// Checked at each log entry, when the first replica has applied it.
+const ENTRY_CHECKS: [(&str, EntryCheck); 7] = [
     ("one_holder", one_holder::check),
     ("tokens_rise", tokens_rise::check),
     ("queue_order", queue_order::check),
@@ -43,8 +43,8 @@ const OF_ENTRY: [(&str, OfEntry); 7] = [
     ("deadlines_stay", deadlines_stay::check),
 ];
 
-/// Checked when a run is over and all is known that clients were told.
-const OF_RUN: [(&str, OfRun); 7] = [
+/// Checked after the run, when all answers to clients are recorded.
+const RUN_CHECKS: [(&str, RunCheck); 7] = [
     ("grants_survive", grants_survive::check),
     ("no_early_expiry", no_early_expiry::check),
     ("holder_stops_first", holder_stops_first::check),
@@ -54,25 +54,29 @@ const OF_RUN: [(&str, OfRun); 7] = [
     ("fenced_register", fenced_register::check),
 ];
 
-pub fn check_entry(ledger: &Ledger, entry: &Entry) -> Vec<Broken> {
-    let broken =
-        |(promise, check): &(&'static str, OfEntry)| check(ledger, entry).err().map(|how| Broken::new(promise, how));
-    OF_ENTRY.iter().filter_map(broken).collect()
+/// Checks all invariants of one entry.
+pub fn check_entry(ledger: &Ledger, entry: &Entry) -> Vec<Violation> {
+    let violation = |(promise, check): &(&'static str, EntryCheck)| {
+        check(ledger, entry).err().map(|how| Violation::new(promise, how))
+    };
+    ENTRY_CHECKS.iter().filter_map(violation).collect()
 }
 
-/// Another replica has applied an entry.
-pub fn check_replica(first: &Entry, other: &Entry) -> Vec<Broken> {
-    let agree = replicas_agree::check(first, other).map_err(|how| Broken::new("replicas_agree", how));
-    let stays = committed_stays::check(first, other).map_err(|how| Broken::new("committed_stays", how));
+/// Compares the same entry on two replicas.
+pub fn check_replica(first: &Entry, other: &Entry) -> Vec<Violation> {
+    let agree = replicas_agree::check(first, other).map_err(|how| Violation::new("replicas_agree", how));
+    let stays = committed_stays::check(first, other).map_err(|how| Violation::new("committed_stays", how));
     [agree, stays].into_iter().filter_map(Result::err).collect()
 }
 
-/// A replica has taken over a state.
-pub fn check_snapshot(first: &Entry, by: NodeId, machine: &Machine) -> Option<Broken> {
-    replicas_agree::check_state(first, by, machine).err().map(|how| Broken::new("replicas_agree", how))
+/// Compares the state of a snapshot with the entry at its index.
+pub fn check_snapshot(first: &Entry, by: NodeId, machine: &Machine) -> Option<Violation> {
+    replicas_agree::check_state(first, by, machine).err().map(|how| Violation::new("replicas_agree", how))
 }
 
-pub fn check(run: &Evidence) -> Vec<Broken> {
-    let broken = |(promise, check): &(&'static str, OfRun)| check(run).err().map(|how| Broken::new(promise, how));
-    OF_RUN.iter().filter_map(broken).collect()
+/// Checks all invariants of a whole run.
+pub fn check(run: &Evidence) -> Vec<Violation> {
+    let violation =
+        |(promise, check): &(&'static str, RunCheck)| check(run).err().map(|how| Violation::new(promise, how));
+    RUN_CHECKS.iter().filter_map(violation).collect()
 }

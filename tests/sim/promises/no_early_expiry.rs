@@ -1,4 +1,4 @@
-//! No lease ends by time before the ttl that was acknowledged.
+//! No lease expires before its acknowledged ttl.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure::lease::Change;
 use crate::history::Ended;
 use crate::run::Evidence;
 
-/// The arithmetic of the rates is exact to one nanosecond.
+/// Rounding error of the conversion between clock rates.
 const ROUNDING: Duration = Duration::from_nanos(1);
 
 pub fn check(run: &Evidence) -> Result<(), String> {
@@ -21,9 +21,9 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         for operation in run.history.operations.iter().filter(|operation| operation.name == expiry.name) {
             let Ended::Held(token, Some(ttl_ms)) = operation.ended else { continue };
             let due = operation.invoked + Duration::from_millis(ttl_ms).div_f64(fastest) - ROUNDING;
-            let told = operation.returned.is_some_and(|returned| returned <= entry.at);
-            if token == expiry.token && told && entry.at < due {
-                return Err(format!("{:?} expired at {:?}, and it was told {operation:?}", expiry, entry.at));
+            let acknowledged = operation.returned.is_some_and(|returned| returned <= entry.at);
+            if token == expiry.token && acknowledged && entry.at < due {
+                return Err(format!("{:?} at {:?}, before the end of {operation:?}", expiry, entry.at));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! No task of a run panics: a panic of a node that is cut off or restarted later would leave no other trace.
+//! No task of a run panics. If the node is isolated or restarted later, its panic has no other visible effect.
 
 use std::cell::RefCell;
 use std::panic;
@@ -6,31 +6,31 @@ use std::sync::Once;
 
 thread_local! {
     /// The panics of the run on this thread. A run stays on its thread.
-    static SEEN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From here on the panics of this thread are those of a run that begins.
+/// Starts to record the panics of this thread, for a new run.
 pub fn begin() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let usual = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            SEEN.with_borrow_mut(|seen| seen.push(panic.to_string()));
-            usual(panic);
+            PANICS.with_borrow_mut(|panics| panics.push(panic.to_string()));
+            previous(panic);
         }));
     });
-    SEEN.take();
+    PANICS.take();
 }
 
 pub fn check() -> Result<(), String> {
-    match SEEN.take() {
-        seen if seen.is_empty() => Ok(()),
-        seen => Err(seen.join("; ")),
+    match PANICS.take() {
+        panics if panics.is_empty() => Ok(()),
+        panics => Err(panics.join("; ")),
     }
 }
 
 #[test]
-fn a_panic_of_a_task_is_seen_once() {
+fn task_panic_is_reported_once() {
     begin();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let ended = runtime.block_on(async { tokio::spawn(async { panic!("of a task") }).await });

@@ -1,4 +1,4 @@
-//! At any log position a lease has at most as many holders as its limit, and nobody holds it but by a grant.
+//! At each log index, a lease has at most as many holders as its limit. Each holder has a grant in the log.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,12 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
             let is_grant = matches!(seen.change, Change::Granted(_));
             let fits = if is_grant { held.insert(pair) } else { held.remove(&pair) };
             if !fits || held.len() > limit(&name) {
-                return Err(format!("at {} {seen:?}, and then it is held by {held:?}", entry.index));
+                return Err(format!("at {} {seen:?}: the holders are {held:?}", entry.index));
             }
         }
         let found: BTreeSet<_> = pairs(entry).collect();
         if found != held {
-            return Err(format!("at {} {name} is held by {found:?}, and {held:?} were granted it", entry.index));
+            return Err(format!("at {} {name} is held by {found:?}: the log grants it to {held:?}", entry.index));
         }
     }
     Ok(())

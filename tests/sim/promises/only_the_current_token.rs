@@ -1,4 +1,4 @@
-//! A lease is renewed, released and handed over only with its current token, and what is over stays over.
+//! A lease is renewed, released and handed over only with its current token. An ended grant never comes back.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::run::Evidence;
 
 pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
     for seen in &entry.transitions {
-        if !is_asked_for(ledger, entry, seen) {
-            return Err(format!("{seen:?} by {:?}", entry.asked));
+        if !has_cause(ledger, entry, seen) {
+            return Err(format!("{seen:?} without a cause in {:?}", entry.input));
         }
     }
     for name in leases() {
         for lease in entry.held(&name) {
-            let over = |(at, seen): &(&Entry, &Transition)| {
+            let ended = |(at, seen): &(&Entry, &Transition)| {
                 at.index <= entry.index && seen.name == name && seen.token == lease.token && ends(&seen.change)
             };
-            if let Some((_, end)) = ledger.transitions().find(over) {
-                return Err(format!("{lease:?} is held at {}, and was over: {end:?}", entry.index));
+            if let Some((_, end)) = ledger.transitions().find(ended) {
+                return Err(format!("{lease:?} is held at {}, but has ended: {end:?}", entry.index));
             }
         }
     }
@@ -33,10 +33,10 @@ fn ends(change: &Change) -> bool {
     !matches!(change, Change::Granted(_))
 }
 
-/// Whether a command of the entry, or time, ends just this grant.
-fn is_asked_for(ledger: &Ledger, entry: &Entry, seen: &Transition) -> bool {
-    let Some(asked) = &entry.asked else { return false };
-    let by_command = asked.batch.commands.iter().any(|command| match (command, &seen.change) {
+/// Whether a command of the entry, or the deadline, ends exactly this grant.
+fn has_cause(ledger: &Ledger, entry: &Entry, seen: &Transition) -> bool {
+    let Some(input) = &entry.input else { return false };
+    let by_command = input.batch.commands.iter().any(|command| match (command, &seen.change) {
         (Command::Release { name, holder, token }, Change::Released)
         | (Command::HandOver { name, holder, token, .. }, Change::HandedOver { .. }) => {
             (name, holder, *token) == (&seen.name, &seen.holder, seen.token)
@@ -48,14 +48,14 @@ fn is_asked_for(ledger: &Ledger, entry: &Entry, seen: &Transition) -> bool {
         Change::Granted(_) => true,
         Change::Expired => {
             let before = ledger.before(entry).map(|before| before.held(&seen.name)).unwrap_or_default();
-            let due = before.iter().find(|lease| lease.token == seen.token).and_then(|lease| lease.deadline);
-            due.is_some_and(|due| due <= entry.machine.now())
+            let deadline = before.iter().find(|lease| lease.token == seen.token).and_then(|lease| lease.deadline);
+            deadline.is_some_and(|deadline| deadline <= entry.machine.now())
         }
         _ => by_command,
     }
 }
 
-/// The same from outside: a renewal is answered with the token that it names, and that was held meanwhile.
+/// Checks the same from the client history: a renewal returns its own token, which was held during the request.
 pub fn check_history(run: &Evidence) -> Result<(), String> {
     let renewed = run.history.operations.iter().filter(|done| matches!(done.what, What::Renew { .. }));
     for done in renewed {
@@ -67,7 +67,7 @@ pub fn check_history(run: &Evidence) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the holder held the lease at some moment of the request.
+/// Whether the holder held the lease at any time during the request.
 fn was_held(ledger: &Ledger, done: &Operation, token: FencingToken) -> bool {
     let returned = done.returned.unwrap_or(Duration::MAX);
     let first = ledger.entries.partition_point(|entry| entry.at < done.invoked).saturating_sub(1);

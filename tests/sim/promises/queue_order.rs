@@ -1,4 +1,4 @@
-//! Who is granted a lease from the queue is the first who still waited.
+//! A grant from the queue goes to the first holder that still waits.
 
 use tenure::lease::{Change, GrantCause};
 
@@ -20,10 +20,10 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
         };
         let first = queue.iter().find(|waiter| !left(&waiter.holder) && !granted(&waiter.holder));
         let is_new = !queue.iter().any(|waiter| waiter.holder == grant.holder);
-        // Whoever joined in this entry stands behind all who waited before.
+        // A waiter that joined in this entry is behind all earlier waiters.
         let fits = if is_new { first.is_none() } else { first.is_some_and(|first| first.holder == grant.holder) };
         if !fits {
-            return Err(format!("{grant:?}, and the queue was {queue:?}"));
+            return Err(format!("{grant:?}, but the queue was {queue:?}"));
         }
     }
     Ok(())

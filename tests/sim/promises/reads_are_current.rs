@@ -1,4 +1,4 @@
-//! A read never returns a state older than one that any client has already seen, and tells that state truly.
+//! A read returns no state older than one that a client has already seen. Its answer equals the log at that index.
 
 use crate::history::{Ended, Operation};
 use crate::run::Evidence;
@@ -11,17 +11,17 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         let Ended::Saw(held, at) = &read.ended else { continue };
         let before = seen[..seen.partition_point(|(returned, _)| *returned < read.invoked)].iter();
         if let Some((when, newer)) = before.max_by_key(|(_, index)| index).filter(|(_, index)| index > at) {
-            return Err(format!("{read:?}, and {newer} was seen at {when:?}"));
+            return Err(format!("{read:?}, but a client had seen index {newer} at {when:?}"));
         }
-        // What no replica told the ledger of is from before the first entry.
+        // An index that is missing in the ledger is before its first entry.
         if run.ledger.entry(*at).is_some() && run.ledger.held_at(*at, &read.name) != *held {
-            return Err(format!("{read:?}, and the log says {:?}", run.ledger.held_at(*at, &read.name)));
+            return Err(format!("{read:?}, but the log has {:?}", run.ledger.held_at(*at, &read.name)));
         }
     }
     Ok(())
 }
 
-/// Up to where an answer shows the log.
+/// The log index that an answer includes.
 fn index(operation: &Operation) -> Option<u64> {
     match &operation.ended {
         Ended::Held(token, _) => Some(token.index),

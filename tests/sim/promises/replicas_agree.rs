@@ -1,4 +1,4 @@
-//! All replicas that applied the same index hold byte-identical state, be it by entries or by a snapshot.
+//! All replicas at the same index have byte-identical state, from log entries or from a snapshot.
 
 use tenure::lease::Machine;
 use tenure::types::NodeId;
@@ -8,7 +8,10 @@ use crate::ledger::Entry;
 pub fn check(first: &Entry, other: &Entry) -> Result<(), String> {
     if first.transitions != other.transitions || first.dropped != other.dropped {
         let (one, two) = (&first.transitions, &other.transitions);
-        return Err(format!("at {} nodes {} and {} did {one:?} and {two:?}", first.index, first.by, other.by));
+        return Err(format!(
+            "at {} nodes {} and {} have the transitions {one:?} and {two:?}",
+            first.index, first.by, other.by
+        ));
     }
     check_state(first, other.by, &other.machine)
 }
@@ -18,5 +21,5 @@ pub fn check_state(first: &Entry, by: NodeId, machine: &Machine) -> Result<(), S
         return Ok(());
     }
     let (one, two) = (first.machine.header(), machine.header());
-    Err(format!("at {} nodes {} and {by} have states that differ: {one:?} and {two:?}", first.index, first.by))
+    Err(format!("at {} nodes {} and {by} have different states: {one:?} and {two:?}", first.index, first.by))
 }

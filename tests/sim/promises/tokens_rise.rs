@@ -1,4 +1,4 @@
-//! Each grant of a name has a token above every earlier one's, and it is the position of the entry that granted.
+//! Each grant has a higher token than all earlier grants of its name. The token is the position of the granting entry.
 
 use tenure::lease::Change;
 
@@ -11,10 +11,10 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
     for (_, grant) in own {
         let before = earlier.iter().filter(|(_, before)| before.name == grant.name).map(|(_, before)| before.token);
         if let Some(before) = before.max().filter(|before| before.as_u64() >= grant.token.as_u64()) {
-            return Err(format!("{} got {:?} at {}, behind {before:?}", grant.name, grant.token, entry.index));
+            return Err(format!("{} got {:?} at {}, after {before:?}", grant.name, grant.token, entry.index));
         }
-        if entry.asked.as_ref().is_none_or(|asked| asked.position != grant.token) {
-            return Err(format!("{} got {:?} at {:?}", grant.name, grant.token, entry.asked));
+        if entry.input.as_ref().is_none_or(|input| input.position != grant.token) {
+            return Err(format!("{} got {:?} at {:?}", grant.name, grant.token, entry.input));
         }
     }
     Ok(())

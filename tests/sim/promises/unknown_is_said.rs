@@ -1,5 +1,4 @@
-//! What was refused did not happen: every grant and every release in the log is explained by a request that was done or
-//! may have been.
+//! A refused request has no effect. Each change in the log has a request that succeeded or has an unknown outcome.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::run::Evidence;
 
 pub fn check(run: &Evidence) -> Result<(), String> {
     for (entry, transition) in run.ledger.transitions() {
-        // The entry that granted the lease ended it, too: a claim that waited is told that it was lost.
+        // If one entry grants and ends a lease, the answer to the waiting claim is `lost`.
         let ended_at_once = entry.transitions.iter().any(|end| {
             matches!(transition.change, Change::Granted(_))
                 && end.token == transition.token
@@ -24,18 +23,18 @@ pub fn check(run: &Evidence) -> Result<(), String> {
         };
         if !run.history.operations.iter().any(explains) {
             let index = entry.index;
-            let asked = run.history.operations.iter().filter(|asked| {
-                asked.name == transition.name && asked.by == transition.holder && asked.invoked <= entry.at
+            let earlier = run.history.operations.iter().filter(|operation| {
+                operation.name == transition.name && operation.by == transition.holder && operation.invoked <= entry.at
             });
-            let last: Vec<_> = asked.rev().take(3).collect();
-            return Err(format!("nobody asked for {transition:?} at {index}, {:?}: {last:?}", entry.at));
+            let last: Vec<_> = earlier.rev().take(3).collect();
+            return Err(format!("no request explains {transition:?} at {index}, {:?}: {last:?}", entry.at));
         }
     }
     Ok(())
 }
 
 fn explains(operation: &Operation, transition: &Transition, at: Duration) -> bool {
-    let (is_done, own) = (done(operation, at), operation.by == transition.holder);
+    let (is_done, own) = (may_be_applied(operation, at), operation.by == transition.holder);
     match (&transition.change, &operation.what) {
         (Change::Granted(_), What::Acquire { .. }) => own && is_done,
         (Change::Released, What::Release { token }) => own && *token == transition.token && is_done,
@@ -51,8 +50,8 @@ fn says_lost(operation: &Operation, holder: &HolderId) -> bool {
     operation.by == *holder && matches!(operation.what, What::Acquire { wait: true, .. }) && is_lost
 }
 
-/// Whether a request may have been carried out at this time.
-fn done(operation: &Operation, at: Duration) -> bool {
+/// Whether a request may have been applied at this time.
+fn may_be_applied(operation: &Operation, at: Duration) -> bool {
     let begun = operation.invoked <= at;
     match operation.ended {
         Ended::Unknown => begun,

@@ -1,6 +1,7 @@
-//! A waiter is granted only what is free at that position, and only while its wait lasts: as the log says, whatever the
-//! machine remembers of it. A timer fires at the first stamp after its deadline: at the deadline itself a wait still
-//! lasts, and so does a lock delay.
+//! A waiter is granted a lease only if it is free at that index, and only before its wait ends.
+//!
+//! The check uses the commands of the log, not the queue of the lease machine. A timer fires at the first stamp after
+//! its deadline: at the deadline itself a wait and a lock delay are still active.
 
 use tenure::lease::{Change, Command, GrantCause, Transition};
 
@@ -11,16 +12,16 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
     for grant in entry.transitions.iter().filter(|seen| seen.change == Change::Granted(GrantCause::Queue)) {
         let held = held_before(ledger, entry, grant);
         if held >= limit(&grant.name) as i64 {
-            return Err(format!("{grant:?}, and {held} held it"));
+            return Err(format!("{grant:?}, but the lease had {held} holders"));
         }
         let delay = ledger.before(entry).and_then(|before| before.machine.get(&grant.name)?.delay_until);
         if let Some(until) = delay.filter(|until| *until >= entry.machine.now()) {
-            return Err(format!("{grant:?} under a lock delay until {until}"));
+            return Err(format!("{grant:?} during the lock delay until {until}"));
         }
         match wait_ends(ledger, entry, grant) {
-            None => return Err(format!("{grant:?}, and it never asked to wait")),
+            None => return Err(format!("{grant:?}, but the holder sent no waiting claim")),
             Some(ends) if ends < entry.machine.now() => {
-                return Err(format!("{grant:?} at {}, and its wait was over at {ends}", entry.machine.now()));
+                return Err(format!("{grant:?} at {}, but its wait ended at {ends}", entry.machine.now()));
             }
             Some(_) => {}
         }
@@ -28,20 +29,21 @@ pub fn check(ledger: &Ledger, entry: &Entry) -> Result<(), String> {
     Ok(())
 }
 
-/// How many held the lease when this grant was made.
+/// The number of holders immediately before this grant.
 fn held_before(ledger: &Ledger, entry: &Entry, grant: &Transition) -> i64 {
     let held = ledger.before(entry).map_or(0, |before| before.held(&grant.name).len() as i64);
     let earlier = entry.transitions.iter().filter(|seen| seen.name == grant.name && seen.part < grant.part);
     held + earlier.map(|seen| if matches!(seen.change, Change::Granted(_)) { 1 } else { -1 }).sum::<i64>()
 }
 
-/// When the wait ends that the holder asked for last. What it asks for in this very entry can have come behind the grant,
-/// which time made, and is not over yet in any case.
+/// The end of the wait in the holder's last waiting claim.
+///
+/// A claim in this entry may be after a grant that a timer made. Its wait has not ended in either case.
 fn wait_ends(ledger: &Ledger, entry: &Entry, grant: &Transition) -> Option<u64> {
     let wait = |seen: &Entry| {
-        let commands = seen.asked.iter().flat_map(|asked| asked.batch.commands.iter().rev());
+        let commands = seen.input.iter().flat_map(|input| input.batch.commands.iter().rev());
         let mut waits = commands.filter_map(|command| match command {
-            Command::Acquire(asked) if asked.name == grant.name && asked.holder == grant.holder => asked.wait_ms,
+            Command::Acquire(claim) if claim.name == grant.name && claim.holder == grant.holder => claim.wait_ms,
             _ => None,
         });
         waits.next()

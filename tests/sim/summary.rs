@@ -1,11 +1,11 @@
-//! What many runs came to, in one block: what was done, what went wrong, and what nobody can tell.
+//! The printed summary of many runs.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::verdict::{Counts, Verdict};
 
-pub struct Tally {
+pub struct Summary {
     began: Instant,
     first: u64,
     seeds: u64,
@@ -14,18 +14,18 @@ pub struct Tally {
     pub work: Counts,
     operations: Counts,
     figures: Counts,
-    /// How often each promise was broken.
-    broken: Counts,
-    /// Seeds that broke a promise.
+    /// Violations by invariant.
+    violations: Counts,
+    /// Seeds with a violation.
     pub failed: Vec<u64>,
-    /// Histories that no search decided.
+    /// Histories that the linearizability search could not decide.
     pub undecided: u64,
 }
 
-impl Tally {
-    pub fn new(first: u64) -> Tally {
+impl Summary {
+    pub fn new(first: u64) -> Summary {
         let counts = Counts::new;
-        Tally {
+        Summary {
             began: Instant::now(),
             first,
             seeds: 0,
@@ -34,7 +34,7 @@ impl Tally {
             work: counts(),
             operations: counts(),
             figures: counts(),
-            broken: counts(),
+            violations: counts(),
             failed: Vec::new(),
             undecided: 0,
         }
@@ -44,10 +44,10 @@ impl Tally {
         self.seeds += 1;
         self.simulated += verdict.simulated;
         self.undecided += verdict.undecided.len() as u64;
-        if !verdict.broken.is_empty() {
+        if !verdict.violations.is_empty() {
             self.failed.push(seed);
         }
-        verdict.broken.iter().for_each(|broken| *self.broken.entry(broken.promise).or_default() += 1);
+        verdict.violations.iter().for_each(|found| *self.violations.entry(found.promise).or_default() += 1);
         sum(&mut self.faults, verdict.faults);
         sum(&mut self.work, verdict.work);
         sum(&mut self.operations, verdict.operations);
@@ -55,11 +55,11 @@ impl Tally {
     }
 }
 
-fn sum(all: &mut Counts, more: Counts) {
-    more.into_iter().for_each(|(what, count)| *all.entry(what).or_default() += count);
+fn sum(total: &mut Counts, counts: Counts) {
+    counts.into_iter().for_each(|(label, count)| *total.entry(label).or_default() += count);
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.began.elapsed().as_secs_f64();
         let last = (self.first + self.seeds).saturating_sub(1);
@@ -67,14 +67,14 @@ impl fmt::Display for Tally {
         writeln!(f, "time: {seconds:.1} s, {:.1} seeds a second", self.seeds as f64 / seconds)?;
         writeln!(f, "simulated time: {} s", self.simulated.as_secs())?;
         let total: u64 = self.operations.values().sum();
-        let unknown: u64 = self.operations.iter().filter(|(what, _)| what.ends_with("unknown")).map(|(_, n)| n).sum();
+        let unknown: u64 = self.operations.iter().filter(|(label, _)| label.ends_with("unknown")).map(|(_, n)| n).sum();
         writeln!(f, "operations: {total}, outcome unknown of {unknown}")?;
         block(f, &self.operations)?;
         let blocks = [
             ("faults", &self.faults),
             ("work", &self.work),
             ("figures", &self.figures),
-            ("broken promises", &self.broken),
+            ("broken promises", &self.violations),
         ];
         for (title, counts) in blocks {
             writeln!(f, "{title}: {}", counts.values().sum::<u64>())?;
@@ -88,5 +88,5 @@ impl fmt::Display for Tally {
 }
 
 fn block(f: &mut fmt::Formatter<'_>, counts: &Counts) -> fmt::Result {
-    counts.iter().try_for_each(|(what, count)| writeln!(f, "  {what}: {count}"))
+    counts.iter().try_for_each(|(label, count)| writeln!(f, "  {label}: {count}"))
 }

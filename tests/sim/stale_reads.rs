@@ -1,7 +1,7 @@
-//! Faults that stale reads come from, each with clients that would see them.
+//! Faults that can cause stale reads, each with clients that would observe them.
 //!
-//! The one that the quarantine is for: a follower restarts inside the leadership lease that it granted while its leader
-//! is cut off, and clients go on changing and reading at every node.
+//! The quarantine after a restart prevents one of them. A follower restarts within the leadership lease that it
+//! granted, while its leader is isolated. Clients continue to write and read at each node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +13,32 @@ use tenure::node::{Forward, Query, Request};
 use tenure::testing::Cut;
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
-use super::client::saw;
+use super::client::outcome_of;
 use super::history::{Ended, What};
 use super::world::{World, lock};
 
-/// How much longer than the leadership lease the clients go on.
-const LONGER: Duration = Duration::from_millis(5);
+/// Time that a probe continues after the leadership lease.
+const PROBE_MARGIN: Duration = Duration::from_millis(5);
 
-pub async fn restart_in_promise(world: &Arc<World>, dice: &mut StdRng) {
+/// Restarts a follower within the leadership lease that it granted, while the leader is isolated.
+pub async fn restart_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
     let mut others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
     let (Some(restarted), Some(lost)) = (others.pop(), others.pop()) else { return };
     world.count_fault("restart_in_promise");
-    world.board.isolate(lost, world.ids());
-    // Until the lost node would elect another.
-    tokio::time::sleep(world.lease(leader).mul_f64(dice.random_range(1.0..1.9))).await;
-    world.crash(restarted, super::nemesis::any_cut(dice));
-    world.board.isolate(leader, world.ids());
-    world.board.join(lost, restarted);
-    world.board.join(restarted, lost);
+    world.network.isolate(lost, world.ids());
+    // The lost node starts an election after that time.
+    tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(1.0..1.9))).await;
+    world.crash(restarted, super::faults::random_cut(rng));
+    world.network.isolate(leader, world.ids());
+    world.network.join(lost, restarted);
+    world.network.join(restarted, lost);
     world.restart(restarted);
     probe(world, leader, [restarted, lost]).await;
-    world.board.heal();
+    world.network.heal();
 }
 
-/// Cuts the leader off, and restarts the others with a shorter leadership lease than the one that they promised.
+/// Isolates the leader, and restarts the others with a shorter leadership lease than they promised.
 pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
     let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
@@ -48,58 +49,59 @@ pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     }
     world.count_fault("shortened_in_promise");
     world.want_lease(short);
-    world.board.isolate(leader, world.ids());
+    world.network.isolate(leader, world.ids());
     for id in [one, two] {
-        // What they know of their promise is what they synced.
+        // A restarted node knows only the promise that it synced.
         world.crash(id, Cut::Keep(0));
         world.set_lease(id, short);
         world.restart(id);
     }
     probe(world, leader, [one, two]).await;
-    world.board.heal();
-    world.crash(leader, super::nemesis::any_cut(rng));
+    world.network.heal();
+    world.crash(leader, super::faults::random_cut(rng));
     world.set_lease(leader, short);
     world.restart(leader);
 }
 
-/// Cuts the leader off, and reads there while the others elect another and change what is read.
-pub async fn read_at_old_leader(world: &Arc<World>, dice: &mut StdRng) {
+/// Isolates the leader, and reads there while the others elect a new leader and change the lease.
+pub async fn read_at_old_leader(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader() else { return };
     let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
     let Some((&one, &two)) = others.first().zip(others.last()) else { return };
     world.count_fault("read_at_old_leader");
-    world.board.isolate(leader, world.ids());
-    tokio::time::sleep(world.lease(leader).mul_f64(dice.random_range(0.6..1.9))).await;
+    world.network.isolate(leader, world.ids());
+    tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(0.6..1.9))).await;
     probe(world, leader, [one, two]).await;
-    world.ids().for_each(|id| world.board.join(leader, id));
-    world.ids().for_each(|id| world.board.join(id, leader));
+    world.ids().for_each(|id| world.network.join(leader, id));
+    world.ids().for_each(|id| world.network.join(id, leader));
 }
 
-/// Suspends the leader's machine until the others have elected another, and reads at it as soon as it goes on. Its
-/// monotonic clock says that a majority acknowledged it a moment ago.
+/// Suspends the leader's machine until the others have elected a new leader, and reads at it when it resumes.
+///
+/// By its monotonic clock, a majority acknowledged the old leader a moment ago.
 pub async fn read_after_suspend(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader() else { return };
     let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
     let Some((&one, &two)) = others.first().zip(others.last()) else { return };
     world.count_fault("read_after_suspend");
-    // In half of all cases the others' messages are there as soon as the leader is.
-    let is_cut_off = rng.random_bool(0.5);
-    if is_cut_off {
-        world.board.isolate(leader, world.ids());
+    // In half of the runs, messages of the other nodes arrive as soon as the leader resumes.
+    let is_isolated = rng.random_bool(0.5);
+    if is_isolated {
+        world.network.isolate(leader, world.ids());
     }
     world.suspend(leader);
     tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(0.9..3.0))).await;
-    world.go_on(leader);
+    world.resume(leader);
     probe(world, leader, [one, two]).await;
-    if is_cut_off {
-        world.ids().for_each(|id| world.board.join(leader, id));
-        world.ids().for_each(|id| world.board.join(id, leader));
+    if is_isolated {
+        world.ids().for_each(|id| world.network.join(leader, id));
+        world.ids().for_each(|id| world.network.join(id, leader));
     }
 }
 
-/// Changes a lease at whoever takes it, and reads it at the old leader.
+/// Changes a lease at any other node that accepts it, and reads it at all nodes, last at the old leader.
 async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
-    let until = world.now() + world.lease(leader) + LONGER;
+    let until = world.now() + world.lease(leader) + PROBE_MARGIN;
     let name = LeaseName::new("probe").expect("valid");
     for number in 0.. {
         if world.now() >= until {
@@ -108,7 +110,7 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
         let by = HolderId::new(format!("p{number}.{}", world.now().as_millis())).expect("valid");
         for id in others {
             let revoke = Command::Revoke { name: name.clone(), reason: "probe".into() };
-            if ask(world, id, &by, &name, What::Revoke, Request::Change(revoke)).await == Ended::Unknown {
+            if send(world, id, &by, &name, What::Revoke, Request::Change(revoke)).await == Ended::Unknown {
                 continue;
             }
             let claim = Acquire {
@@ -121,11 +123,11 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
                 metadata: Metadata::default(),
             };
             let what = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
-            ask(world, id, &by, &name, what, Request::Acquire(claim)).await;
+            send(world, id, &by, &name, what, Request::Acquire(claim)).await;
         }
         let read = |id| {
             let read = Request::Read { query: Query::Lease(name.clone()), consistency: world.local_read() };
-            ask(world, id, &by, &name, What::Read, read)
+            send(world, id, &by, &name, What::Read, read)
         };
         for id in others {
             read(id).await;
@@ -135,19 +137,19 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
     }
 }
 
-/// What a node itself says within a moment.
-async fn ask(world: &World, id: NodeId, by: &HolderId, name: &LeaseName, what: What, request: Request) -> Ended {
+/// Sends a request that the node must answer itself within 5 ms. To the caller, a refusal counts as unknown.
+async fn send(world: &World, id: NodeId, by: &HolderId, name: &LeaseName, what: What, request: Request) -> Ended {
     let Some(node) = world.node(id) else { return Ended::Unknown };
     let begun = lock(&world.history).begin(by, name, what.clone(), world.now());
-    let asked =
-        tokio::time::timeout(Duration::from_millis(5), world.inside(id, node.request(request, Forward::Never))).await;
-    let ended = match &asked {
-        Ok(Ok(response)) => saw(response),
+    let answer =
+        tokio::time::timeout(Duration::from_millis(5), world.on_node(id, node.request(request, Forward::Never))).await;
+    let ended = match &answer {
+        Ok(Ok(response)) => outcome_of(response),
         Ok(Err(tenure::node::RequestError::Unknown(_))) | Err(_) => Ended::Unknown,
         Ok(Err(error)) => Ended::Refused(error.to_string()),
     };
     if let (What::Read, Ended::Saw(held, index)) = (&what, &ended) {
-        world.note(|| format!("probe of {id} saw {held:?} at {index}"));
+        world.trace(|| format!("probe of {id} saw {held:?} at {index}"));
     }
     lock(&world.history).end(begun, ended.clone(), world.now());
     if matches!(ended, Ended::Refused(_)) { Ended::Unknown } else { ended }

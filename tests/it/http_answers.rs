@@ -1,4 +1,4 @@
-//! Sentences of docs/http.md about what requests answer, one by one.
+//! Answers that docs/http.md documents, one test per sentence.
 
 use serde_json::{Value, json};
 use tenure::config::{LeaseSettings, RaftTimings};
@@ -9,17 +9,17 @@ use crate::steady::strict;
 
 strict!(
     lease_shows_its_grant_and_its_ttl,
-    refusals_of_a_claim_have_their_codes,
-    bounds_of_waiters_and_leases_are_said,
-    renewal_that_lost_says_how_and_to_whom,
-    batched_renewals_are_answered_one_by_one,
-    metadata_changes_only_from_the_version_that_is_named,
-    hand_over_goes_to_the_waiter_that_is_named,
+    claim_refusals_have_the_documented_codes,
+    refusal_names_the_bound_of_waiters_or_leases,
+    lost_renewal_names_the_cause_and_the_holder,
+    batch_renewal_has_one_result_per_lease,
+    metadata_update_requires_the_current_version,
+    hand_over_goes_to_the_named_waiter,
     revoke_keeps_the_reason_and_the_queue,
-    explanation_tells_what_comes_next,
-    watch_tells_cause_and_receiver,
-    filtered_watch_says_its_place,
-    watch_of_a_later_place_waits_for_it,
+    explanation_names_the_next_waiter,
+    watch_events_have_cause_and_receiver,
+    filtered_watch_reports_its_position,
+    watch_of_a_later_position_waits_for_it,
     watch_behind_a_snapshot_is_compacted,
 );
 
@@ -31,13 +31,13 @@ async fn claim(cluster: &Cluster, name: &str, claim: Value) -> (u16, Value) {
     cluster.post(&format!("/v1/leases/{name}/acquire"), claim).await
 }
 
-/// A claim that waits, once it is in the queue as the last of `waiters`.
+/// Sends a waiting claim. Returns when it is in the queue as the last of `waiters`.
 async fn wait(cluster: &Cluster, name: &str, holder: &str, waiters: u32) -> tokio::task::JoinHandle<Value> {
     let request = cluster.client.post(cluster.url(&format!("/v1/leases/{name}/acquire")));
     let request = request.json(&json!({"holder": holder, "wait_ms": 60000}));
     let waiting = tokio::spawn(async move { read(request).await.1 });
     let queued = async { while cluster.get(&format!("/v1/leases/{name}/queue")).await.1["total"] != json!(waiters) {} };
-    tokio::time::timeout(SOON, queued).await.expect("it waits");
+    tokio::time::timeout(SOON, queued).await.expect("the claim is queued in time");
     waiting
 }
 
@@ -51,7 +51,7 @@ async fn lease_shows_its_grant_and_its_ttl() {
     let token: u64 = lease["token"].as_str().expect("a string").parse().expect("a number");
     assert_eq!(token, number("term") << 48 | number("index"));
     let (_, again) = claim(&cluster, "job", json!({"holder": "a", "metadata": {"k": "v"}})).await;
-    assert_eq!((&again["renewals"], again.get("metadata")), (&json!(1), None), "its metadata stays: {again}");
+    assert_eq!((&again["renewals"], again.get("metadata")), (&json!(1), None), "the metadata stays: {again}");
     assert_eq!(again["granted_at"], lease["granted_at"]);
     let (_, infinite) = claim(&cluster, "for-ever", json!({"holder": "a", "ttl_ms": "infinite"})).await;
     assert_eq!((&infinite["ttl_ms"], &infinite["expires_in_ms"]), (&Value::Null, &Value::Null), "{infinite}");
@@ -60,7 +60,7 @@ async fn lease_shows_its_grant_and_its_ttl() {
     cluster.end().await;
 }
 
-async fn refusals_of_a_claim_have_their_codes() {
+async fn claim_refusals_have_the_documented_codes() {
     let cluster = Cluster::start().await;
     cluster.acquire("job", "a").await;
     let (status, problem) = claim(&cluster, "job", json!({"holder": "b", "limit": 2})).await;
@@ -68,7 +68,7 @@ async fn refusals_of_a_claim_have_their_codes() {
     let (status, problem) = claim(&cluster, "job", json!({"holder": "b", "wait_ms": 1})).await;
     assert_eq!((status, &problem["code"]), (409, &json!("wait_timeout")), "{problem}");
     let (_, held) = claim(&cluster, "job", json!({"holder": "b", "wait_ms": 0})).await;
-    assert_eq!((&held["code"], &held["waiters"]), (&json!("held"), &json!(0)), "0 is no wait: {held}");
+    assert_eq!((&held["code"], &held["waiters"]), (&json!("held"), &json!(0)), "0 does not wait: {held}");
     let delayed = json!({"holder": "a", "lock_delay_ms": 86_400_000});
     assert_eq!(claim(&cluster, "delayed", delayed).await.1["lock_delay_ms"], json!(86_400_000));
     assert_eq!(delete(&cluster, "/v1/leases/delayed").await.1, json!({"revoked": 1}));
@@ -81,7 +81,7 @@ async fn refusals_of_a_claim_have_their_codes() {
     cluster.end().await;
 }
 
-async fn bounds_of_waiters_and_leases_are_said() {
+async fn refusal_names_the_bound_of_waiters_or_leases() {
     let limits = Limits { max_waiters: 1, max_leases: 2, ..Limits::default() };
     let bounds = LeaseSettings { limits, ..LeaseSettings::default() };
     let cluster = Cluster::start_node(|node| node.lease(bounds)).await;
@@ -100,11 +100,11 @@ async fn bounds_of_waiters_and_leases_are_said() {
         assert_eq!((&problem["code"], &problem["limit"]), (&json!(code), &json!(limit)), "{problem}");
     }
     cluster.post("/v1/leases/job/release", json!({"holder": "a", "token": token})).await;
-    assert_eq!(waiting.await.expect("no panic")["holder"], json!("b"));
+    assert_eq!(waiting.await.expect("the task does not panic")["holder"], json!("b"));
     cluster.end().await;
 }
 
-async fn renewal_that_lost_says_how_and_to_whom() {
+async fn lost_renewal_names_the_cause_and_the_holder() {
     let cluster = Cluster::start().await;
     let renew = |name: &'static str, token: String| {
         let cluster = &cluster;
@@ -116,10 +116,10 @@ async fn renewal_that_lost_says_how_and_to_whom() {
     let handed = cluster.acquire("handed", "a").await;
     let waiting = wait(&cluster, "handed", "b", 1).await;
     cluster.post("/v1/leases/handed/handover", json!({"holder": "a", "token": handed})).await;
-    waiting.await.expect("no panic");
+    waiting.await.expect("the task does not panic");
     let (_, short) = claim(&cluster, "expired", json!({"holder": "a", "ttl_ms": 100})).await;
     let expired = async { while cluster.get("/v1/leases/expired").await.1["state"] != json!("expired") {} };
-    tokio::time::timeout(SOON, expired).await.expect("it expires");
+    tokio::time::timeout(SOON, expired).await.expect("the lease expires in time");
     let short = short["token"].as_str().expect("a token").to_owned();
     for (name, token, why, holder) in [
         ("revoked", revoked, "revoked", json!("b")),
@@ -135,7 +135,7 @@ async fn renewal_that_lost_says_how_and_to_whom() {
     cluster.end().await;
 }
 
-async fn batched_renewals_are_answered_one_by_one() {
+async fn batch_renewal_has_one_result_per_lease() {
     let cluster = Cluster::start().await;
     let (first, last) = (cluster.acquire("first", "a").await, cluster.acquire("last", "a").await);
     let item = |name: &str, token: &str| json!({"name": name, "token": token});
@@ -154,7 +154,7 @@ async fn batched_renewals_are_answered_one_by_one() {
     cluster.end().await;
 }
 
-async fn metadata_changes_only_from_the_version_that_is_named() {
+async fn metadata_update_requires_the_current_version() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("job", "a").await;
     let change = |version: u64, text: &str, token: &str| {
@@ -168,13 +168,13 @@ async fn metadata_changes_only_from_the_version_that_is_named() {
     }
     let (status, problem) = change(0, "w", &token).await;
     assert_eq!((status, &problem["code"], &problem["metadata_version"]), (409, &json!("metadata_changed"), &json!(1)));
-    assert_eq!(cluster.get("/v1/leases/job").await.1["metadata"]["k"], json!("v"), "nothing changed");
+    assert_eq!(cluster.get("/v1/leases/job").await.1["metadata"]["k"], json!("v"), "the metadata is unchanged");
     let (status, problem) = change(1, "w", "5").await;
     assert_eq!((status, &problem["code"]), (409, &json!("lost")), "{problem}");
     cluster.end().await;
 }
 
-async fn hand_over_goes_to_the_waiter_that_is_named() {
+async fn hand_over_goes_to_the_named_waiter() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("job", "a").await;
     let hand_over = |body: Value| {
@@ -182,17 +182,21 @@ async fn hand_over_goes_to_the_waiter_that_is_named() {
         async move { cluster.post("/v1/leases/job/handover", body).await }
     };
     let (status, problem) = hand_over(json!({"holder": "a", "token": token})).await;
-    assert_eq!((status, &problem["code"]), (409, &json!("no_such_waiter")), "no holder waits: {problem}");
+    assert_eq!((status, &problem["code"]), (409, &json!("no_such_waiter")), "the queue is empty: {problem}");
     let (first, named) = (wait(&cluster, "job", "first", 1).await, wait(&cluster, "job", "named", 2).await);
     let (status, problem) = hand_over(json!({"holder": "a", "token": token, "to": "other"})).await;
     assert_eq!((status, &problem["code"]), (409, &json!("no_such_waiter")), "{problem}");
     let (status, lease) = hand_over(json!({"holder": "a", "token": token, "to": "named"})).await;
     assert_eq!((status, &lease["holder"], &lease["state"]), (200, &json!("named"), &json!("active")), "{lease}");
-    assert_eq!(named.await.expect("no panic")["token"], lease["token"]);
+    assert_eq!(named.await.expect("the task does not panic")["token"], lease["token"]);
     let (status, problem) = hand_over(json!({"holder": "a", "token": token})).await;
     assert_eq!((status, &problem["code"], &problem["why"]), (409, &json!("lost"), &json!("handed_over")), "{problem}");
     let (_, lease) = hand_over(json!({"holder": "named", "token": lease["token"]})).await;
-    assert_eq!(first.await.expect("no panic")["token"], lease["token"], "the first in the queue");
+    assert_eq!(
+        first.await.expect("the task does not panic")["token"],
+        lease["token"],
+        "the lease goes to the first waiter"
+    );
     cluster.end().await;
 }
 
@@ -205,16 +209,16 @@ async fn revoke_keeps_the_reason_and_the_queue() {
     let (status, problem) = delete(&cluster, &format!("/v1/leases/job?reason={reason}r")).await;
     assert_eq!((status, &problem["code"]), (400, &json!("invalid")), "{problem}");
     assert_eq!(delete(&cluster, &format!("/v1/leases/job?reason={reason}")).await, (200, json!({"revoked": 1})));
-    assert_eq!(first.await.expect("no panic")["holder"], json!("first"));
+    assert_eq!(first.await.expect("the task does not panic")["holder"], json!("first"));
     let (_, history) = cluster.get("/v1/leases/job/history").await;
     let revoked = history["transitions"].as_array().expect("a list").iter().find(|event| event["event"] == "revoked");
-    assert_eq!(revoked.expect("it is kept")["reason"], json!(reason));
+    assert_eq!(revoked.expect("the history has the revoke")["reason"], json!(reason));
     let (_, queue) = cluster.get("/v1/leases/job/queue").await;
     assert_eq!((&queue["total"], &queue["waiters"][0]["holder"]), (&json!(1), &json!("second")), "{queue}");
     cluster.end().await;
 }
 
-async fn explanation_tells_what_comes_next() {
+async fn explanation_names_the_next_waiter() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("job", "a").await;
     let _waiting = wait(&cluster, "job", "b", 1).await;
@@ -226,7 +230,7 @@ async fn explanation_tells_what_comes_next() {
     );
     assert_eq!(all["next"]["holder"], json!("b"), "{all}");
     assert!(all["summary"].as_str().is_some_and(|text| text.contains("held by a")), "{all}");
-    assert!(all.get("standing").is_none(), "no holder was named: {all}");
+    assert!(all.get("standing").is_none(), "the request names no holder: {all}");
     for (holder, status) in [("a", "holds"), ("b", "waits"), ("c", "unknown")] {
         let (_, explanation) = cluster.get(&format!("/v1/leases/job/explain?holder={holder}")).await;
         assert_eq!(explanation["standing"]["status"], json!(status), "{explanation}");
@@ -238,17 +242,17 @@ async fn explanation_tells_what_comes_next() {
     cluster.end().await;
 }
 
-/// What a watch says until `enough`.
-async fn watch(cluster: &Cluster, query: &str, enough: impl Fn(&str) -> bool) -> String {
+/// Reads the text of a watch until it `is_complete`.
+async fn watch(cluster: &Cluster, query: &str, is_complete: impl Fn(&str) -> bool) -> String {
     let mut response = cluster.client.get(cluster.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
     let mut text = String::new();
     let reading = async {
-        while !enough(&text) {
-            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+        while !is_complete(&text) {
+            let chunk = response.chunk().await.expect("the stream is readable").expect("the stream has no end");
             text.push_str(std::str::from_utf8(&chunk).expect("text"));
         }
     };
-    tokio::time::timeout(SOON, reading).await.expect("it says enough");
+    tokio::time::timeout(SOON, reading).await.expect("the watch is complete in time");
     text
 }
 
@@ -257,14 +261,14 @@ fn events(text: &str) -> Vec<Value> {
     data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
 }
 
-async fn watch_tells_cause_and_receiver() {
+async fn watch_events_have_cause_and_receiver() {
     let cluster = Cluster::start().await;
     let token = cluster.acquire("job", "a").await;
     let (_b, _c) = (wait(&cluster, "job", "b", 1).await, wait(&cluster, "job", "c", 2).await);
     cluster.post("/v1/leases/job/handover", json!({"holder": "a", "token": token})).await;
     delete(&cluster, "/v1/leases/job?reason=stuck").await;
     let text = watch(&cluster, "after=0", |text| text.matches("data: ").count() >= 5).await;
-    let told: Vec<(Value, Value, Value)> = events(&text)
+    let seen: Vec<(Value, Value, Value)> = events(&text)
         .into_iter()
         .map(|event| {
             let detail = ["cause", "to", "reason"].into_iter().find_map(|field| event.get(field));
@@ -278,23 +282,23 @@ async fn watch_tells_cause_and_receiver() {
         ("revoked", "b", "stuck"),
         ("granted", "c", "queue"),
     ];
-    assert_eq!(told, expected.map(|(event, holder, detail)| (json!(event), json!(holder), json!(detail))));
+    assert_eq!(seen, expected.map(|(event, holder, detail)| (json!(event), json!(holder), json!(detail))));
     cluster.end().await;
 }
 
-async fn filtered_watch_says_its_place() {
+async fn filtered_watch_reports_its_position() {
     let quiet = std::time::Duration::from_millis(50);
     let cluster = Cluster::start_with(|settings| settings.watch_keep_alive = quiet).await;
     let token: u64 = cluster.acquire("other", "a").await.parse().expect("a number");
     let index = token & ((1 << 48) - 1);
     let text = watch(&cluster, "after=0&prefix=job", |text| text.contains(": alive\n\n")).await;
-    assert!(text.starts_with("id: 0\n\n"), "the place where it begins: {text}");
-    assert!(text.contains(&format!("id: {index}\n\n")), "the place that it has passed: {text}");
+    assert!(text.starts_with("id: 0\n\n"), "the start position: {text}");
+    assert!(text.contains(&format!("id: {index}\n\n")), "the position of the filtered event: {text}");
     assert!(!text.contains("data: "), "{text}");
     cluster.end().await;
 }
 
-async fn watch_of_a_later_place_waits_for_it() {
+async fn watch_of_a_later_position_waits_for_it() {
     let cluster = Cluster::start().await;
     let token: u64 = cluster.acquire("before", "a").await.parse().expect("a number");
     let later = (token & ((1 << 48) - 1)) + 2;
@@ -307,17 +311,17 @@ async fn watch_of_a_later_place_waits_for_it() {
     let mut text = String::new();
     let reading = async {
         while !text.contains("job-3") {
-            let chunk = response.chunk().await.expect("it goes on").expect("it has no end");
+            let chunk = response.chunk().await.expect("the stream is readable").expect("the stream has no end");
             text.push_str(std::str::from_utf8(&chunk).expect("text"));
         }
     };
-    tokio::time::timeout(SOON, reading).await.expect("the events come");
+    tokio::time::timeout(SOON, reading).await.expect("the events arrive in time");
     let early = events(&text).into_iter().find(|event| event["index"].as_u64() <= Some(later));
-    assert_eq!(early, None, "it is not behind the place");
+    assert_eq!(early, None, "no event at or before the requested position");
     cluster.end().await;
 }
 
-/// The node restarts behind a snapshot, so that it replays only the last entries of its log.
+/// After a snapshot the node restarts, so it replays only the last entries of its log.
 async fn watch_behind_a_snapshot_is_compacted() {
     let timings = RaftTimings { snapshot_every: 100, snapshot_keep: 10, ..RaftTimings::lan() };
     let cluster = Cluster::start_node(|node| node.timings(timings)).await;
@@ -327,14 +331,18 @@ async fn watch_behind_a_snapshot_is_compacted() {
     let cluster = cluster.restart(|node| node.timings(timings)).await;
     let (status, problem) = cluster.get("/v1/watch?after=0").await;
     assert_eq!((status, &problem["code"]), (410, &json!("compacted")), "{problem}");
-    let oldest = problem["oldest"].as_u64().expect("a place");
-    let part = cluster.get(&format!("/v1/watch?after={}", oldest - 1)).await;
-    assert_eq!((part.0, &part.1["oldest"]), (410, &json!(oldest)), "oldest is the first place that can");
+    let oldest = problem["oldest"].as_u64().expect("a log index");
+    let before_oldest = cluster.get(&format!("/v1/watch?after={}", oldest - 1)).await;
+    assert_eq!(
+        (before_oldest.0, &before_oldest.1["oldest"]),
+        (410, &json!(oldest)),
+        "`oldest` is the first position that can be resumed"
+    );
     let (_, listed) = cluster.get("/v1/leases?limit=1000").await;
     let indexes = listed["leases"].as_array().expect("a list").iter().map(|lease| lease["index"].as_u64());
-    let behind: Vec<u64> = indexes.flatten().filter(|index| *index > oldest).collect();
+    let later: Vec<u64> = indexes.flatten().filter(|index| *index > oldest).collect();
     cluster.acquire("last", "a").await;
     let text = watch(&cluster, &format!("after={oldest}"), |text| text.contains("\"last\"")).await;
-    assert_eq!(events(&text).len(), behind.len() + 1, "everything behind it is told");
+    assert_eq!(events(&text).len(), later.len() + 1, "the watch delivers all later events");
     cluster.end().await;
 }

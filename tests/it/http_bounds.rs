@@ -1,14 +1,14 @@
-//! Sentences of docs/http.md about headers and bounds, one by one.
+//! Headers and bounds that docs/http.md documents, one test per sentence.
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, SOON, read};
 
-/// The first piece of a stream.
-async fn first_piece(request: reqwest::RequestBuilder) -> String {
+/// The first chunk of a stream.
+async fn first_chunk(request: reqwest::RequestBuilder) -> String {
     let mut response = request.send().await.expect("an answer");
-    let piece = tokio::time::timeout(SOON, response.chunk()).await.expect("it comes at once");
-    String::from_utf8(piece.expect("the stream is open").expect("it has a piece").to_vec()).expect("text")
+    let chunk = tokio::time::timeout(SOON, response.chunk()).await.expect("the first chunk arrives in time");
+    String::from_utf8(chunk.expect("the stream is readable").expect("the stream has a chunk").to_vec()).expect("text")
 }
 
 #[tokio::test]
@@ -16,14 +16,14 @@ async fn last_event_id_counts_before_after() {
     let cluster = Cluster::start().await;
     cluster.acquire("job", "a").await;
     let watch = |query: &str| cluster.client.get(cluster.url(&format!("/v1/watch{query}")));
-    assert_eq!(first_piece(watch("?after=0").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
-    assert_eq!(first_piece(watch("").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
-    assert_eq!(first_piece(watch("?after=1")).await.lines().next(), Some("id: 1"));
+    assert_eq!(first_chunk(watch("?after=0").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
+    assert_eq!(first_chunk(watch("").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
+    assert_eq!(first_chunk(watch("?after=1")).await.lines().next(), Some("id: 1"));
     cluster.end().await;
 }
 
 #[tokio::test]
-async fn only_stale_reads_say_how_old_they_can_be() {
+async fn only_stale_reads_report_their_maximum_age() {
     let cluster = Cluster::start().await;
     cluster.acquire("job", "a").await;
     for (consistency, is_stale) in [("stale", true), ("leader", false), ("linearizable", false)] {

@@ -1,5 +1,6 @@
-//! Many runs, as many at once as there are threads. A run stays on its thread and shares nothing with the others, so it
-//! comes out the same whichever thread takes it, and whatever runs beside it.
+//! Runs of many seeds, one per thread at a time.
+//!
+//! A run stays on its thread and shares no state with other runs. Its result does not depend on the thread.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,17 +14,29 @@ use super::run::run;
 use super::verdict::Verdict;
 use super::world::lock;
 
-/// A run that takes longer than this does not end: a tenth of a second of a core is usual.
-const LONGEST_RUN: Duration = Duration::from_secs(180);
+/// Bound for one run, in real time. A run usually takes 0.1 s.
+const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A number from the environment.
-pub fn number(variable: &str, default: u64) -> u64 {
+/// Reads a number from an environment variable.
+///
+/// # Panics
+///
+/// The value is not an unsigned integer.
+pub fn env_number(variable: &str, default: u64) -> u64 {
     let value = std::env::var(variable).ok();
-    value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
+    value.map_or(default, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value:?}: expected an unsigned integer"))
+    })
 }
 
-/// Runs the plans of `count` seeds from `first` on, and hands over each verdict as it comes, in no order.
-pub fn runs(first: u64, count: u64, plan: impl Fn(u64) -> Plan + Sync, mut see: impl FnMut(u64, Verdict)) {
+/// Runs `count` seeds from `first` on and calls `on_verdict` for each, in order of completion.
+///
+/// Ends the process if a run exceeds [`RUN_TIMEOUT`].
+///
+/// # Panics
+///
+/// A run panicked.
+pub fn run_seeds(first: u64, count: u64, plan: impl Fn(u64) -> Plan + Sync, mut on_verdict: impl FnMut(u64, Verdict)) {
     let (next, running) = (AtomicU64::new(first), Mutex::new(BTreeSet::new()));
     let (done, verdicts) = mpsc::channel();
     thread::scope(|scope| {
@@ -46,21 +59,24 @@ pub fn runs(first: u64, count: u64, plan: impl Fn(u64) -> Plan + Sync, mut see: 
         }
         drop(done);
         loop {
-            match verdicts.recv_timeout(LONGEST_RUN) {
-                Ok((seed, verdict)) => see(seed, verdict),
+            match verdicts.recv_timeout(RUN_TIMEOUT) {
+                Ok((seed, verdict)) => on_verdict(seed, verdict),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Its thread cannot be ended, so everything is.
-                    eprintln!("no seed of {:?} ends within {LONGEST_RUN:?}: time stands still in them", lock(&running));
+                    // A thread cannot be ended from outside, so the process ends.
+                    eprintln!(
+                        "seeds {:?} did not end within {RUN_TIMEOUT:?}: their virtual time no longer advances",
+                        lock(&running)
+                    );
                     std::process::exit(1);
                 }
             }
         }
-        assert!(lock(&running).is_empty(), "seeds whose runs panicked: {:?}", lock(&running));
+        assert!(lock(&running).is_empty(), "the runs of these seeds panicked: {:?}", lock(&running));
     });
 }
 
 fn threads() -> u64 {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    number("TENURE_SIM_THREADS", cores).max(1)
+    env_number("TENURE_SIM_THREADS", cores).max(1)
 }

@@ -1,0 +1,270 @@
+//! The faults of processes, network and disks, injected at random times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use tenure::testing::{Cut, Flip, NetworkFaults};
+use tenure::types::NodeId;
+use tokio::task::JoinSet;
+
+use super::world::{World, lock};
+
+/// All kinds of faults, with their weights.
+pub const KINDS: [(&str, u32); 26] = [
+    ("crash_one", 4),
+    ("crash_minority", 2),
+    ("crash_all", 1),
+    ("crash_leader", 3),
+    ("restart_in_promise", 4),
+    ("isolate_leader", 3),
+    ("isolate_follower", 2),
+    ("split", 2),
+    ("one_way", 3),
+    ("bridge", 2),
+    ("flapping", 1),
+    ("bad_weather", 3),
+    ("slow_link", 2),
+    ("slow_disk", 2),
+    ("stopped_node", 3),
+    ("suspended_node", 3),
+    ("suspended_client", 4),
+    ("read_after_suspend", 3),
+    ("transfer", 3),
+    ("snapshot", 2),
+    ("voters", 2),
+    ("read_at_old_leader", 3),
+    ("spoiled_disk", 1),
+    ("wiped_disk", 1),
+    ("new_timings", 1),
+    ("shortened_in_promise", 4),
+];
+
+/// Injects faults until the future is dropped. Faults can overlap.
+pub async fn inject_all(world: Arc<World>) {
+    let mut rng = world.rng(3_000);
+    let mut faults = JoinSet::new();
+    for number in 0.. {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(50..1_500))).await;
+        while faults.try_join_next().is_some() {}
+        let (kind, _) = KINDS.choose_weighted(&mut rng, |(_, weight)| *weight).expect("weights are positive");
+        faults.spawn(inject(world.clone(), kind, world.rng(4_000 + number)));
+    }
+}
+
+async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
+    let ids: Vec<NodeId> = world.ids().collect();
+    let one = *ids.choose(&mut rng).expect("a cluster has nodes");
+    let leader = world.leader();
+    let duration = Duration::from_millis(rng.random_range(50..3_000));
+    match kind {
+        "crash_one" => crash(&world, kind, &[one], &mut rng).await,
+        "crash_minority" => {
+            let some = sample(&ids, (ids.len() - 1) / 2, &mut rng);
+            crash(&world, kind, &some, &mut rng).await;
+        }
+        "crash_all" => crash(&world, kind, &ids, &mut rng).await,
+        "crash_leader" => {
+            let Some(leader) = leader else { return };
+            crash(&world, kind, &[leader], &mut rng).await;
+        }
+        "restart_in_promise" => super::stale_reads::restart_in_promise(&world, &mut rng).await,
+        "isolate_leader" => {
+            let Some(leader) = leader else { return };
+            cut(&world, kind, links_between(&[leader], &ids), duration).await;
+        }
+        "isolate_follower" => {
+            let Some(follower) = ids.iter().find(|id| Some(**id) != leader) else { return };
+            cut(&world, kind, links_between(&[*follower], &ids), duration).await;
+        }
+        "split" => {
+            let some = sample(&ids, rng.random_range(1..ids.len()), &mut rng);
+            cut(&world, kind, links_between(&some, &ids), duration).await;
+        }
+        "one_way" => {
+            let out = rng.random_bool(0.5);
+            let pairs: Vec<_> =
+                links_between(&[one], &ids).into_iter().filter(|(from, _)| (*from == one) == out).collect();
+            cut(&world, kind, pairs, duration).await;
+        }
+        "bridge" => {
+            let two = sample(&ids, 2, &mut rng);
+            cut(&world, kind, vec![(two[0], two[1]), (two[1], two[0])], duration).await;
+        }
+        "flapping" => {
+            for _ in 0..rng.random_range(3..10) {
+                let short = Duration::from_millis(rng.random_range(20..300));
+                cut(&world, kind, links_between(&[leader.unwrap_or(one)], &ids), short).await;
+                tokio::time::sleep(short).await;
+            }
+        }
+        "bad_weather" => {
+            let jitter = Duration::from_millis(rng.random_range(0..60));
+            let faults = NetworkFaults { loss: rng.random_range(0.0..0.3), repeat: rng.random_range(0.0..0.3), jitter };
+            world.count_fault(kind);
+            world.network.set_faults(faults);
+            tokio::time::sleep(duration).await;
+            world.network.set_faults(NetworkFaults::default());
+        }
+        "slow_link" => {
+            let two = sample(&ids, 2, &mut rng);
+            world.count_fault(kind);
+            world.network.delay(two[0], two[1], Duration::from_millis(rng.random_range(5..400)));
+            tokio::time::sleep(duration).await;
+            world.network.delay(two[0], two[1], Duration::from_micros(200));
+        }
+        "slow_disk" => {
+            world.count_fault(kind);
+            world.set_slow_disk(one, true);
+            tokio::time::sleep(duration).await;
+            world.set_slow_disk(one, false);
+        }
+        "stopped_node" => {
+            let one = leader.filter(|_| rng.random_bool(0.6)).unwrap_or(one);
+            world.count_fault(kind);
+            world.stop(one);
+            tokio::time::sleep(duration).await;
+            world.resume(one);
+        }
+        "suspended_node" => {
+            let one = leader.filter(|_| rng.random_bool(0.6)).unwrap_or(one);
+            // Near the leadership lease, or above the longest ttl.
+            let milliseconds = if rng.random_bool(0.7) { 20..1_000 } else { 1_000..6_000 };
+            let duration = Duration::from_millis(rng.random_range(milliseconds));
+            world.count_fault(kind);
+            world.suspend(one);
+            tokio::time::sleep(duration).await;
+            world.resume(one);
+        }
+        "suspended_client" => {
+            let number = rng.random_range(0..world.plan.clients);
+            // Within a ttl, or above the longest ttl.
+            let milliseconds = if rng.random_bool(0.5) { 20..1_000 } else { 1_000..6_000 };
+            let duration = Duration::from_millis(rng.random_range(milliseconds));
+            world.count_fault(kind);
+            world.suspend_client(number);
+            tokio::time::sleep(duration).await;
+            world.resume_client(number);
+        }
+        "read_after_suspend" => super::stale_reads::read_after_suspend(&world, &mut rng).await,
+        "transfer" => {
+            let Some((leader, node)) = leader.and_then(|leader| Some((leader, world.node(leader)?))) else { return };
+            world.count_fault(kind);
+            let transferred =
+                tokio::time::timeout(duration, world.on_node(leader, node.transfer_leadership_to(one))).await;
+            world.trace(|| format!("leadership transfer to {one}: {transferred:?}"));
+        }
+        "snapshot" => {
+            let Some(node) = world.node(one) else { return };
+            world.count_fault(kind);
+            world.on_node(one, node.take_snapshot()).await;
+        }
+        "read_at_old_leader" => super::stale_reads::read_at_old_leader(&world, &mut rng).await,
+        "spoiled_disk" => corrupt(&world, kind, one, &mut rng),
+        "wiped_disk" => wipe(&world, kind, one, &mut rng).await,
+        "new_timings" => super::rollout::change_timings(&world, &mut rng).await,
+        "shortened_in_promise" => super::stale_reads::shortened_in_promise(&world, &mut rng).await,
+        "voters" => {
+            world.count_fault(kind);
+            super::voters::change(&world, duration, &mut rng).await;
+        }
+        other => unreachable!("KINDS has no {other:?}"),
+    }
+}
+
+/// Chooses which unsynced writes a power cut keeps.
+pub fn random_cut(rng: &mut StdRng) -> Cut {
+    match rng.random_range(0..3) {
+        0 => Cut::Keep(0),
+        1 => Cut::Keep(rng.random_range(0..4)),
+        _ => Cut::Torn { writes: rng.random_range(0..3), entries: rng.random_range(0..3) },
+    }
+}
+
+async fn crash(world: &Arc<World>, kind: &'static str, ids: &[NodeId], rng: &mut StdRng) {
+    world.count_fault(kind);
+    for &id in ids {
+        world.crash(id, random_cut(rng));
+    }
+    tokio::time::sleep(Duration::from_millis(rng.random_range(1..2_000))).await;
+    for &id in ids {
+        world.restart(id);
+    }
+}
+
+/// Flips a bit in the log of a node that is down. Its next start must detect the damage.
+///
+/// At most one node of a run is lost, and only in a cluster of five.
+fn corrupt(world: &World, kind: &'static str, id: NodeId, rng: &mut StdRng) {
+    let all_are_usable = world.usable_nodes().len() as u64 == world.plan.nodes;
+    if !all_are_usable || world.plan.nodes < 5 {
+        return;
+    }
+    world.crash(id, random_cut(rng));
+    let flip = Flip { entry: rng.random_range(0..10_000), bit: rng.random_range(0..10_000) };
+    match lock(&world.cluster).disk(id).flipped(flip) {
+        None => {}
+        Some(Err(refused)) => {
+            world.count_fault(kind);
+            world.lose(id);
+            world.trace(|| format!("node {id} refuses to start: {refused}"));
+        }
+        Some(Ok(record)) => {
+            world.report_violation("spoiled_disk", format!("node {id} starts with the corrupt record {record:?}"))
+        }
+    }
+}
+
+/// Restarts a node on an empty disk. At most one node of a run is lost, and only in a cluster of five.
+async fn wipe(world: &Arc<World>, kind: &'static str, id: NodeId, rng: &mut StdRng) {
+    if (world.usable_nodes().len() as u64) < world.plan.nodes || world.plan.nodes < 5 {
+        return;
+    }
+    world.count_fault(kind);
+    world.crash(id, random_cut(rng));
+    world.lose(id);
+    tokio::time::sleep(Duration::from_millis(rng.random_range(1..2_000))).await;
+    world.restart_wiped(id);
+}
+
+async fn cut(world: &World, kind: &'static str, pairs: Vec<(NodeId, NodeId)>, duration: Duration) {
+    world.count_fault(kind);
+    world.trace(|| format!("cut {pairs:?} for {duration:?}"));
+    pairs.iter().for_each(|(from, to)| world.network.cut(*from, *to));
+    tokio::time::sleep(duration).await;
+    pairs.iter().for_each(|(from, to)| world.network.join(*from, *to));
+}
+
+/// The links in both directions between some nodes and all others.
+fn links_between(some: &[NodeId], all: &[NodeId]) -> Vec<(NodeId, NodeId)> {
+    let others = all.iter().filter(|id| !some.contains(id));
+    others.flat_map(|other| some.iter().flat_map(move |one| [(*one, *other), (*other, *one)])).collect()
+}
+
+fn sample(ids: &[NodeId], count: usize, rng: &mut StdRng) -> Vec<NodeId> {
+    let mut ids = ids.to_vec();
+    ids.shuffle(rng);
+    ids.truncate(count);
+    ids
+}
+
+/// Waits until all usable nodes agree on a leader. Returns whether they did in time.
+pub async fn wait_for_leader(world: &World, within: Duration) -> bool {
+    let agreed = async {
+        loop {
+            let usable_nodes = world.usable_nodes();
+            let views: Vec<_> = {
+                let cluster = lock(&world.cluster);
+                usable_nodes.iter().map(|id| cluster.running(*id).map(|node| node.leadership())).collect()
+            };
+            let leader = views[0].as_ref().and_then(|view| view.leader);
+            if leader.is_some() && views.iter().all(|view| *view == views[0]) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(within, agreed).await.is_ok()
+}

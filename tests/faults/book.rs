@@ -1,6 +1,6 @@
-//! The book of all operations: what clients asked about each lease, when, and what they were told.
+//! Records the operations of all clients on each lease: the request, the outcome and the times.
 //!
-//! One clock times all of it, that of the process that keeps the book. Nothing fakes it.
+//! One clock gives all times: the clock of this process, which no fault changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -12,31 +12,31 @@ use super::history::{Ended, History, Operation, What};
 use super::progress::Progress;
 use super::promises::Queued;
 
-/// Between two answers of many clients there is always a little time.
+/// Shorter gaps are normal between the answers of many clients.
 const NOTED_SILENCE: Duration = Duration::from_millis(50);
 
-/// Time since the machine started.
+/// The time since the machine started.
 pub fn now() -> Duration {
     SystemClock.elapsed()
 }
 
-/// Everything about one lease.
+/// The records of one lease.
 #[derive(Default)]
 pub struct Page {
     pub history: History,
     pub queues: Vec<Queued>,
 }
 
-/// An operation on its way.
+/// An operation without an outcome so far.
 pub struct Ticket {
     name: LeaseName,
     place: usize,
     episode: u64,
-    /// The highest log index that any client had seen when it began.
+    /// The highest log index that any client had seen when the operation began.
     floor: u64,
 }
 
-/// A time in which nothing was answered.
+/// A period without an answer to any client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silence {
     pub from: Duration,
@@ -55,7 +55,7 @@ pub struct Book {
     in_flight: BTreeMap<u64, usize>,
     highest: u64,
     pub progress: Progress,
-    /// Operations by kind and outcome.
+    /// Counts of operations by kind and outcome.
     pub counts: BTreeMap<(&'static str, String), u64>,
     last_done: Option<Duration>,
     silences: Vec<Silence>,
@@ -69,11 +69,11 @@ impl Book {
         Ticket { name: name.clone(), place, episode, floor: self.highest }
     }
 
-    /// Notes an answer, and up to which index it shows the log if it says so. Fails if that is older than what somebody
-    /// had seen before it was asked.
+    /// Records the outcome of an operation, and the log index that the answer shows, if any. Fails if that index is
+    /// below one that a client had seen before the operation began.
     pub fn end(&mut self, ticket: Ticket, ended: Ended, index: Option<u64>) -> Result<(), String> {
         let Ticket { name, place, episode, floor } = ticket;
-        *self.in_flight.get_mut(&episode).expect("it was begun") -= 1;
+        *self.in_flight.get_mut(&episode).expect("the operation began") -= 1;
         let now = now();
         let Some(page) = self.pages.get_mut(&name) else { return Ok(()) };
         let what = word(&page.history.operations[place].what);
@@ -81,7 +81,7 @@ impl Book {
         if index.is_some() {
             self.answered(now);
         }
-        let page = self.pages.get_mut(&name).expect("a moment ago");
+        let page = self.pages.get_mut(&name).expect("it is in the map");
         page.history.end(place, ended, now);
         page.history.operations[place].index = index;
         let Some(index) = index else { return Ok(()) };
@@ -89,7 +89,9 @@ impl Book {
         self.progress.saw(index, now);
         if index < floor {
             let operation = &page.history.operations[place];
-            return Err(format!("{operation:?} shows the log up to {index}, and {floor} had been seen before it"));
+            return Err(format!(
+                "{operation:?} shows the log up to {index}; expected at least {floor}, which a client saw before"
+            ));
         }
         Ok(())
     }
@@ -103,33 +105,33 @@ impl Book {
         }
     }
 
-    /// Notes who was seen to wait, next first.
+    /// Records an observed wait queue, first waiter first.
     pub fn queue(&mut self, name: &LeaseName, queued: Queued) {
         self.pages.entry(name.clone()).or_default().queues.push(queued);
     }
 
-    /// Operations of an episode that have no answer yet.
+    /// The number of operations of an episode without an outcome.
     pub fn in_flight(&self, episode: u64) -> usize {
         self.in_flight.get(&episode).copied().unwrap_or(0)
     }
 
-    /// What was asked about a lease so far.
+    /// The operations on a lease so far.
     pub fn operations_of(&self, name: &str) -> &[Operation] {
         let page = LeaseName::new(name).ok().and_then(|name| self.pages.get(&name));
         page.map_or(&[], |page| page.history.operations.as_slice())
     }
 
-    /// Names that begin so.
+    /// The names with this prefix.
     pub fn names(&self, prefix: &str) -> Vec<LeaseName> {
         self.pages.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect()
     }
 
-    /// Takes all pages of names that begin so.
+    /// Removes and returns the records of all names with this prefix.
     pub fn take(&mut self, prefix: &str) -> BTreeMap<LeaseName, Page> {
         self.pages.extract_if(|name, _| name.as_str().starts_with(prefix)).collect()
     }
 
-    /// The silences since the last call.
+    /// Removes and returns the gaps since the last call.
     pub fn take_silences(&mut self) -> Vec<Silence> {
         std::mem::take(&mut self.silences)
     }
@@ -170,11 +172,11 @@ mod tests {
         let mut book = Book::default();
         let early = book.begin(1, &by, &name, What::Read);
         let first = book.begin(1, &by, &name, What::Read);
-        book.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("nothing was seen before");
-        book.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before 9 was seen");
+        book.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("no client saw an index before");
+        book.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before a client saw 9");
         let late = book.begin(1, &by, &name, What::Read);
         assert_eq!(book.in_flight(1), 1);
-        book.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("9 was seen before it began");
+        book.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("a client saw 9 before it began");
         assert_eq!(book.operations(), 3);
         assert_eq!(book.take("jo").len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Requests to single nodes, and what came of them: done, refused, or unknown, as docs/http.md tells them apart.
+//! Requests to single nodes and their outcomes: done, refused or unknown, as docs/http.md defines them.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use tenure::api::INDEX_HEADER;
 
 use super::cluster;
 
-/// Time for an answer, beside what is waited for.
+/// The time for an answer, in addition to the wait time of the request.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// A request that is not delivered by then never is: the kernel gives its connection up, and does not send it again when
-/// the network is whole.
+/// After this time without delivery the kernel drops the connection. It does not send the request again when the
+/// network recovers.
 const UNDELIVERED: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub enum Answer {
-    /// And up to which log index it shows the state.
+    /// The answer, and the log index of the state that it shows.
     Done(Value, Option<u64>),
-    /// Certainly not done, with the code; an index, if it is about the state of a lease.
+    /// Certainly not applied: the error code, and the log index if the refusal shows the state of a lease.
     Refused(String, Option<u64>),
     Unknown,
 }

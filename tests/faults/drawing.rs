@@ -1,4 +1,4 @@
-//! A picture of what happened to one lease: a row for each client, faults shaded, and at the top who held it by the log.
+//! Draws the history of one lease: a row per client, the fault windows, and the holders by the log at the top.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ const LEFT: f64 = 120.0;
 const TOP: f64 = 60.0;
 const ROW: f64 = 16.0;
 
-/// Draws a lease as SVG.
+/// Draws a lease as an SVG image.
 pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     for operation in evidence.operations {
@@ -51,7 +51,7 @@ pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
             Ended::Refused(_) => "#c9a227",
             Ended::Unknown => "#c0392b",
         };
-        // What is unknown may have happened at any time later.
+        // An operation of unknown outcome may take effect at any later time.
         let end = operation.returned.filter(|_| operation.ended != Ended::Unknown).unwrap_or(until);
         let label = format!("{} {} {:?}", operation.by, word(&operation.what), operation.ended);
         bar(&mut svg, &scale, (operation.invoked, end), (y, y + ROW - 6.0), colour, 0.8, &label);
@@ -62,7 +62,7 @@ pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
     svg + "</svg>\n"
 }
 
-/// Who held it by the log, from when that was seen first.
+/// Draws the holders by the log, from the time at which a watcher first saw each grant.
 fn draw_log(svg: &mut String, scale: &Scale, evidence: &Evidence, until: Duration) {
     text(svg, 4.0, TOP - 8.0, "log");
     for (place, seen) in evidence.log.iter().enumerate() {
@@ -71,21 +71,21 @@ fn draw_log(svg: &mut String, scale: &Scale, evidence: &Evidence, until: Duratio
         }
         let ends = |later: &&super::log::Seen| later.event.token == seen.event.token;
         let end = evidence.log[place + 1..].iter().find(ends);
-        let how = end.map_or("held on", |end| end.event.event.as_str());
+        let how = end.map_or("still held", |end| end.event.event.as_str());
         let label = format!("{} at {}, {how}", seen.event.holder, seen.event.index);
         let end = end.map_or(until, |end| end.at);
         bar(svg, scale, (seen.at, end), (TOP - 18.0, TOP - 6.0), "#7d3c98", 0.7, &label);
     }
 }
 
-/// The client of a holder's name, which has a number for each claim behind a dot.
+/// The client of a holder id. The number behind the dot counts its claims.
 fn client(holder: &str) -> &str {
     holder.split('.').next().unwrap_or(holder)
 }
 
 struct Scale {
     from: Duration,
-    /// Seconds.
+    /// The width of the drawing in seconds.
     wide: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The figures of a run, and the table that they make.
+//! The measurements of a run, and its table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,19 +18,19 @@ use super::register;
 use super::shade::{self, Shade};
 use super::world::World;
 
-/// Syncs of the disk that are measured before anything else happens.
+/// The number of disk syncs that are measured before the run.
 const SYNCS: usize = 200;
-/// Of all leases, so many may stay unjudged because nobody could tell what the log says, or an order was too hard to find.
+/// The largest share of leases without a verdict: the log has a gap, or the search for an order was too hard.
 const MAX_UNJUDGED_PERCENT: u64 = 5;
 
-/// What is told of a run beside its figures.
+/// The description of a run in its table.
 #[derive(Debug, Default)]
 pub struct Title {
     seed: u64,
     nodes: u64,
     version: String,
     command: String,
-    /// The middle one of the raw syncs of a node's disk.
+    /// The median sync time of a node's disk.
     sync: Duration,
     began: Duration,
 }
@@ -45,9 +45,9 @@ pub struct Figures {
     register: register::Figures,
     lasted: Duration,
     longest: Silence,
-    /// The faults that were on in the longest silence.
+    /// The faults that were active in the longest gap.
     meanwhile: String,
-    /// The longest silence with each kind of fault on, be it alone or with others.
+    /// The longest gap while each fault kind was active, alone or with others.
     silences: BTreeMap<Kind, Duration>,
     standstills: Vec<Standstill>,
 }
@@ -56,13 +56,14 @@ fn last_heard_words(heard: Heard) -> String {
     let Heard { behind, without_commits, delivery, is_ambiguous } = heard;
     let ambiguous = if is_ambiguous { ", an extension of unknown outcome" } else { "" };
     format!(
-        "{behind:.2?} behind its ttl: {without_commits:.2?} without commits, {delivery:.2?} from the log to the watcher{ambiguous}"
+        "{behind:.2?} behind its ttl: {without_commits:.2?} without commits, {delivery:.2?} \
+         from the log to the watcher{ambiguous}"
     )
 }
 
 impl Figures {
     pub fn new(arguments: &Arguments, cluster: &Cluster) -> Result<Figures> {
-        let disk = &cluster.nodes.values().next().expect("a cluster has nodes").disk;
+        let disk = &cluster.nodes.values().next().expect("a cluster has at least three nodes").disk;
         let mut syncs = tenure::storage::measure_fsync(disk.path(), SYNCS)?;
         syncs.sort();
         let title = Title {
@@ -95,7 +96,7 @@ impl Figures {
         }
     }
 
-    /// Takes over what was counted elsewhere.
+    /// Copies the counts of the other parts of the harness.
     pub fn note(&mut self, world: &World, judge: &Judge, standstills: Vec<Standstill>, lasted: Duration) {
         self.standstills = standstills;
         self.counts = world.book.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
@@ -103,15 +104,19 @@ impl Figures {
         (self.judged, self.register, self.lasted) = (judge.judged, judge.register(), lasted);
     }
 
-    /// A run that proves less than it should is none.
+    /// Fails if the run tested too little to count as a pass.
     pub fn check(&self) -> Result<()> {
         let missing = self.tally.missing();
         if !missing.is_empty() {
-            bail!("planned, and never happened: {missing:?}");
+            bail!("these faults were planned and never injected: {missing:?}");
         }
         let Judged { leases, too_hard, unjudged, .. } = self.judged;
         if (too_hard + unjudged) * 100 > (leases + unjudged) * MAX_UNJUDGED_PERCENT {
-            bail!("of {} leases {unjudged} could not be judged, and {too_hard} were too hard", leases + unjudged);
+            bail!(
+                "of {} leases {unjudged} have a gap in the log and {too_hard} were too hard; expected at \
+                 most {MAX_UNJUDGED_PERCENT} %",
+                leases + unjudged
+            );
         }
         let Judged { counted, infinite, delays, delayed_turns, .. } = self.judged;
         if [counted, infinite, delays, delayed_turns].contains(&0) {
@@ -188,7 +193,7 @@ impl Figures {
         table
     }
 
-    /// How much of a silence the machine stood still: the longest time of one of its parts.
+    /// The longest overlap of one standstill with a gap.
     fn stood_still(&self, silence: &Silence) -> Duration {
         let within = |standstill: &Standstill| {
             standstill.until.min(silence.until).saturating_sub(standstill.from.max(silence.from))
@@ -196,13 +201,13 @@ impl Figures {
         self.standstills.iter().map(within).max().unwrap_or_default()
     }
 
-    /// All, and those of unknown outcome.
+    /// The number of all operations, and of those with an unknown outcome.
     fn operations(&self) -> (u64, u64) {
         let unknown = self.counts.iter().filter(|((_, outcome), _)| outcome == "unknown");
         (self.counts.iter().map(|(_, count)| count).sum(), unknown.map(|(_, count)| count).sum())
     }
 
-    /// Stale writes that the register accepted.
+    /// The number of stale writes that the register accepted.
     pub fn stale(&self) -> u64 {
         self.register.stale
     }
@@ -224,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_run_that_proves_less_than_it_should_is_rejected() {
-        good().check().expect("everything happened");
+        good().check().expect("the run tested everything");
         type Worsen = fn(&mut Figures);
         let worse: [(&str, Worsen); 10] = [
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),

@@ -1,4 +1,4 @@
-//! Judges leases that nothing happens to any more, and keeps what is needed to see what went wrong with one.
+//! Checks the leases of finished episodes, and saves the history of each lease with a violation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -24,37 +24,37 @@ use super::shade::Shade;
 use super::verdict::Broken;
 use super::world::World;
 
-/// Judged episodes whose unknown operations are remembered: one of them may still be carried out.
+/// Operations of unknown outcome may be applied later, so the judge remembers those of this many episodes.
 const REMEMBERED: usize = 20;
-/// Most pictures of one run.
+/// The largest number of saved histories per run.
 const MAX_PICTURES: usize = 20;
 
-/// What was judged so far.
+/// The results of all checks so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     pub leases: u64,
     pub too_hard: u64,
-    /// Nobody could tell what the log says about them.
+    /// The log of these leases has a gap.
     pub unjudged: u64,
-    /// Operations of unknown outcome that were carried out after all others of their lease were over.
+    /// Operations of unknown outcome that were applied after the end of their episode.
     pub late: u64,
-    /// Expiries that were judged by their bound, and those whose last extension has an unknown outcome.
+    /// Expiries that were checked against their bound, and those whose last extension has an unknown outcome.
     pub expiries: u64,
     pub ambiguous: u64,
-    /// The longest time by which a lease outlived its ttl, without the time in which nothing was committed.
+    /// The longest time from the end of a ttl to the expiry, without the time in which the cluster committed nothing.
     pub longest_overdue: Duration,
-    /// The expiry that a watcher heard of the longest time behind the ttl.
+    /// The expiry with the longest time between the end of the ttl and its event.
     pub last_heard: Heard,
-    /// Leases that several held at once.
+    /// Leases with several holders at once.
     pub counted: u64,
-    /// Grants of an infinite ttl.
+    /// Grants with an infinite ttl.
     pub infinite: u64,
     /// Lock delays that a grant followed.
     pub delays: u64,
-    /// Grants from a queue that were judged by their bound, and those of them behind a lock delay.
+    /// Grants from a queue that were checked against their bound, and those of them after a lock delay.
     pub turns: u64,
     pub delayed_turns: u64,
-    /// The longest time from a free place to its grant, without the time in which nothing was committed.
+    /// The longest time from a free place to its grant, without the time in which the cluster committed nothing.
     pub longest_turn: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Judged {
     }
 }
 
-/// Operations of unknown outcome of an episode's leases, by the name.
+/// The operations of unknown outcome of an episode, by lease name.
 type Unknown = BTreeMap<String, Vec<Operation>>;
 
 pub struct Judge {
@@ -93,7 +93,7 @@ impl Judge {
         Judge { world, register, keep, export, judged, remembered: VecDeque::new(), pictures: 0 }
     }
 
-    /// Names that begin so and that the log says are held, and when anything about them was seen last.
+    /// The names with this prefix that are held by the log, and the time of the last transition of each.
     pub fn still_held(&self, prefix: &str) -> Vec<(String, Duration)> {
         let log = self.world.log.lock();
         let names = log.names().filter(|name| name.starts_with(prefix) && !held(log.of(name).iter()).is_empty());
@@ -101,7 +101,7 @@ impl Judge {
         names.map(|name| (name.clone(), last(name))).collect()
     }
 
-    /// A lease with such a name that is held for longer than it may be.
+    /// A violation by a lease with this prefix that is still held after its bound.
     pub fn overdue(&self, prefix: &str) -> Option<Broken> {
         let held = self.still_held(prefix);
         let (log, book) = (self.world.log.lock(), self.world.book.lock());
@@ -112,7 +112,7 @@ impl Judge {
         })
     }
 
-    /// Judges all leases of an episode, and forgets them.
+    /// Checks and removes all leases of an episode.
     pub fn episode(&mut self, episode: u64, shades: &[Shade]) -> Result<()> {
         let pages = self.world.book.lock().take(&names::prefix(episode));
         let (logs, hole) = self.take_logs(&names::prefix(episode));
@@ -131,7 +131,11 @@ impl Judge {
             }
             for name in logs.keys().filter(|name| names::episode(name) == Some(episode)) {
                 if !pages.keys().any(|known| known.as_str() == name) {
-                    self.world.break_promise(Broken::of_lease("unknown_is_said", name, "nobody ever asked for it"));
+                    self.world.break_promise(Broken::of_lease(
+                        "unknown_is_said",
+                        name,
+                        "no client requested this lease",
+                    ));
                 }
             }
         }
@@ -146,7 +150,7 @@ impl Judge {
         Ok(())
     }
 
-    /// What the log has of these names and of those that were judged before, which it then forgets.
+    /// Removes the log of these names and of the remembered episodes. Also returns whether the log has a gap.
     fn take_logs(&self, prefix: &str) -> (BTreeMap<String, Vec<Seen>>, bool) {
         let mut log = self.world.log.lock();
         let before = |name: &str| self.remembered.iter().any(|(episode, _)| names::episode(name) == Some(*episode));
@@ -173,7 +177,7 @@ impl Judge {
         broken.into_iter().for_each(|broken| self.world.break_promise(broken));
     }
 
-    /// What happened to leases that were judged before: only operations of unknown outcome may have done it.
+    /// Checks late transitions of remembered leases. Only operations of unknown outcome may cause them.
     fn late(&mut self, logs: &BTreeMap<String, Vec<Seen>>) {
         for (name, seen) in logs.iter().flat_map(|(name, log)| log.iter().map(move |seen| (name, seen))) {
             let episode = names::episode(name);
@@ -183,13 +187,14 @@ impl Judge {
             let operations = unknown.get(name).map_or(&[][..], Vec::as_slice);
             self.judged.late += u64::from(seen.event.event != EventKind::Expired);
             if seen.event.event != EventKind::Expired && !promises::explains_late(operations, seen) {
-                let how = format!("after everything was over: {:?}; unknown were {operations:?}", seen.event);
+                let how =
+                    format!("{:?} after the end of the episode; the unknown operations are {operations:?}", seen.event);
                 self.world.break_promise(Broken::of_lease("unknown_is_said", name, how));
             }
         }
     }
 
-    /// Judges a lease of the holders, as far as its log goes.
+    /// Checks a lease of the holders by its log.
     pub fn lock(&mut self, name: &str) {
         let log = self.world.log.lock().of(name).to_vec();
         let broken = promises::check_log(name, &log).into_iter().chain(self.register.lock().judge(name, &log));
@@ -200,7 +205,7 @@ impl Judge {
         self.register.lock().figures()
     }
 
-    /// Writes down everything about a lease, as lines and as a picture.
+    /// Saves the history of a lease as JSON lines and as a drawing.
     fn keep(&mut self, name: &str, evidence: &Evidence, shades: &[Shade]) {
         self.pictures += 1;
         if self.pictures > MAX_PICTURES {
@@ -209,7 +214,7 @@ impl Judge {
         let mut lines = Vec::new();
         let mut writer = HistoryWriter::new(&mut lines, "faults".to_owned());
         let transitions = evidence.log.iter().map(export::transition);
-        writer.write(evidence.operations, transitions).expect("memory takes all that is written");
+        writer.write(evidence.operations, transitions).expect("a write to memory succeeds");
         let queues = evidence.queues.iter().map(|queue| json!({"queue": queue.waiters, "index": queue.index}));
         let faults = shades.iter().map(|shade| json!({"fault": format!("{shade:?}")}));
         for note in faults.chain(queues) {
@@ -219,7 +224,7 @@ impl Judge {
         let written = write("history.jsonl", &lines)
             .and_then(|()| write("svg", drawing::draw(name, evidence, shades).as_bytes()));
         if let Err(error) = written {
-            eprintln!("the history of {name} cannot be kept: {error}");
+            eprintln!("cannot save the history of {name}: {error}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The kinds of faults.
+//! The fault kinds.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What can be done to a cluster and to the holders outside of it.
+/// A fault of the cluster or of its lease holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     LeaderIsolated,
@@ -101,7 +101,7 @@ impl Kind {
         }
     }
 
-    /// In a ring of three everybody sees everybody, and of three nodes a minority is one.
+    /// In a ring of three nodes every pair is connected, and a minority of three is a single node.
     pub fn needs_five(self) -> bool {
         matches!(self, Kind::Ring | Kind::KillMinority | Kind::PowerCutMinority)
     }
@@ -110,14 +110,16 @@ impl Kind {
         matches!(self, Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift)
     }
 
-    /// Whether the machine of a node is suspended in it.
+    /// Whether the fault suspends the machine of a node.
     pub fn suspends(self) -> bool {
         matches!(self, Kind::Suspend | Kind::SuspendLeader)
     }
 
-    /// Whether both may be on at once. Two that restart nodes could each be undone by the other, and one of them would
-    /// not have happened; one that takes all nodes away leaves nothing to hit. A node that is suspended must not be woken
-    /// by another fault, and must not have other clocks already.
+    /// Whether both faults may be active at once. Excluded are:
+    ///
+    /// - two faults that restart nodes: the end of one would undo the other;
+    /// - a fault that takes all nodes down and one that needs a running node;
+    /// - a suspend and a fault that resumes nodes or changes their clocks.
     pub fn goes_with(self, other: Kind) -> bool {
         let whole = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
         let wakes =
@@ -130,7 +132,7 @@ impl Kind {
             && !(whole(other) && self.needs_a_node())
     }
 
-    /// Whether processes of nodes end in it.
+    /// Whether the fault ends node processes.
     pub fn ends_nodes(self) -> bool {
         self.needs_faketime()
             || matches!(
@@ -168,9 +170,9 @@ impl FromStr for Kind {
     }
 }
 
-/// No fault has this name.
+/// The text names no fault.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no fault {0:?}; the faults are: {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
+#[error("unknown fault {0:?}: expected one of {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
 pub struct UnknownKind(String);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Makes faults and undoes them. Each is begun, looked after while it lasts, and ended; [`Nemesis::heal`] ends all that is
-//! left in whatever order, and nothing of any fault is in force behind it.
+//! Injects faults and ends them. Each fault begins, is updated while it lasts, and ends. [`Nemesis::heal`] ends the
+//! remaining faults in any order. Afterwards no fault is in force.
 
 use std::time::{Duration, Instant};
 
@@ -16,31 +16,31 @@ use super::network::{self, Cut};
 use super::plan::Fault;
 use super::weather::NetworkFaults;
 
-/// How long a fault of the leader waits for there to be one.
+/// How long a fault of the leader waits until the cluster has one.
 const LEADER: Duration = Duration::from_secs(3);
 
-/// How long a machine that woke is still without the other nodes, if it was cut off while it was suspended.
+/// If a suspended machine is cut off from the other nodes, the cut lasts for this time after the suspend.
 const WITHOUT_NODES: Duration = Duration::from_secs(1);
 
-/// What faults are made to.
+/// The targets of faults.
 pub struct Field {
     pub cluster: Cluster,
     pub holders: Holders,
 }
 
-/// A fault that is on.
+/// An active fault.
 pub struct Active {
     pub fault: Fault,
-    /// Unlike any other's of the run.
+    /// A number that is unique in the run.
     number: usize,
-    /// The nodes, or the holders, that it hit.
+    /// The nodes or holders that the fault affects.
     pub hit: Vec<u64>,
     ends: Instant,
     dice: StdRng,
-    /// When something is to be done next while it lasts.
+    /// The time of the next update.
     next: Instant,
     is_down: bool,
-    /// Of a rolling restart: who is still to come, and who was told to stop.
+    /// For a rolling restart: the nodes that remain, and the node that is stopping.
     rolling: Vec<u64>,
     stopping: Option<u64>,
 }
@@ -52,7 +52,7 @@ pub struct Nemesis {
 }
 
 impl Nemesis {
-    /// Makes a fault. Says whether there was something to be hit.
+    /// Begins a fault. Returns whether it had a target.
     pub async fn begin(&mut self, field: &mut Field, fault: &Fault) -> Result<bool> {
         self.made += 1;
         let now = Instant::now();
@@ -74,7 +74,7 @@ impl Nemesis {
         Ok(happened)
     }
 
-    /// Looks after the faults that are on, and ends those whose time is over. Returns the ended.
+    /// Updates the active faults and ends those whose time is over. Returns the ended faults.
     pub async fn look(&mut self, field: &mut Field) -> Result<Vec<Active>> {
         let now = Instant::now();
         for active in &mut self.active {
@@ -95,7 +95,7 @@ impl Nemesis {
         self.active.is_empty()
     }
 
-    /// Everything is whole again, and everybody runs.
+    /// Ends all faults, and starts all nodes and holders.
     pub fn heal(&mut self, field: &mut Field) -> Result<()> {
         for mut active in self.active.drain(..) {
             active.end(field)?;
@@ -121,7 +121,8 @@ impl Active {
             Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
             Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
             Kind::OneWay => {
-                // Half of the time the leader, if there is one: the others hear it and it hears nobody, or the reverse.
+                // Half of these faults choose the leader, if there is one. The cut blocks one direction: to the node,
+                // or from it.
                 let of_leader = self.dice.random_bool(0.5);
                 let leader = if of_leader { leader(cluster).await } else { None };
                 let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
@@ -171,7 +172,7 @@ impl Active {
                     _ => clocks::at_rate(self.either(2.0, 0.5)),
                 };
                 cluster.launch(one)?;
-                // The node has to start first.
+                // The start of the node takes time.
                 self.ends += Duration::from_secs(2);
             }
         }
@@ -185,7 +186,8 @@ impl Active {
             Kind::PauseLeader => return self.pause(cluster, Some(leader)),
             Kind::SuspendLeader => return self.suspend(cluster, Some(leader)),
             Kind::RestartInPromise => {
-                // A follower that forgot its promise to the leader could elect another while that one still reads.
+                // A follower that loses its promise to the leader could elect another leader while the old one still
+                // serves reads.
                 let Some(follower) = up.iter().copied().find(|id| *id != leader) else { return Ok(false) };
                 cluster.kill(follower)?;
                 self.cut(cluster, vec![leader, follower], network::apart(&[leader], nodes))?;
@@ -218,7 +220,7 @@ impl Active {
         Ok(())
     }
 
-    /// One node after the other stops as it was asked to, starts again and is ready before the next one's turn.
+    /// Restarts one node after the other with SIGTERM. Each node must be ready before the next one stops.
     async fn roll(&mut self, cluster: &mut Cluster) -> Result<()> {
         self.next += Duration::from_millis(50);
         match self.stopping {
@@ -271,7 +273,7 @@ impl Active {
         Ok(())
     }
 
-    /// One of two variants, as the schedule says.
+    /// One of two variants, chosen by the schedule.
     fn either<T>(&self, one: T, other: T) -> T {
         if self.fault.draw.is_multiple_of(2) { one } else { other }
     }
@@ -295,8 +297,8 @@ impl Active {
         who.map_or(Ok(false), |id| cluster.pause(id, true))
     }
 
-    /// Half of the time the clients reach the machine again before the other nodes do: nothing but its own clocks tells a
-    /// leader then that another may lead.
+    /// Suspends a machine. In half of these faults, the clients reach the machine again before the other nodes do. Only
+    /// its clocks then show a leader that another node may lead.
     fn suspend(&mut self, cluster: &mut Cluster, who: Option<u64>) -> Result<bool> {
         let Some(id) = who else { return Ok(false) };
         self.hit = vec![id];
@@ -311,7 +313,7 @@ impl Active {
         Ok(true)
     }
 
-    /// The disks first, all at the same moment; then the processes, whose last writes reach no device.
+    /// Cuts the power of all disks before it kills the processes. The last writes of a process then reach no device.
     fn cut_power(&mut self, cluster: &mut Cluster, who: &[u64]) -> Result<bool> {
         self.hit = who.iter().copied().filter(|id| cluster.runs(*id)).collect();
         for &id in &self.hit {
@@ -357,11 +359,12 @@ impl Active {
     }
 }
 
-/// The node runs, on a disk that works.
+/// Starts the node on a working disk.
 fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
     let node = cluster.node(id);
     if node.excuse == Some(Excuse::DiskBroken) {
-        // Nothing of it works again before it is mounted anew. A node that had nothing to write has not noticed.
+        // A disk without power works again only after a new mount. A node that did not write has not noticed the fault
+        // and still runs.
         cluster.kill(id)?;
         cluster.node(id).disk.unmount()?;
     } else if node.disk.is_full() {

@@ -1,6 +1,7 @@
-//! What a seed decides before anything runs: which faults each episode has, when, for how long and where.
+//! The fault schedule of a run: the faults of each episode, with their times and targets.
 //!
-//! It does not decide how processes and packets race: the same seed is the same schedule, not the same run.
+//! The seed decides the schedule only. It does not decide the timing of processes and packets, so two runs of one seed
+//! differ.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::kind::Kind;
 
-/// When the first fault of an episode begins, at the latest.
+/// Each fault of an episode begins within this time.
 const LATEST_BEGIN: Duration = Duration::from_millis(2_500);
 const SHORTEST: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_millis(7_000);
@@ -20,12 +21,12 @@ const LONGEST: Duration = Duration::from_millis(7_000);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Since the faults of the episode began.
+    /// The delay from the start of the episode's faults.
     pub begins: Duration,
     pub lasts: Duration,
-    /// The nodes in an order of chance: the first that fit are hit.
+    /// The nodes in random order. The fault affects the first ones that qualify.
     pub order: Vec<u64>,
-    /// Which of several variants, and the seed of what is random inside the fault.
+    /// Chooses a variant of the fault, and seeds its random decisions.
     pub draw: u64,
 }
 
@@ -34,27 +35,28 @@ pub struct Plan {
     dice: StdRng,
     nodes: u64,
     kinds: Vec<Kind>,
-    /// Kinds that no episode had yet, in this round through all of them.
+    /// The kinds that remain in this round through all kinds.
     left: Vec<Kind>,
 }
 
 impl Plan {
-    /// `kinds` are those that may be chosen.
+    /// Creates a plan with these fault kinds.
     pub fn new(seed: u64, nodes: u64, kinds: Vec<Kind>) -> Plan {
-        assert!(!kinds.is_empty(), "a plan without a kind of fault");
+        assert!(!kinds.is_empty(), "a plan needs at least one fault kind");
         Plan { dice: StdRng::seed_from_u64(seed), nodes, kinds, left: Vec::new() }
     }
 
-    /// The faults of the next episode: one, two or three at once. Every kind comes before any comes again as first.
+    /// The faults of the next episode: one to three at once. Each kind comes first once before a kind comes first
+    /// again.
     pub fn episode(&mut self) -> Vec<Fault> {
         if self.left.is_empty() {
             self.left = self.kinds.clone();
             self.left.shuffle(&mut self.dice);
         }
-        let first = self.left.pop().expect("refilled");
+        let first = self.left.pop().expect("the round was refilled");
         let mut kinds = vec![first];
         while kinds.len() < 3 && self.dice.random_bool(0.5) {
-            let next = *self.kinds.choose(&mut self.dice).expect("not empty");
+            let next = *self.kinds.choose(&mut self.dice).expect("a plan has at least one kind");
             if kinds.iter().all(|kind| kind.goes_with(next)) {
                 kinds.push(next);
             } else {
@@ -73,7 +75,7 @@ impl Plan {
     }
 }
 
-/// How often each kind was planned and how often it happened.
+/// How often each kind was planned and injected.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub planned: BTreeMap<Kind, u64>,
@@ -81,7 +83,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Planned, and never happened: a run with such a kind proves nothing about it.
+    /// The kinds that were planned and never injected. The run tested nothing about them.
     pub fn missing(&self) -> Vec<Kind> {
         self.planned.keys().filter(|kind| !self.happened.contains_key(kind)).copied().collect()
     }

@@ -1,8 +1,8 @@
-//! One run: episode after episode of faults, healing, calm and judgement, until the time is over.
+//! Runs episodes until the time is over. An episode injects faults, heals the cluster, waits, and checks the leases.
 //!
-//! An episode has leases of its own. Its faults begin, last and end; then everything is healed, all nodes must be ready and
-//! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must expire, all watchers must
-//! have heard of it, and then each of them is judged.
+//! Each episode has separate leases. After the faults, all nodes must become ready and agree. After a calm period the
+//! clients move to the leases of the next episode. The old leases must expire, all watchers must receive the expiries,
+//! and then the judge checks each lease.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -40,24 +40,24 @@ use super::workload::{self, LONGEST_TTL, LONGEST_WAIT, Worker};
 use super::world::World;
 
 const LOOK: Duration = Duration::from_millis(20);
-/// The longest that a cluster takes, once everything works, until it serves and all nodes are ready and equally far.
+/// The limit for convergence after the last fault: the cluster serves, and all nodes are ready and have the same log.
 const CONVERGENCE: Duration = Duration::from_secs(30);
-/// How long clients go on after that.
+/// How long the clients use the healed cluster.
 const CALM: Duration = Duration::from_millis(1_500);
-/// A lease's holder and whoever waits for it are gone: the ttl, once more for a waiter that gets it last, a tick of the
-/// cluster's time, and some time for a busy machine.
+/// The limit for the end of abandoned leases: the ttl twice (a waiter may get the lease last), a wait, a tick of
+/// cluster time, and a reserve for a busy machine.
 const EXPIRY: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
-/// How long it may take until every lease that no client uses is granted to the operator.
+/// The limit for the operator to acquire every lease that no client uses.
 const CLAIMS: Duration = Duration::from_secs(EXPIRY.as_secs() + LONGEST_DELAY.as_secs() + CONVERGENCE.as_secs());
-/// The longest that a watcher is behind once everything works. A stream that broke without a word is given up after 30 s.
+/// The limit for watchers to catch up in a healed cluster. A watcher gives up a stream without data after 30 s.
 const WATCH: Duration = Duration::from_secs(45);
-/// The longest that faults of one episode last. What takes longer is the harness's own fault.
+/// The limit for the faults of one episode. A longer time is an error of the harness.
 const FAULTS: Duration = Duration::from_secs(90);
-/// A cluster that takes longer for a write is not serving.
+/// While a write takes longer than this, the cluster does not count as serving.
 const BRISK: Duration = Duration::from_secs(1);
 const ANSWERS: Duration = Duration::from_secs(20);
 
-/// Everything that a run has made. What it made outside of this process is gone when it is dropped.
+/// All resources of a run. Dropping it removes those outside this process.
 pub struct Run {
     world: Arc<World>,
     field: Field,
@@ -67,13 +67,13 @@ pub struct Run {
     figures: Figures,
     shades: Vec<Shade>,
     client: Client,
-    /// Revokes infinite leases, and claims those that must be free.
+    /// Revokes infinite leases, and acquires leases that must be free.
     operator: Worker,
     tasks: JoinSet<()>,
-    /// Where clients run. The driver has a runtime of its own, whose thread is the parent of all processes.
+    /// The runtime of the clients. The driver has another runtime, whose thread is the parent of all processes.
     clients: Option<Runtime>,
     machine: Machine,
-    /// Last, when nothing uses it any more.
+    /// Declared last: the other fields use the directory.
     _folder: Folder,
 }
 
@@ -112,17 +112,17 @@ impl Run {
         let began = Instant::now();
         let index = run.marker(began + CONVERGENCE).await?;
         if let Err(how) = run.field.cluster.settled(index, CONVERGENCE).await {
-            bail!("the cluster did not start: {how}");
+            bail!("the cluster did not become ready: {how}");
         }
         run.field.holders.restart()?;
-        let clients = run.clients.as_ref().expect("it was just made").enter();
+        let clients = run.clients.as_ref().expect("the runtime exists until the run is dropped").enter();
         workload::start(&run.world, arguments.seed, arguments.rate, &mut run.tasks)?;
         watcher::start(&run.world, arguments.seed, &mut run.tasks)?;
         drop(clients);
         Ok(run)
     }
 
-    /// Episodes, until so much time is over. Stops at the first that broke a promise.
+    /// Runs episodes for `time`. Stops after the first episode with a broken promise.
     pub async fn play(&mut self, time: Duration) -> Result<()> {
         let began = Instant::now();
         for episode in 1.. {
@@ -154,7 +154,7 @@ impl Run {
         self.world.broken()
     }
 
-    /// Makes the faults of an episode, and returns when all of them are over.
+    /// Injects the faults of an episode, and returns when all have ended.
     async fn make(&mut self, faults: &[Fault]) -> Result<()> {
         let began = Instant::now();
         let mut left: Vec<&Fault> = faults.iter().collect();
@@ -170,38 +170,38 @@ impl Run {
             }
             for over in self.nemesis.look(&mut self.field).await? {
                 let shade = self.shades.iter_mut().rev().find(|shade| shade.kind == over.fault.kind);
-                shade.expect("it was begun").until = Some(now());
+                shade.expect("the fault has a window").until = Some(now());
             }
             self.look()?;
             if began.elapsed() > FAULTS {
-                bail!("the faults are not over after {FAULTS:?}: {faults:?}");
+                bail!("the faults have not ended after {FAULTS:?}: {faults:?}");
             }
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }
 
-    /// Nobody has ended who should not have.
+    /// Detects unexpected exits of nodes, holders and tasks.
     fn look(&mut self) -> Result<()> {
         for how in self.field.cluster.look()? {
             self.world.break_promise(Broken::of_cluster("nodes_live", how));
         }
         let ended = self.field.holders.look()?;
         if !ended.is_empty() {
-            bail!("holders ended: {ended:?}");
+            bail!("holder processes exited: {ended:?}");
         }
         if let Some(task) = self.tasks.try_join_next() {
-            bail!("a task of the harness ended: {task:?}");
+            bail!("a task of the harness ended early: {task:?}");
         }
         self.field.cluster.weather()
     }
 
-    /// Everything works: the cluster has to serve, and every node to be ready and as far as the others.
+    /// Waits until the healed cluster serves, and all nodes are ready and have applied the same log.
     async fn converge(&mut self) -> Result<()> {
         let until = Instant::now() + CONVERGENCE;
         loop {
             self.look()?;
-            // A node whose disk was full may end only now.
+            // A node with a full disk may exit only now.
             for id in self.field.cluster.ids() {
                 self.field.cluster.launch(id)?;
             }
@@ -220,12 +220,12 @@ impl Run {
         Ok(())
     }
 
-    /// An acknowledged write, and its index.
+    /// Writes to the cluster until a write is acknowledged. Returns its log index.
     async fn marker(&mut self, until: Instant) -> Result<u64> {
         let mut last = Answer::Unknown;
         for node in self.field.cluster.ids().into_iter().cycle() {
             if Instant::now() > until {
-                let how = format!("nobody serves after {CONVERGENCE:?}: {last:?}");
+                let how = format!("no node acknowledges a write after {CONVERGENCE:?}: {last:?}");
                 self.world.break_promise(Broken::of_cluster("converges", how));
                 return Ok(0);
             }
@@ -240,14 +240,14 @@ impl Run {
         unreachable!("nodes go around")
     }
 
-    /// The clients leave the episode's leases; these expiry, and are judged.
+    /// Moves the clients to the next episode, waits for the expiry of the leases, and checks them.
     async fn close(&mut self, episode: u64) -> Result<()> {
         *self.world.names.lock() = Names::new(episode + 1);
         let (closed, closed_at) = (Instant::now(), now());
         while self.world.book.lock().in_flight(episode) > 0 {
             self.look()?;
             if closed.elapsed() > ANSWERS {
-                bail!("an operation has neither an answer nor given up after {ANSWERS:?}");
+                bail!("an operation is still open after {ANSWERS:?}; expected an answer or a timeout");
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -263,15 +263,19 @@ impl Run {
             self.figures.silence(silence, &self.shades);
         }
         self.shades.clear();
-        // Leases of this episode are judged; those of the next are younger than the clients' last look at this one.
+        // The leases of this episode are checked. The leases of the next one begin after `closed_at`.
         self.world.book.lock().progress.forget_before(closed_at);
         Ok(())
     }
 
-    /// Waits until all leases of the episode have ended. A lease whose last extension is known is overdue at its own bound.
-    /// The others have [`EXPIRY`]: a request whose client has given up may still be applied, and extend one. Time without
-    /// a commit does not count, up to [`CONVERGENCE`] of it: all disks are those of this machine, and may hang at once.
-    /// A lease that an `ambiguous` claim of the operator may hold is revoked, like an infinite one: its ttl is longer.
+    /// Waits until all leases of the episode have ended.
+    ///
+    /// A lease whose last extension is known has its own bound. The others have [`EXPIRY`], because the cluster may
+    /// still apply a request that its client gave up. Time without a commit does not count, up to [`CONVERGENCE`]: all
+    /// disks belong to this machine, and may hang at once.
+    ///
+    /// The operator revokes infinite leases, and leases with an `ambiguous` claim of the operator: their ttl is too
+    /// long to wait.
     async fn expiry(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
         let (closed, mut last, mut served) = (now(), Duration::ZERO, Duration::ZERO);
         loop {
@@ -304,9 +308,11 @@ impl Run {
         }
     }
 
-    /// Claims every place of every lease of the episode at once. All of them are free, once the last lock delays are over.
-    /// Only a request whose client has given up may still take one, so this may take as long as such a grant lasts. Returns
-    /// the leases with a claim of unknown outcome: the cluster may apply it after the release.
+    /// Acquires every place of every lease of the episode at once. All places are free after the last lock delay,
+    /// except for a request that its client gave up and the cluster applies late. So this may take as long as such a
+    /// grant lasts.
+    ///
+    /// Returns the leases with a claim of unknown outcome: the cluster may apply the claim after the release.
     async fn claim_all(&mut self, episode: u64) -> Result<BTreeSet<LeaseName>> {
         let names = self.world.book.lock().names(&names::prefix(episode));
         let places = |name: &LeaseName| (0..self.operator.mode(name).limit).map(|_| name.clone()).collect::<Vec<_>>();
@@ -318,7 +324,7 @@ impl Run {
         while !left.is_empty() {
             let mut refused = Vec::new();
             for (name, by) in std::mem::take(&mut left) {
-                // Long, so that all places of a name are held at the same time.
+                // A long ttl, so that all places of a name are held at the same time.
                 match self.operator.claim(episode, &by, &name, CLAIMS.as_millis() as u64, None).await {
                     Ended::Held(token, _) => granted.push((name, by, token)),
                     ended => {
@@ -330,7 +336,7 @@ impl Run {
                 }
             }
             if began.elapsed() > CLAIMS {
-                let how = format!("after {:?} these claims of free leases are refused: {refused:?}", began.elapsed());
+                let how = format!("claims of free leases are refused after {:?}: {refused:?}", began.elapsed());
                 self.world.break_promise(Broken::of_cluster("waiters_are_served", how));
                 break;
             }
@@ -339,10 +345,11 @@ impl Run {
             tokio::time::sleep(LOOK).await;
         }
         for (name, by, token) in granted {
-            // What was certainly not done is done again, like what is unknown: a node has no leader for a moment.
+            // The operator also repeats a release that was certainly not applied: the cluster may have no leader for a
+            // moment.
             while !matches!(self.operator.give_back(episode, &by, &name, token).await, Ended::Changed(_)) {
                 if began.elapsed() > 2 * CLAIMS {
-                    bail!("the lease {name} cannot be released for {:?}", began.elapsed());
+                    bail!("cannot release lease {name} within {:?}", began.elapsed());
                 }
                 self.look()?;
                 tokio::time::sleep(LOOK).await;
@@ -351,12 +358,13 @@ impl Run {
         Ok(ambiguous)
     }
 
-    /// Every watcher has heard of everything up to an index.
+    /// Waits until every watcher has received all events up to an index.
     async fn told(&mut self, index: u64) -> Result<()> {
         let began = Instant::now();
         while !self.world.log.lock().is_beyond(index) {
             if began.elapsed() > WATCH {
-                let how = format!("{WATCH:?} after {index} watchers are at {:?}", self.world.log.lock().places());
+                let how =
+                    format!("{WATCH:?} after index {index} the watchers are at {:?}", self.world.log.lock().places());
                 self.world.break_promise(Broken::of_cluster("watch_complete", how));
                 return Ok(());
             }
@@ -366,8 +374,8 @@ impl Run {
         Ok(())
     }
 
-    /// `replicas_agree`: once they are as far as an index, all nodes tell the same of the episode's leases, which nobody
-    /// uses any more.
+    /// Checks `replicas_agree`: after all nodes have applied an index, they show the same state of the episode's unused
+    /// leases.
     async fn agree(&mut self, episode: u64, index: u64) -> Result<()> {
         if let Err(how) = self.field.cluster.settled(index, CONVERGENCE).await {
             self.world.break_promise(Broken::of_cluster("converges", how));
@@ -382,7 +390,7 @@ impl Run {
                     break answer;
                 }
                 if began.elapsed() > ANSWERS {
-                    bail!("node {id} lists nothing within {ANSWERS:?}");
+                    bail!("node {id} does not list its leases within {ANSWERS:?}");
                 }
                 self.look()?;
             };
@@ -395,7 +403,7 @@ impl Run {
     }
 }
 
-/// Two nodes that do not tell the same.
+/// The difference between two nodes, or `None` if all nodes agree.
 fn disagreement(told: &[(u64, Value)]) -> Option<String> {
     let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
     let ((one, first), (other, second)) = (&pair[0], &pair[1]);

@@ -1,4 +1,4 @@
-//! The time in which a fault was on.
+//! The period in which a fault was active.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::kind::Kind;
 pub struct Shade {
     pub kind: Kind,
     pub from: Duration,
-    /// Not yet over.
+    /// `None` while the fault is active.
     pub until: Option<Duration>,
 }
 
@@ -18,7 +18,7 @@ impl Shade {
     }
 }
 
-/// The faults that were on at some time between these.
+/// The faults that were active at some time in a period.
 pub fn during(shades: &[Shade], from: Duration, until: Duration) -> String {
     let on: Vec<&str> =
         shades.iter().filter(|shade| shade.meets(from, until)).map(|shade| shade.kind.as_str()).collect();

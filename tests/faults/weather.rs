@@ -1,7 +1,7 @@
-//! Loss and delay of what comes to a node: its packets go through a queue to a thread here, which drops some and keeps
-//! others for a while. Those that are kept for different times come out of order.
+//! Loss and delay of the incoming packets of a node. The kernel sends them through a queue to a thread in this process.
+//! The thread drops some packets and delays others. Packets with different delays change their order.
 //!
-//! The kernel lets everything pass when nobody is at the queue (`--queue-bypass`), and when the queue is full.
+//! The kernel passes all packets if no thread reads the queue (`--queue-bypass`), or if the queue is full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,21 +18,22 @@ use rand::{RngExt, SeedableRng};
 
 use super::network;
 
-/// Pause of the thread when nothing comes, and so how exact a delay is.
+/// The pause of the thread if no packet arrives. It limits the precision of delays.
 const LOOK: Duration = Duration::from_millis(1);
-/// Pause while the sky is clear: nothing goes through the queue then.
+/// The pause without a fault. No packet goes through the queue then.
 const IDLE: Duration = Duration::from_millis(20);
-/// Most packets that are kept back.
+/// The largest number of delayed packets.
 const MAX_KEPT: usize = 2_048;
-/// Bytes of a packet that come up here. The kernel keeps the rest, and sends it on as it was.
+/// The bytes of a packet that the kernel copies to this process. The kernel keeps the whole packet and sends it
+/// unchanged.
 const SEEN_BYTES: u16 = 64;
 
-/// How a node's packets fare. Clear by default.
+/// The loss and delay of the packets of a node. The default has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// The share that is lost, from 0 to 1.
+    /// The probability of a loss, from 0 to 1.
     pub loss: f64,
-    /// Each packet is late by a time of its own between these.
+    /// The range of the delay. Each packet has a random delay.
     pub delay: (Duration, Duration),
 }
 
@@ -45,7 +46,7 @@ struct State {
     failed: Option<String>,
 }
 
-/// The queue of one node's namespace. Its thread ends when dropped.
+/// The packet queue of a node's namespace. Dropping it ends its thread.
 pub struct Station {
     state: Arc<Mutex<State>>,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +57,7 @@ impl Station {
         let state = Arc::new(Mutex::new(State::default()));
         let (shared, (ready, is_ready)) = (state.clone(), std::sync::mpsc::channel());
         let thread = std::thread::Builder::new().name(format!("weather of {namespace}")).spawn(move || {
-            let opened = network::enter(&namespace).and_then(|()| open().context("the packet queue"));
+            let opened = network::enter(&namespace).and_then(|()| open().context("cannot open the packet queue"));
             match opened {
                 Ok(queue) => {
                     let _ = ready.send(Ok(()));
@@ -67,11 +68,11 @@ impl Station {
                 Err(error) => drop(ready.send(Err(error))),
             }
         })?;
-        is_ready.recv().context("the weather's thread ended")??;
+        is_ready.recv().context("the thread of the packet queue ended")??;
         Ok(Station { state, thread: Some(thread) })
     }
 
-    /// `seed` decides which packets are lost and how late each is.
+    /// Begins loss and delay. `seed` decides which packets are lost, and the delay of each packet.
     pub fn set(&self, weather: NetworkFaults, seed: u64) {
         let mut state = self.state.lock();
         state.weather = Some(weather);
@@ -82,7 +83,7 @@ impl Station {
         self.state.lock().weather = None;
     }
 
-    /// How many packets came through so far; the error that ended the thread, if one did.
+    /// The number of packets so far, or the error that ended the thread.
     pub fn seen(&self) -> Result<u64, String> {
         let state = self.state.lock();
         state.failed.clone().map_or(Ok(state.seen), Err)
@@ -108,7 +109,7 @@ fn open() -> std::io::Result<Queue> {
     Ok(queue)
 }
 
-/// A packet and when it goes on.
+/// A delayed packet, and when the thread sends it.
 struct Kept {
     due: Instant,
     number: u64,
@@ -149,7 +150,7 @@ fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
             state.seen = number;
             (state.weather, state.is_over)
         };
-        // When it clears up, what was kept goes on.
+        // Without a fault, the thread sends all delayed packets.
         let now = Instant::now();
         while kept.peek().is_some_and(|Reverse(first): &Reverse<Kept>| first.due <= now || weather.is_none()) {
             let Reverse(first) = kept.pop().expect("it was just seen");
@@ -164,7 +165,7 @@ fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
                 std::thread::sleep(if weather.is_some() { LOOK } else { IDLE });
                 continue;
             }
-            // The answer to a verdict on a packet that went with the rules which had queued it.
+            // The rule that queued the packet was removed, and the packet with it.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };

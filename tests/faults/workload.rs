@@ -1,5 +1,4 @@
-//! Clients that claim, renew, give back, hand over, revoke and read leases, each at whichever node chance names, and note
-//! everything in the book.
+//! Clients that acquire, renew, release, hand over, revoke and read leases at random nodes. They record all operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,17 +21,17 @@ use super::promises::Queued;
 use super::verdict::Broken;
 use super::world::World;
 
-/// Clients at once.
+/// The number of clients.
 const CLIENTS: u64 = 64;
-/// The longest ttl that anybody asks for.
+/// The longest ttl of a claim.
 pub const LONGEST_TTL: Duration = Duration::from_millis(3_000);
-/// How often the client of an infinite lease dies, or another client revokes one: a part of the operations on it.
+/// The probability that an operation on an infinite lease is a crash of its client, or a revoke by another client.
 const LOSES: f64 = 0.04;
 const SHORTEST_TTL: Duration = Duration::from_millis(400);
-/// The longest that anybody waits in a queue.
+/// The longest time that a client waits in a queue.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
 
-/// Starts the clients, who ask for so much in a second all together when they are answered at once.
+/// Starts the clients. Together they send `rate` operations per second if the answers come at once.
 pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) -> Result<()> {
     let http = Client::new()?;
     for number in 0..CLIENTS {
@@ -42,7 +41,7 @@ pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) 
     Ok(())
 }
 
-/// What a worker believes to hold in a slot.
+/// A lease that a worker believes to hold in a slot.
 #[derive(Clone)]
 struct Has {
     name: LeaseName,
@@ -50,15 +49,15 @@ struct Has {
     token: FencingToken,
 }
 
-/// A client that notes all that it asks.
+/// A client that records its operations.
 pub struct Worker {
     world: Arc<World>,
     http: Client,
     number: u64,
-    /// Of the run.
+    /// The seed of the run.
     seed: u64,
     dice: StdRng,
-    /// Numbers its holders: nobody is the same holder as anybody before.
+    /// Numbers its holder ids. Each claim has a new one.
     asked: u64,
     has: HashMap<usize, Has>,
 }
@@ -70,17 +69,17 @@ impl Worker {
         Worker { world, http, number, seed, dice, asked: 0, has: HashMap::new() }
     }
 
-    /// A client that does only what it is told to.
+    /// A client that works only on request.
     pub fn operator(world: &Arc<World>, http: &Client, seed: u64) -> Worker {
         Worker::new(world, http, CLIENTS, seed)
     }
 
-    /// How the leases of a name are held.
+    /// The mode of the leases of a name.
     pub fn mode(&self, name: &LeaseName) -> Mode {
         Mode::of(name, self.seed)
     }
 
-    /// Works until it is told to stop, with a pause of chance, up to this long, behind each operation.
+    /// Sends operations until the run stops, with a random pause of at most `pause` between them.
     async fn work(mut self, pause: Duration) {
         let stop = self.world.stop.clone();
         while !stop.is_cancelled() {
@@ -92,7 +91,7 @@ impl Worker {
                 self.has.remove(&slot);
             }
             if self.mode(&name).is_infinite && self.dice.random_bool(LOSES) {
-                // The client of an infinite lease dies. Without a revoke, no other client gets the lease any more.
+                // The client of an infinite lease crashes. Without a revoke, no other client gets the lease again.
                 match self.has.remove(&slot) {
                     Some(_) => continue,
                     None => self.revoke(episode, &name).await,
@@ -112,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Mostly one where it believes to hold something.
+    /// Chooses a slot, preferably one whose lease it believes to hold.
     fn slot(&mut self) -> usize {
         let own = self.has.keys().min().copied().filter(|_| self.dice.random_bool(0.6));
         own.unwrap_or_else(|| self.dice.random_range(0..SLOTS))
@@ -136,7 +135,7 @@ impl Worker {
                 self.has.insert(slot, Has { name: name.clone(), by, token });
                 return;
             }
-            // The same holder may claim again what it may have got.
+            // The same holder may repeat a claim of unknown outcome.
             if ended != Ended::Unknown || tries == 3 || self.dice.random_bool(0.5) {
                 return;
             }
@@ -152,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Claims a lease as its mode says.
+    /// Claims a lease in its mode.
     pub async fn claim(
         &mut self,
         episode: u64,
@@ -168,7 +167,7 @@ impl Worker {
     async fn renew(&mut self, episode: u64, slot: usize, has: &Has) {
         let what = What::Renew { token: has.token };
         let mut body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
-        // A shorter ttl than before leaves the expiry where it is. Any finite one leaves an infinite lease infinite.
+        // A shorter ttl leaves the expiry unchanged. A finite ttl leaves an infinite lease infinite.
         if self.dice.random_bool(0.5) {
             body["ttl_ms"] = self.ttl_ms().into();
         }
@@ -213,7 +212,7 @@ impl Worker {
         let consistency = if self.dice.random_bool(0.6) { "leader" } else { "linearizable" };
         let (node, path) = (self.node(), format!("/v1/leases/{name}?consistency={consistency}"));
         let answer = match self.http.send(node, Method::GET, &path, None, Duration::ZERO).await {
-            // Nobody holds what is not remembered.
+            // A lease that the cluster does not know has no holder.
             Answer::Refused(code, index) if code == "not_found" && index.is_some() => Answer::Done(Value::Null, index),
             answer => answer,
         };
@@ -233,8 +232,8 @@ impl Worker {
         self.dice.random_range(1..=self.world.nodes)
     }
 
-    /// Posts something that changes a lease, and notes what came of it.
-    #[expect(clippy::too_many_arguments, reason = "an operation and the request for it")]
+    /// Sends a request that changes a lease, and records its outcome.
+    #[expect(clippy::too_many_arguments, reason = "an operation and its request")]
     async fn change(
         &mut self,
         episode: u64,
@@ -251,7 +250,8 @@ impl Worker {
         self.end(ticket, name, answer, |value, _| match value["released"].as_bool() {
             Some(released) => Some(Ended::Changed(released)),
             None => {
-                // More than its ttl after a renewal with a shorter one, less after a claim of a lease that it has.
+                // Longer than the requested ttl after a renewal with a shorter one. Shorter after a repeated claim of
+                // the same holder.
                 Some(Ended::Held(token(&value)?, value["expires_in_ms"].as_u64()))
             }
         })
@@ -268,7 +268,7 @@ impl Worker {
             Answer::Done(value, index) => match read(value.clone(), index) {
                 Some(ended) => (ended, index),
                 None => {
-                    let how = format!("an answer that nobody can read: {value}");
+                    let how = format!("unexpected answer: {value}");
                     self.world.break_promise(Broken::of_lease("api", name.as_str(), how));
                     (Ended::Unknown, None)
                 }
@@ -288,7 +288,7 @@ fn token(lease: &Value) -> Option<FencingToken> {
     lease["token"].as_str()?.parse().ok()
 }
 
-/// Who holds the lease that an answer shows.
+/// The holders of the lease in an answer.
 fn holders(lease: &Value) -> Option<Vec<(String, FencingToken)>> {
     if lease.is_null() || lease["state"].as_str()? != "active" {
         return Some(Vec::new());

@@ -1,4 +1,4 @@
-//! What the tasks of a run share.
+//! The state that the tasks of a run share.
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -8,7 +8,7 @@ use super::log::Log;
 use super::names::Names;
 use super::verdict::Broken;
 
-/// Violations that are told at once. All of them are in the table's file.
+/// The largest number of violations on standard error. The file of the table has all of them.
 const MAX_SHOWN: usize = 20;
 
 pub struct World {

@@ -1,5 +1,7 @@
-//! Whether a history of calls on one lease is one that a single lease could have had: every call took effect at one moment
-//! between its invocation and its answer. It knows no server, no log and no clock but the one that timed the calls.
+//! Checks the calls on one lease for linearizability: each call must take effect at one moment between its invocation
+//! and its answer.
+//!
+//! The check knows no server, no log and no clock except the clock that timed the calls.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -8,10 +10,10 @@ use tenure::token::FencingToken;
 
 use super::history::{Ended, Operation, What};
 
-/// Moments that are looked at before a history is given up as too hard.
+/// The search gives up after this number of states.
 const LONGEST_SEARCH: usize = 300_000;
 
-/// What came of a search.
+/// The result of a search that found no order.
 #[derive(Debug)]
 pub enum Doubt {
     /// No order explains the history.
@@ -19,7 +21,7 @@ pub enum Doubt {
     TooHard,
 }
 
-/// A request about one lease. Without an end it may have happened at any time later, or never.
+/// A request about one lease. A call without a return may take effect at any later time, or never.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub what: Effect,
@@ -32,11 +34,11 @@ pub enum Effect {
     Grant(String, FencingToken),
     /// Renewed or acquired again.
     Has(String, FencingToken),
-    /// Refused because as many hold it as may.
+    /// Refused because the number of holders is at the limit.
     IsFull,
     /// Released, handed over or expired.
     End(String, FencingToken),
-    /// A release that found nothing.
+    /// The release found no such grant.
     HasNot(String, FencingToken),
     EndAll,
     IsFree,
@@ -44,7 +46,8 @@ pub enum Effect {
 }
 
 impl Call {
-    /// What a request did to the lease, or saw of it, if that is known; nothing if it says nothing of who holds it.
+    /// The effect of a request on the lease, or the state that it read. `None` if the outcome shows nothing about the
+    /// holders.
     pub fn of(operation: &Operation) -> Option<Call> {
         let by = operation.by.to_string();
         let (what, is_certain) = match (&operation.what, &operation.ended) {
@@ -65,8 +68,8 @@ impl Call {
     }
 }
 
-/// Whether a request that began by then was told of a grant. Whoever is told by one request may have got it by an earlier
-/// one, whose answer was lost.
+/// Whether the answer to a request that began by then names this grant. A client may learn of a grant from a later
+/// request if the first answer was lost.
 pub fn is_told(calls: &[Call], granted: FencingToken, by: Duration) -> bool {
     let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
     calls.iter().any(|call| told(call) && call.invoked <= by)
@@ -74,12 +77,12 @@ pub fn is_told(calls: &[Call], granted: FencingToken, by: Duration) -> bool {
 
 pub type State = BTreeSet<(String, FencingToken)>;
 
-/// The state after a call, if it could have been answered so in this one.
+/// The state after a call, or `None` if the call cannot have this answer in this state.
 fn step(state: &State, what: &Effect, limit: usize) -> Option<State> {
     let has = |by: &String, token: &FencingToken| state.contains(&(by.clone(), *token));
     let stays = |is_so: bool| is_so.then(|| state.clone());
     match what {
-        // Acquired again by its holder.
+        // The holder acquires the lease again.
         Effect::Grant(by, token) if has(by, token) => Some(state.clone()),
         Effect::Grant(by, token) => {
             let fits = state.len() < limit && !state.iter().any(|(holder, _)| holder == by);
@@ -97,7 +100,8 @@ fn step(state: &State, what: &Effect, limit: usize) -> Option<State> {
     }
 }
 
-/// Searches for an order, as Wing and Gong do; what was tried from the same calls and the same state is not tried again.
+/// Searches for a valid order with the algorithm of Wing and Gong. It does not repeat a set of applied calls with the
+/// same state.
 pub fn is_linearizable(calls: &[Call], limit: usize) -> Result<(), Doubt> {
     let mut calls = calls.to_vec();
     calls.sort_by_key(|call| call.invoked);
@@ -132,11 +136,11 @@ pub fn is_linearizable(calls: &[Call], limit: usize) -> Result<(), Doubt> {
     let (count, state, open) = longest;
     let calls = calls.len();
     Err(Doubt::Impossible(format!(
-        "behind {count} of {calls} calls it is held by {state:?}, and none fits of {open:?}"
+        "after {count} of {calls} calls the holders are {state:?}, and none of these calls fits: {open:?}"
     )))
 }
 
-/// Which calls have taken effect: a bit for each.
+/// The calls that have taken effect: one bit per call.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Done(Box<[u64]>);
 
@@ -162,16 +166,16 @@ fn left<'a>(calls: &'a [Call], done: &'a Done) -> impl Iterator<Item = (usize, &
     calls.iter().enumerate().filter(|(place, _)| !done.has(*place))
 }
 
-/// The calls that could be next: none that is left was answered before they began.
+/// The calls that can be next: no remaining call returned before they were invoked.
 fn open(calls: &[Call], done: &Done) -> Vec<usize> {
     let first = left(calls, done).filter_map(|(_, call)| call.returned).min().unwrap_or(Duration::MAX);
     left(calls, done).take_while(|(_, call)| call.invoked <= first).map(|(place, _)| place).collect()
 }
 
-/// The open calls worth a try, the likeliest first: that which was answered first.
+/// The open calls to try, in the order of their returns, because the first return is the likeliest next call.
 ///
-/// Of calls with the same effect only that one is tried. Whoever takes another one first can swap the two: both are open,
-/// and the other may come later than this one.
+/// Of calls with the same effect, only the first is tried. An order that begins with another one stays valid when the
+/// two are swapped: both are open, and the other may take effect later.
 fn choices(calls: &[Call], done: &Done, state: &State) -> Vec<usize> {
     let mut places = open(calls, done);
     places.sort_by_key(|&place| calls[place].returned.unwrap_or(Duration::MAX));
@@ -185,7 +189,7 @@ fn choices(calls: &[Call], done: &Done, state: &State) -> Vec<usize> {
     places
 }
 
-/// Whether a call ends what another that is left, and was answered, still needs, and nobody grants it again.
+/// Whether a call ends a grant that another answered call still needs, and no remaining call grants it again.
 fn is_hopeless(calls: &[Call], done: &Done, state: &State, place: usize) -> bool {
     let ends = |pair: &(String, FencingToken)| match &calls[place].what {
         Effect::End(by, token) => pair.0 == *by && pair.1 == *token,
@@ -199,7 +203,7 @@ fn is_hopeless(calls: &[Call], done: &Done, state: &State, place: usize) -> bool
     })
 }
 
-/// Whether a call can only have been answered so while this is held.
+/// Whether the answer to a call requires this grant.
 fn needs(what: &Effect, pair: &(String, FencingToken)) -> bool {
     match what {
         Effect::Has(by, token) | Effect::End(by, token) => (by, token) == (&pair.0, &pair.1),
@@ -208,7 +212,7 @@ fn needs(what: &Effect, pair: &(String, FencingToken)) -> bool {
     }
 }
 
-/// Whatever fits now and changes nothing may as well happen now.
+/// Applies each answered call that fits now and leaves the state unchanged. Applying it later cannot allow more orders.
 fn settle(calls: &[Call], done: &mut Done, state: &State, limit: usize) {
     loop {
         let fits = |place: &usize| {
@@ -258,14 +262,16 @@ mod tests {
             call(grant("b", 5), 14, 25),
             call(saw(&[("b", 5)]), 26, 27),
         ];
-        is_linearizable(&calls, 1).expect("a, the release, b");
+        is_linearizable(&calls, 1).expect("grant to a, release, grant to b");
     }
 
     #[test]
     fn an_unknown_release_explains_what_came_later_and_need_not_have_happened() {
         let unknown = call(end("a", 1), 5, 0);
-        is_linearizable(&[call(grant("a", 1), 0, 1), unknown.clone(), call(grant("b", 2), 90, 99)], 1).expect("it did");
-        is_linearizable(&[call(grant("a", 1), 0, 1), unknown, call(saw(&[("a", 1)]), 90, 99)], 1).expect("it did not");
+        is_linearizable(&[call(grant("a", 1), 0, 1), unknown.clone(), call(grant("b", 2), 90, 99)], 1)
+            .expect("the release took effect");
+        is_linearizable(&[call(grant("a", 1), 0, 1), unknown, call(saw(&[("a", 1)]), 90, 99)], 1)
+            .expect("the release had no effect");
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
 
     #[test]
     fn many_requests_of_unknown_outcome_do_not_make_a_history_too_hard() {
-        // Each grant is followed by a revoke of unknown outcome, and only some of them happened.
+        // A revoke of unknown outcome follows each grant. Only some of the revokes took effect.
         let mut calls = Vec::new();
         for round in 0..60 {
             let at = round * 10;
@@ -309,8 +315,8 @@ mod tests {
             calls.push(call(Effect::End("a".into(), token(round + 1)), at + 2, 0));
             calls.push(call(saw(&[("a", round + 1)]), at + 4, at + 6));
         }
-        is_linearizable(&calls, 1).expect("every lease was ended by somebody");
+        is_linearizable(&calls, 1).expect("an operation ends every lease");
         calls.push(call(saw(&[("a", 7)]), 700, 701));
-        assert!(matches!(is_linearizable(&calls, 1), Err(Doubt::Impossible(_))), "a read of what was over long ago");
+        assert!(matches!(is_linearizable(&calls, 1), Err(Doubt::Impossible(_))), "a read of an old state");
     }
 }

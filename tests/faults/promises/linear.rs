@@ -1,5 +1,5 @@
-//! The history of a lease, as its clients saw it, is one that a single lease could have had. The search knows the requests
-//! and their answers; the log's word is taken only for what no client is told: expires, and grants whose answers were lost.
+//! The calls on a lease are linearizable. The search uses the requests and their answers. From the log it takes only
+//! transitions that no answer shows: expiries, and grants whose answers were lost.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::super::history::{Ended, Operation, What};
 use super::super::linear::{Call, Doubt, Effect, is_linearizable, is_told};
 use super::Evidence;
 
-/// What came of the search.
+/// The result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decided {
     Possible,
@@ -42,7 +42,8 @@ fn calls(evidence: &Evidence) -> Vec<Call> {
     calls
 }
 
-/// Whether the log has an end of the lease that a request of unknown outcome may have made. If not, it never happened.
+/// Whether the log has a transition that this request may have caused. Without one, a request of unknown outcome had no
+/// effect.
 fn is_in_log(evidence: &Evidence, operation: &Operation) -> bool {
     evidence.log.iter().any(|seen| {
         let is_its = match (&operation.what, seen.event.event) {

@@ -1,7 +1,7 @@
-//! Who was seen ahead in the queue is not served later.
+//! The queue serves waiters in order.
 //!
-//! Whoever waits has a name that is used for that wait only. So if two were seen waiting, one behind the other, and the
-//! queue gave the lease to both, then to the one ahead first. (To whom a lease is handed over its holder says.)
+//! Each wait has a unique holder id. If the queue granted the lease to two observed waiters, the first one must have
+//! the earlier grant. A handover is exempt, because the holder chooses the waiter.
 
 use tenure::api::{EventKind, GrantCause};
 
@@ -18,11 +18,11 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
         for waiter in &queue.waiters {
             let Some(index) = served(waiter) else { continue };
             if index <= queue.index {
-                return Err(format!("{waiter} was granted the lease at {index} and waits in {queue:?}"));
+                return Err(format!("{waiter} was granted the lease at {index}, but still waits in {queue:?}"));
             }
             if let Some((ahead, later)) = last.replace((waiter, index)).filter(|(_, before)| *before > index) {
                 return Err(format!(
-                    "{waiter} was served at {index}, and {ahead}, ahead of it in {queue:?}, at {later}"
+                    "{waiter} was served at {index}, but {ahead}, ahead of it in {queue:?}, at {later}"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! Each grant has a token above every earlier one's.
+//! The token of each grant is higher than all earlier ones.
 
 use tenure::api::EventKind;
 
@@ -10,7 +10,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
     for seen in grants {
         let token = seen.event.token;
         if highest.is_some_and(|highest| highest >= token) {
-            return Err(format!("{:?} behind {highest:?}", seen.event));
+            return Err(format!("{:?} after token {highest:?}", seen.event));
         }
         highest = Some(token);
     }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_in_the_table_repeats_the_schedule() {
+    fn table_command_repeats_the_schedule() {
         let Ok(Arguments::Run(run)) = parse("--nodes 5 --for 90s --seed 7 --only kill,power-cut") else {
             panic!("valid")
         };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn impossible_fault_plan_is_refused() {
         let Ok(Arguments::Run(run)) = parse("--nodes 3 --only ring") else { panic!("valid") };
         assert!(run.kinds().is_err());
         assert!(parse("--nodes 2").is_err() && parse("--only tornado").is_err());

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 /// Where Linux distributions install the library.
-const PLACES: [&str; 4] = [
+const LIBRARY_PATHS: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib64/faketime/libfaketimeMT.so.1",
@@ -24,7 +24,7 @@ const PLACES: [&str; 4] = [
 type Environment = Vec<(String, String)>;
 
 pub fn library() -> Option<&'static str> {
-    PLACES.into_iter().find(|place| Path::new(place).exists())
+    LIBRARY_PATHS.into_iter().find(|place| Path::new(place).exists())
 }
 
 /// The environment of a node whose wall clock follows [`jump`].
@@ -52,13 +52,13 @@ pub fn at_rate(rate: f64) -> Environment {
 }
 
 /// The files that the library shares with child processes. They remain if the process is killed.
-fn shared(process: u32) -> [PathBuf; 2] {
+fn shared_files(process: u32) -> [PathBuf; 2] {
     ["faketime_shm", "sem.faketime_sem"].map(|name| Path::new("/dev/shm").join(format!("{name}_{process}")))
 }
 
 /// Removes the shared files of a process that has ended.
-pub fn forget(process: u32) {
-    for file in shared(process) {
+pub fn remove_shared_files(process: u32) {
+    for file in shared_files(process) {
         // Most processes have no shared files.
         let _ = fs::remove_file(file);
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_killed_process_leaves_nothing_of_its_clock_behind() {
+    fn killed_process_leaves_no_shared_clock_files() {
         if library().is_none() {
             // `Run::kinds` refuses clock faults without the library.
             return;
@@ -92,7 +92,7 @@ mod tests {
         let mut sleep = Command::new("sleep");
         sleep.arg("60").envs(at_rate(1.0));
         let process = Process::start("sleep", sleep, None, &folder.path().join("log")).expect("sleep starts");
-        let files = shared(process.id());
+        let files = shared_files(process.id());
         let begun = Instant::now();
         while !files.iter().all(|file| file.exists()) {
             assert!(begun.elapsed() < Duration::from_secs(20), "libfaketime did not create {files:?}");

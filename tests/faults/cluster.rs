@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::disk::Disk;
 use super::network::{self, Cut, Network};
+use super::network_faults::PacketQueue;
 use super::process::Process;
-use super::suspend::Suspends;
-use super::weather::Station;
+use super::suspend::SuspendClock;
 
 /// With five nodes on few cores, a node may get no processor for a while. It must not look like a failed node.
 const SLOW_TIMINGS: &str =
@@ -29,22 +29,22 @@ const QUESTION: Duration = Duration::from_millis(700);
 
 /// Why a node may exit, and the expected exit code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excuse {
+pub enum ExpectedExit {
     DiskFull,
     DiskBroken,
     /// The harness sent SIGTERM.
     Stopped,
 }
 
-impl Excuse {
+impl ExpectedExit {
     /// Whether this exit code and this output match the expected exit.
     fn covers(self, code: Option<i32>, said: &str) -> bool {
         match self {
-            Excuse::Stopped => code == Some(0),
-            Excuse::DiskFull => {
+            ExpectedExit::Stopped => code == Some(0),
+            ExpectedExit::DiskFull => {
                 code == Some(1) && said.contains("free some space on that disk and start the node again")
             }
-            Excuse::DiskBroken => code == Some(1) && said.contains("cannot go on"),
+            ExpectedExit::DiskBroken => code == Some(1) && said.contains("cannot go on"),
         }
     }
 }
@@ -54,12 +54,12 @@ pub struct Node {
     pub process: Option<Process>,
     pub disk: Disk,
     pub is_paused: bool,
-    pub excuse: Option<Excuse>,
+    pub expected_exit: Option<ExpectedExit>,
     /// The environment with faulty clocks, from the next start on.
     pub clocks: Vec<(String, String)>,
-    pub weather: Station,
+    pub packet_queue: PacketQueue,
     /// Set if the plan has suspend faults.
-    suspends: Option<Suspends>,
+    suspends: Option<SuspendClock>,
 }
 
 pub struct Cluster {
@@ -89,10 +89,17 @@ impl Cluster {
             writeln!(text, "[[node]]\nid = {id}\nhttp = \"{address}:{HTTP_PORT}\"\npeer = \"{address}:{PEER_PORT}\"")?;
             writeln!(text, "data = {data:?}")?;
             std::fs::write(log(logs, id), "")?;
-            let weather = Station::new(network.namespace(id))?;
-            let suspends = suspends.then(|| Suspends::new(folder, id));
-            let node =
-                Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather, suspends };
+            let packet_queue = PacketQueue::new(network.namespace(id))?;
+            let suspends = suspends.then(|| SuspendClock::new(folder, id));
+            let node = Node {
+                process: None,
+                disk,
+                is_paused: false,
+                expected_exit: None,
+                clocks: Vec::new(),
+                packet_queue,
+                suspends,
+            };
             members.insert(id, node);
         }
         writeln!(text, "[raft]\n{SNAPSHOTS}{}", if nodes > 3 { SLOW_TIMINGS } else { "" })?;
@@ -145,7 +152,7 @@ impl Cluster {
             _ => drop(command.envs(node.clocks.iter().cloned())),
         }
         node.process = Some(Process::start(&format!("node {id}"), command, Some(&namespace), &log)?);
-        (node.is_paused, node.excuse) = (false, None);
+        (node.is_paused, node.expected_exit) = (false, None);
         Ok(())
     }
 
@@ -154,7 +161,7 @@ impl Cluster {
         let node = self.node(id);
         let Some(mut process) = node.process.take() else { return Ok(false) };
         process.kill()?;
-        (node.is_paused, node.excuse) = (false, None);
+        (node.is_paused, node.expected_exit) = (false, None);
         Ok(true)
     }
 
@@ -167,7 +174,7 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Suspends or resumes the machine of a node. Returns whether the node was running.
+    /// SuspendClock or resumes the machine of a node. Returns whether the node was running.
     pub fn suspend(&mut self, id: u64, suspend: bool) -> Result<bool> {
         let node = self.node(id);
         let (Some(process), Some(suspends)) = (&node.process, &mut node.suspends) else { return Ok(false) };
@@ -255,14 +262,14 @@ impl Cluster {
     }
 
     /// Detects nodes that have exited. Returns a message for each exit that was not expected.
-    pub fn look(&mut self) -> Result<Vec<String>> {
+    pub fn unexpected_exits(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (id, node) in &mut self.nodes {
             let Some(process) = &mut node.process else { continue };
             let Some(status) = process.ended()? else { continue };
             let said = process.said();
-            if !node.excuse.is_some_and(|excuse| excuse.covers(status.code(), &said)) {
-                wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.excuse));
+            if !node.expected_exit.is_some_and(|expected_exit| expected_exit.covers(status.code(), &said)) {
+                wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.expected_exit));
             }
             node.process = None;
         }
@@ -280,16 +287,16 @@ impl Cluster {
     }
 
     /// Fails if the packet queue of a node has failed.
-    pub fn weather(&self) -> Result<()> {
+    pub fn check_packet_queues(&self) -> Result<()> {
         for (id, node) in &self.nodes {
-            node.weather.seen().map_err(|error| anyhow!("the packet queue of node {id} failed: {error}"))?;
+            node.packet_queue.seen().map_err(|error| anyhow!("the packet queue of node {id} failed: {error}"))?;
         }
         Ok(())
     }
 
     /// From now on no exit is expected.
-    pub fn forgive(&mut self) {
-        self.nodes.values_mut().for_each(|node| node.excuse = None);
+    pub fn expect_no_exits(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.expected_exit = None);
     }
 
     /// The version that the binary reports.
@@ -329,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_noticed_unless_a_failed_store_is_closed() {
+    fn panic_counts_unless_a_failed_store_closes() {
         let panic = |thread: &str| format!("thread '{thread}' (7) panicked at a.rs:1:1:\n");
         let (started, failed) = ("tenure: node 1 of cluster faults\n", "ERROR the store has failed\n");
         let count = |log: String| unexpected_panics(&log).count();
@@ -344,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn an_excuse_covers_one_way_to_end() {
+    fn expected_exit_matches_one_code_and_message() {
         let full = "node 1 cannot go on: ...; free some space on that disk and start the node again";
-        assert!(Excuse::DiskFull.covers(Some(1), full) && Excuse::DiskBroken.covers(Some(1), full));
-        assert!(!Excuse::DiskFull.covers(Some(1), "thread panicked"), "no message about the disk");
-        assert!(!Excuse::DiskFull.covers(Some(101), full) && !Excuse::DiskBroken.covers(None, full));
-        assert!(Excuse::Stopped.covers(Some(0), "") && !Excuse::Stopped.covers(Some(1), full));
+        assert!(ExpectedExit::DiskFull.covers(Some(1), full) && ExpectedExit::DiskBroken.covers(Some(1), full));
+        assert!(!ExpectedExit::DiskFull.covers(Some(1), "thread panicked"), "no message about the disk");
+        assert!(!ExpectedExit::DiskFull.covers(Some(101), full) && !ExpectedExit::DiskBroken.covers(None, full));
+        assert!(ExpectedExit::Stopped.covers(Some(0), "") && !ExpectedExit::Stopped.covers(Some(1), full));
     }
 }

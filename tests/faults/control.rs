@@ -13,7 +13,7 @@ use tenure::clock::{Clock, SystemClock};
 use super::clocks;
 use super::disk::Disk;
 use super::process;
-use super::suspend::Suspends;
+use super::suspend::SuspendClock;
 
 const RECORDS: usize = 200;
 
@@ -31,7 +31,7 @@ fn survivors(path: &Path) -> usize {
 }
 
 #[test]
-fn a_power_cut_loses_what_was_not_synced_and_nothing_else() {
+fn power_cut_loses_unsynced_data_only() {
     if !rustix::process::geteuid().is_root() {
         let refused = Disk::new(Path::new("/nowhere"), "disk");
         assert!(refused.is_err(), "only root can make disks");
@@ -43,7 +43,7 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_else() {
     write(&synced, |file| file.sync_all().expect("a disk that works"));
     write(&unsynced, |_| ());
     assert_eq!(survivors(&unsynced), RECORDS, "the data is readable before the power cut");
-    disk.cut().expect("the disk is mounted");
+    disk.cut_power().expect("the disk is mounted");
     assert!(File::create(disk.path().join("later")).is_err(), "writes fail after the power cut");
     disk.unmount().expect("no process uses the disk");
     disk.mount().expect("the file system is consistent");
@@ -52,10 +52,10 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_else() {
 }
 
 /// Set in a child process that only prints its clocks.
-const TELL: &str = "TENURE_FAULTS_TELL_CLOCKS";
+const PRINT_CLOCKS: &str = "TENURE_FAULTS_TELL_CLOCKS";
 
 /// The elapsed time of `Instant`, of the lease clock and of the wall clock.
-fn tell_clocks() -> [f64; 3] {
+fn measure_clocks() -> [f64; 3] {
     let (instant, own, wall) = (Instant::now(), SystemClock.elapsed(), SystemTime::now());
     while SystemClock.elapsed() - own < Duration::from_millis(400) {
         std::thread::yield_now();
@@ -66,17 +66,17 @@ fn tell_clocks() -> [f64; 3] {
 
 /// libfaketime changes timers and the wall clock. Cluster time and local reads keep the real clock.
 #[test]
-fn a_faked_rate_reaches_timers_and_not_the_clock_of_leases() {
-    if std::env::var_os(TELL).is_some() {
-        let told = tell_clocks();
+fn faked_rate_changes_timers_but_not_the_lease_clock() {
+    if std::env::var_os(PRINT_CLOCKS).is_some() {
+        let told = measure_clocks();
         assert!(told.iter().all(|elapsed| *elapsed > 0.0));
         println!("clocks: {told:?}");
         return;
     }
     let rate = |environment: Vec<(String, String)>| {
-        let name = "control::a_faked_rate_reaches_timers_and_not_the_clock_of_leases";
+        let name = "control::faked_rate_changes_timers_but_not_the_lease_clock";
         let mut command = Command::new(std::env::current_exe().expect("this test"));
-        let output = command.args(["--exact", name, "--nocapture"]).env(TELL, "1").envs(environment).output();
+        let output = command.args(["--exact", name, "--nocapture"]).env(PRINT_CLOCKS, "1").envs(environment).output();
         let output = String::from_utf8(output.expect("the child process runs").stdout).expect("text");
         let told = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&output).1;
         let [instant, own, wall]: [f64; 3] = serde_json::from_str(told).expect("three numbers");
@@ -95,7 +95,7 @@ fn a_faked_rate_reaches_timers_and_not_the_clock_of_leases() {
 
 /// The elapsed time of `Instant`, of the lease clock and of the suspend clock (lower and upper bound) until a line
 /// arrives on standard input.
-fn tell_suspend() -> [f64; 4] {
+fn measure_suspend() -> [f64; 4] {
     let (suspended, own, instant) = (SystemClock.suspended(), SystemClock.elapsed(), Instant::now());
     println!("running");
     std::io::stdin().read_line(&mut String::new()).expect("a line");
@@ -107,18 +107,18 @@ fn tell_suspend() -> [f64; 4] {
 
 /// A process that is stopped with the suspend clock observes a suspend of the machine.
 #[test]
-fn stopped_process_with_the_clock_counts_a_suspend() {
+fn stopped_process_counts_a_suspend() {
     const STOPPED: Duration = Duration::from_millis(300);
-    if std::env::var_os(TELL).is_some() {
-        println!("clocks: {:?}", tell_suspend());
+    if std::env::var_os(PRINT_CLOCKS).is_some() {
+        println!("clocks: {:?}", measure_suspend());
         return;
     }
     let folder = tempfile::TempDir::new().expect("a folder");
-    let mut suspends = Suspends::new(folder.path(), 1);
+    let mut suspends = SuspendClock::new(folder.path(), 1);
     let environment = suspends.start().expect("cargo build --all-features --example suspended_clock");
-    let name = "control::stopped_process_with_the_clock_counts_a_suspend";
+    let name = "control::stopped_process_counts_a_suspend";
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--exact", name, "--nocapture"]).env(TELL, "1").envs(environment);
+    command.args(["--exact", name, "--nocapture"]).env(PRINT_CLOCKS, "1").envs(environment);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the child process runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
     assert!(lines.any(|line| line.ends_with("running")), "the child process ended early");
@@ -141,9 +141,9 @@ fn stopped_process_with_the_clock_counts_a_suspend() {
 
 /// A time namespace sets `CLOCK_BOOTTIME` ahead of all other clocks, like a suspend. Only root can create one.
 #[test]
-fn clock_of_leases_is_the_one_that_counts_suspends() {
+fn lease_clock_counts_suspends() {
     const AHEAD_SECONDS: u32 = 1_000_000;
-    if std::env::var_os(TELL).is_some() {
+    if std::env::var_os(PRINT_CLOCKS).is_some() {
         println!("clocks: {}", SystemClock.elapsed().as_secs_f64());
         return;
     }
@@ -151,13 +151,13 @@ fn clock_of_leases_is_the_one_that_counts_suspends() {
         return;
     }
     let before = SystemClock.elapsed().as_secs_f64();
-    let name = "control::clock_of_leases_is_the_one_that_counts_suspends";
+    let name = "control::lease_clock_counts_suspends";
     let ahead = AHEAD_SECONDS.to_string();
     let mut command = Command::new("unshare");
     command.args(["--time", "--boottime", &ahead]).arg(std::env::current_exe().expect("this test"));
     let output = command
         .args(["--exact", name, "--nocapture"])
-        .env(TELL, "1")
+        .env(PRINT_CLOCKS, "1")
         .output()
         .expect("unshare (util-linux) is installed");
     let (output, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -78,7 +78,7 @@ impl Disk {
 
     /// Makes every later access fail. Unsynced data never reaches the device.
     #[expect(unsafe_code, reason = "an ioctl that no safe crate has")]
-    pub fn cut(&self) -> Result<()> {
+    pub fn cut_power(&self) -> Result<()> {
         ensure!(self.is_mounted, "{} is not mounted, so its power cannot be cut", self.path.display());
         let root = File::open(&self.path)?;
         // SAFETY: the request reads one u32, which outlives the call.

@@ -11,7 +11,7 @@ use tenure::types::HolderId;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::book::now;
+use super::recorder::now;
 use super::register::Write;
 
 /// Shorter than the pauses, so that a paused holder loses its lease.

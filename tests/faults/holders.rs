@@ -75,7 +75,7 @@ impl Holders {
     }
 
     /// Detects holders that have exited, and returns their last output.
-    pub fn look(&mut self) -> Result<Vec<String>> {
+    pub fn unexpected_exits(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for holder in &mut self.holders {
             let Some(process) = &mut holder.process else { continue };

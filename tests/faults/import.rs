@@ -12,7 +12,7 @@ use tenure::types::{HolderId, LeaseName};
 use super::history::{Ended, Operation, What};
 use super::log::Seen;
 use super::progress::Progress;
-use super::promises::{self, Decided, Evidence};
+use super::promises::{self, Evidence, SearchResult};
 use super::verdict::Broken;
 
 /// The operations and the transitions of one lease.
@@ -27,7 +27,7 @@ type Leases = BTreeMap<(String, String), Lease>;
 
 /// The result of checking a file.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct JudgedFile {
     pub operations: usize,
     pub leases: usize,
     pub too_hard: usize,
@@ -38,9 +38,9 @@ pub struct Judged {
 }
 
 /// Checks each lease in a file.
-pub fn judge(lines: impl BufRead) -> Result<Judged> {
+pub fn judge(lines: impl BufRead) -> Result<JudgedFile> {
     let leases = read(lines)?;
-    let mut judged = Judged { leases: leases.len(), ..Judged::default() };
+    let mut judged = JudgedFile { leases: leases.len(), ..JudgedFile::default() };
     let runs = runs(&leases);
     for ((run, name), Lease { operations, log }) in &leases {
         let evidence = Evidence { operations, queues: &[], log };
@@ -50,7 +50,7 @@ pub fn judge(lines: impl BufRead) -> Result<Judged> {
             (progress, end) => judged.broken.extend(promises::check_bounds(name, &evidence, progress, *end).0),
         }
         judged.operations += operations.len();
-        judged.too_hard += usize::from(decided == Decided::TooHard);
+        judged.too_hard += usize::from(decided == SearchResult::TooHard);
         judged.broken.extend(broken);
     }
     Ok(judged)

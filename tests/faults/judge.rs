@@ -10,17 +10,17 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tenure::api::EventKind;
 
-use super::book::{Page, now};
 use super::drawing;
 use super::export::{self, Export};
+use super::fault_window::FaultWindow;
 use super::history::{Ended, Operation};
 use super::history_file::HistoryWriter;
 use super::log::{Seen, held};
 use super::names;
-use super::promises::expiry_happens::{self, Heard};
-use super::promises::{self, Decided, Evidence, Timed};
+use super::promises::expiry_happens::{self, ExpiryDelivery};
+use super::promises::{self, Evidence, SearchResult, TimeBounds};
+use super::recorder::{LeaseRecord, now};
 use super::register::Register;
-use super::shade::Shade;
 use super::verdict::Broken;
 use super::world::World;
 
@@ -44,7 +44,7 @@ pub struct Judged {
     /// The longest time from the end of a ttl to the expiry, without the time in which the cluster committed nothing.
     pub longest_overdue: Duration,
     /// The expiry with the longest time between the end of the ttl and its event.
-    pub last_heard: Heard,
+    pub last_heard: ExpiryDelivery,
     /// Leases with several holders at once.
     pub counted: u64,
     /// Grants with an infinite ttl.
@@ -52,23 +52,23 @@ pub struct Judged {
     /// Lock delays that a grant followed.
     pub delays: u64,
     /// Grants from a queue that were checked against their bound, and those of them after a lock delay.
-    pub turns: u64,
-    pub delayed_turns: u64,
+    pub queue_grants: u64,
+    pub delayed_queue_grants: u64,
     /// The longest time from a free place to its grant, without the time in which the cluster committed nothing.
-    pub longest_turn: Duration,
+    pub longest_queue_grant: Duration,
 }
 
 impl Judged {
-    fn add(&mut self, timed: &Timed, evidence: &Evidence) {
-        let Timed { expiries, turns, delays } = timed;
+    fn add(&mut self, timed: &TimeBounds, evidence: &Evidence) {
+        let TimeBounds { expiries, queue_grants, delays } = timed;
         self.expiries += expiries.judged;
         self.ambiguous += expiries.ambiguous;
         self.infinite += expiries.infinite;
         self.longest_overdue = self.longest_overdue.max(expiries.longest);
         self.last_heard = self.last_heard.max(expiries.last_heard);
-        self.turns += turns.judged;
-        self.delayed_turns += turns.behind_delay;
-        self.longest_turn = self.longest_turn.max(turns.longest);
+        self.queue_grants += queue_grants.judged;
+        self.delayed_queue_grants += queue_grants.behind_delay;
+        self.longest_queue_grant = self.longest_queue_grant.max(queue_grants.longest);
         self.delays += delays;
         self.counted += u64::from(evidence.most_holders() > 1);
     }
@@ -104,33 +104,33 @@ impl Judge {
     /// A violation by a lease with this prefix that is still held after its bound.
     pub fn overdue(&self, prefix: &str) -> Option<Broken> {
         let held = self.still_held(prefix);
-        let (log, book) = (self.world.log.lock(), self.world.book.lock());
+        let (log, recorder) = (self.world.log.lock(), self.world.recorder.lock());
         held.iter().find_map(|(name, _)| {
-            let evidence = Evidence { operations: book.operations_of(name), queues: &[], log: log.of(name) };
-            let late = expiry_happens::check(&evidence, &book.progress, now()).late?;
+            let evidence = Evidence { operations: recorder.operations_of(name), queues: &[], log: log.of(name) };
+            let late = expiry_happens::check(&evidence, &recorder.progress, now()).late?;
             Some(Broken::of_lease("expiry_happens", name, late))
         })
     }
 
     /// Checks and removes all leases of an episode.
-    pub fn episode(&mut self, episode: u64, shades: &[Shade]) -> Result<()> {
-        let pages = self.world.book.lock().take(&names::prefix(episode));
-        let (logs, hole) = self.take_logs(&names::prefix(episode));
+    pub fn episode(&mut self, episode: u64, windows: &[FaultWindow]) -> Result<()> {
+        let records = self.world.recorder.lock().take(&names::prefix(episode));
+        let (logs, has_gap) = self.take_logs(&names::prefix(episode));
         if let Some(export) = &mut self.export {
-            let operations = pages.values().flat_map(|page| &page.history.operations);
+            let operations = records.values().flat_map(|record| &record.history.operations);
             let own = logs.iter().filter(|(name, _)| names::episode(name) == Some(episode));
             export.add(operations, own.flat_map(|(_, log)| log)).context("the file of --history")?;
         }
         self.late(&logs);
-        if hole {
-            self.judged.unjudged += pages.len() as u64;
+        if has_gap {
+            self.judged.unjudged += records.len() as u64;
         } else {
-            for (name, page) in &pages {
+            for (name, record) in &records {
                 let log = logs.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-                self.lease(name.as_str(), page, log, shades);
+                self.lease(name.as_str(), record, log, windows);
             }
             for name in logs.keys().filter(|name| names::episode(name) == Some(episode)) {
-                if !pages.keys().any(|known| known.as_str() == name) {
+                if !records.keys().any(|known| known.as_str() == name) {
                     self.world.break_promise(Broken::of_lease(
                         "unknown_is_said",
                         name,
@@ -139,8 +139,8 @@ impl Judge {
                 }
             }
         }
-        let unknown = pages.into_iter().map(|(name, page)| {
-            let operations = page.history.operations.into_iter();
+        let unknown = records.into_iter().map(|(name, record)| {
+            let operations = record.history.operations.into_iter();
             (name.to_string(), operations.filter(|operation| operation.ended == Ended::Unknown).collect())
         });
         self.remembered.push_back((episode, unknown.collect()));
@@ -160,19 +160,19 @@ impl Judge {
             logs.insert(name.clone(), log.of(&name).to_vec());
             log.forget(&name);
         }
-        (logs, log.take_hole())
+        (logs, log.take_common_gap())
     }
 
-    fn lease(&mut self, name: &str, page: &Page, log: &[Seen], shades: &[Shade]) {
-        let evidence = Evidence { operations: &page.history.operations, queues: &page.queues, log };
+    fn lease(&mut self, name: &str, record: &LeaseRecord, log: &[Seen], windows: &[FaultWindow]) {
+        let evidence = Evidence { operations: &record.history.operations, queues: &record.queues, log };
         let (mut broken, decided) = promises::check(name, &evidence);
         self.judged.leases += 1;
-        self.judged.too_hard += u64::from(decided == Decided::TooHard);
-        let (late, timed) = promises::check_bounds(name, &evidence, &self.world.book.lock().progress, now());
+        self.judged.too_hard += u64::from(decided == SearchResult::TooHard);
+        let (late, timed) = promises::check_bounds(name, &evidence, &self.world.recorder.lock().progress, now());
         self.judged.add(&timed, &evidence);
         broken.extend(late);
         if !broken.is_empty() {
-            self.keep(name, &evidence, shades);
+            self.keep(name, &evidence, windows);
         }
         broken.into_iter().for_each(|broken| self.world.break_promise(broken));
     }
@@ -201,12 +201,12 @@ impl Judge {
         broken.for_each(|broken| self.world.break_promise(broken));
     }
 
-    pub fn register(&self) -> super::register::Figures {
+    pub fn register(&self) -> super::register::WriteCounts {
         self.register.lock().figures()
     }
 
     /// Saves the history of a lease as JSON lines and as a drawing.
-    fn keep(&mut self, name: &str, evidence: &Evidence, shades: &[Shade]) {
+    fn keep(&mut self, name: &str, evidence: &Evidence, windows: &[FaultWindow]) {
         self.pictures += 1;
         if self.pictures > MAX_PICTURES {
             return;
@@ -216,13 +216,13 @@ impl Judge {
         let transitions = evidence.log.iter().map(export::transition);
         writer.write(evidence.operations, transitions).expect("a write to memory succeeds");
         let queues = evidence.queues.iter().map(|queue| json!({"queue": queue.waiters, "index": queue.index}));
-        let faults = shades.iter().map(|shade| json!({"fault": format!("{shade:?}")}));
+        let faults = windows.iter().map(|window| json!({"fault": format!("{window:?}")}));
         for note in faults.chain(queues) {
             lines.extend(format!("{}\n", json!({"type": "note", "value": note})).into_bytes());
         }
         let write = |ending: &str, text: &[u8]| std::fs::write(self.keep.join(format!("{name}.{ending}")), text);
         let written = write("history.jsonl", &lines)
-            .and_then(|()| write("svg", drawing::draw(name, evidence, shades).as_bytes()));
+            .and_then(|()| write("svg", drawing::draw(name, evidence, windows).as_bytes()));
         if let Err(error) = written {
             eprintln!("cannot save the history of {name}: {error}");
         }
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_expire_is_noticed() {
+    fn unexpired_lease_is_detected() {
         assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), [("job".to_owned(), Duration::from_millis(1))]);
         assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
     }
 
     #[test]
-    fn what_happens_to_a_judged_lease_must_have_been_unknown() {
+    fn late_transition_needs_an_unknown_operation() {
         let late = |unknown: Vec<Operation>| {
             let mut judge = judge_of(Vec::new());
             judge.remembered.push_back((7, Unknown::from([("e7.0.0".to_owned(), unknown)])));

@@ -120,16 +120,16 @@ impl Kind {
     /// - two faults that restart nodes: the end of one would undo the other;
     /// - a fault that takes all nodes down and one that needs a running node;
     /// - a suspend and a fault that resumes nodes or changes their clocks.
-    pub fn goes_with(self, other: Kind) -> bool {
-        let whole = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
+    pub fn is_compatible_with(self, other: Kind) -> bool {
+        let takes_all_nodes = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
         let wakes =
             |kind: Kind| kind.suspends() || kind.needs_faketime() || matches!(kind, Kind::Pause | Kind::PauseLeader);
         self != other
             && !(self.suspends() && wakes(other))
             && !(other.suspends() && wakes(self))
             && !(self.ends_nodes() && other.ends_nodes())
-            && !(whole(self) && other.needs_a_node())
-            && !(whole(other) && self.needs_a_node())
+            && !(takes_all_nodes(self) && other.needs_a_node())
+            && !(takes_all_nodes(other) && self.needs_a_node())
     }
 
     /// Whether the fault ends node processes.
@@ -163,24 +163,24 @@ impl fmt::Display for Kind {
 }
 
 impl FromStr for Kind {
-    type Err = UnknownKind;
+    type Err = UnknownFault;
 
-    fn from_str(text: &str) -> Result<Kind, UnknownKind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+    fn from_str(text: &str) -> Result<Kind, UnknownFault> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownFault(text.to_owned()))
     }
 }
 
 /// The text names no fault.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown fault {0:?}: expected one of {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
-pub struct UnknownKind(String);
+pub struct UnknownFault(String);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
+    fn fault_names_parse_to_their_kind() {
         for kind in Kind::ALL {
             assert_eq!(kind.as_str().parse::<Kind>().expect("its own name"), kind);
         }
@@ -188,12 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_would_undo_each_other_are_not_on_at_once() {
-        assert!(!Kind::Kill.goes_with(Kind::PowerCut));
-        assert!(!Kind::PowerCutAll.goes_with(Kind::PauseLeader));
-        assert!(!Kind::Loss.goes_with(Kind::Loss));
-        assert!(!Kind::SuspendLeader.goes_with(Kind::Pause) && !Kind::WallJump.goes_with(Kind::Suspend));
-        assert!(Kind::SuspendLeader.goes_with(Kind::Kill) && !Kind::SuspendLeader.goes_with(Kind::KillAll));
-        assert!(Kind::PowerCutAll.goes_with(Kind::Loss) && Kind::Minority.goes_with(Kind::PowerCut));
+    fn conflicting_faults_are_incompatible() {
+        assert!(!Kind::Kill.is_compatible_with(Kind::PowerCut));
+        assert!(!Kind::PowerCutAll.is_compatible_with(Kind::PauseLeader));
+        assert!(!Kind::Loss.is_compatible_with(Kind::Loss));
+        assert!(
+            !Kind::SuspendLeader.is_compatible_with(Kind::Pause) && !Kind::WallJump.is_compatible_with(Kind::Suspend)
+        );
+        assert!(
+            Kind::SuspendLeader.is_compatible_with(Kind::Kill)
+                && !Kind::SuspendLeader.is_compatible_with(Kind::KillAll)
+        );
+        assert!(Kind::PowerCutAll.is_compatible_with(Kind::Loss) && Kind::Minority.is_compatible_with(Kind::PowerCut));
     }
 }

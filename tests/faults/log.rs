@@ -14,11 +14,11 @@ pub struct Seen {
 }
 
 /// A position in the log: the index of an entry, and the number of a transition in that entry.
-type Place = (u64, u32);
+type Position = (u64, u32);
 
 #[derive(Default)]
 struct Watcher {
-    at: Place,
+    at: Position,
     /// Ranges of compacted log that the watcher did not receive: after the first index, up to the second.
     gaps: Vec<(u64, u64)>,
 }
@@ -32,7 +32,7 @@ struct Pending {
 pub struct Log {
     names: HashMap<String, Vec<Seen>>,
     watchers: Vec<Watcher>,
-    pending: BTreeMap<Place, Pending>,
+    pending: BTreeMap<Position, Pending>,
     /// The number of transitions that all watchers received.
     pub complete: u64,
 }
@@ -45,17 +45,17 @@ impl Log {
 
     /// Records an event of a watcher. Fails if it contradicts an earlier event of this or of another watcher.
     pub fn saw(&mut self, watcher: usize, event: Event, at: Duration) -> Result<(), String> {
-        let place = (event.index, event.part);
-        let before = std::mem::replace(&mut self.watchers[watcher].at, place);
-        if place <= before {
-            return Err(format!("watcher {watcher} received {place:?} after {before:?}: {event:?}"));
+        let position = (event.index, event.part);
+        let before = std::mem::replace(&mut self.watchers[watcher].at, position);
+        if position <= before {
+            return Err(format!("watcher {watcher} received {position:?} after {before:?}: {event:?}"));
         }
-        let everybody = self.watchers.len();
-        if let Some(first) = self.pending.get_mut(&place) {
+        let watchers = self.watchers.len();
+        if let Some(first) = self.pending.get_mut(&position) {
             first.got[watcher] = true;
             if first.event != event {
                 return Err(format!(
-                    "two watchers received different events at {place:?}: {:?} and {event:?}",
+                    "two watchers received different events at {position:?}: {:?} and {event:?}",
                     first.event
                 ));
             }
@@ -63,17 +63,17 @@ impl Log {
             .watchers
             .iter()
             .enumerate()
-            .any(|(other, seen)| other != watcher && seen.at > place && !seen.lacks(place.0))
+            .any(|(other, seen)| other != watcher && seen.at > position && !seen.has_gap_at(position.0))
         {
-            return Err(format!("watcher {watcher} received {event:?}, and a watcher beyond {place:?} did not"));
+            return Err(format!("watcher {watcher} received {event:?}, and a watcher beyond {position:?} did not"));
         } else {
-            let got = (0..everybody).map(|other| other == watcher).collect();
+            let got = (0..watchers).map(|other| other == watcher).collect();
             let seen = self.names.entry(event.name.clone()).or_default();
-            let behind = seen.partition_point(|seen| (seen.event.index, seen.event.part) < place);
+            let behind = seen.partition_point(|seen| (seen.event.index, seen.event.part) < position);
             seen.insert(behind, Seen { event: event.clone(), at });
-            self.pending.insert(place, Pending { event, got });
+            self.pending.insert(position, Pending { event, got });
         }
-        self.settle()
+        self.complete_passed()
     }
 
     /// Records that the log between the position of a watcher and `oldest` is compacted on every node.
@@ -84,13 +84,13 @@ impl Log {
     }
 
     /// Completes the transitions that all watchers have passed. Fails if a watcher did not receive one of them.
-    fn settle(&mut self) -> Result<(), String> {
+    fn complete_passed(&mut self) -> Result<(), String> {
         let slowest = self.watchers.iter().map(|watcher| watcher.at).min().unwrap_or_default();
         while let Some(first) = self.pending.first_entry().filter(|first| *first.key() <= slowest) {
-            let (place, Pending { event, got }) = first.remove_entry();
-            let missed = |(watcher, got): &(usize, bool)| !got && !self.watchers[*watcher].lacks(place.0);
+            let (position, Pending { event, got }) = first.remove_entry();
+            let missed = |(watcher, got): &(usize, bool)| !got && !self.watchers[*watcher].has_gap_at(position.0);
             if let Some((watcher, _)) = got.into_iter().enumerate().find(missed) {
-                return Err(format!("watcher {watcher} missed {place:?}: {event:?}"));
+                return Err(format!("watcher {watcher} missed {position:?}: {event:?}"));
             }
             self.complete += 1;
         }
@@ -103,7 +103,7 @@ impl Log {
     }
 
     /// The log index of each watcher.
-    pub fn places(&self) -> Vec<u64> {
+    pub fn indices(&self) -> Vec<u64> {
         self.watchers.iter().map(|watcher| watcher.at.0).collect()
     }
 
@@ -120,17 +120,18 @@ impl Log {
     }
 
     /// Whether no watcher received some transition since the last call: a compacted range is common to all watchers.
-    pub fn take_hole(&mut self) -> bool {
+    pub fn take_common_gap(&mut self) -> bool {
         let gaps: Vec<Vec<(u64, u64)>> = self.watchers.iter().map(|watcher| watcher.gaps.clone()).collect();
         let meet = |one: &(u64, u64), other: &(u64, u64)| one.0 < other.1 && other.0 < one.1;
-        let hole = gaps.iter().flatten().any(|gap| gaps.iter().all(|other| other.iter().any(|other| meet(gap, other))));
+        let common_gap =
+            gaps.iter().flatten().any(|gap| gaps.iter().all(|other| other.iter().any(|other| meet(gap, other))));
         self.watchers.iter_mut().for_each(|watcher| watcher.gaps.retain(|(_, to)| *to >= watcher.at.0));
-        hole
+        common_gap
     }
 }
 
 impl Watcher {
-    fn lacks(&self, index: u64) -> bool {
+    fn has_gap_at(&self, index: u64) -> bool {
         self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&index))
     }
 }
@@ -153,7 +154,7 @@ mod tests {
     use crate::promises::evidence::{expired, granted};
 
     #[test]
-    fn watchers_that_got_the_same_agree() {
+    fn watchers_with_the_same_events_agree() {
         let mut log = Log::new(2);
         for watcher in [0, 1] {
             for seen in [granted(1, "a", 5), expired(2, "a", 5, 9)] {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transition_that_one_watcher_missed_is_noticed() {
+    fn missed_transition_is_detected() {
         let (first, second) = (granted(1, "a", 5).event, expired(2, "a", 5, 9).event);
         let mut log = Log::new(2);
         log.saw(0, first.clone(), Duration::ZERO).expect("in order");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transition_that_comes_twice_or_late_or_changed_is_noticed() {
+    fn repeated_or_changed_transition_is_detected() {
         let seen = granted(1, "a", 5).event;
         let mut log = Log::new(2);
         log.saw(0, seen.clone(), Duration::ZERO).expect("in order");
@@ -190,16 +191,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_kept_is_missed_by_nobody_and_known_as_a_hole() {
+    fn compacted_log_is_a_gap_and_not_a_miss() {
         let (first, second) = (granted(1, "a", 5).event, expired(2, "a", 5, 9).event);
         let mut log = Log::new(2);
         log.saw(0, first, Duration::ZERO).expect("in order");
         log.compacted(1, 7);
         log.saw(0, second.clone(), Duration::ZERO).expect("in order");
         log.saw(1, second, Duration::ZERO).expect("the first was compacted");
-        assert!(!log.take_hole(), "watcher 0 received both events");
+        assert!(!log.take_common_gap(), "watcher 0 received both events");
         log.compacted(0, 20);
         log.compacted(1, 30);
-        assert!(log.take_hole());
+        assert!(log.take_common_gap());
     }
 }

@@ -30,11 +30,11 @@ pub struct Mode {
 impl Mode {
     pub fn of(name: &LeaseName, seed: u64) -> Mode {
         let hash = name.as_str().bytes().fold(seed, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        let mut dice = StdRng::seed_from_u64(hash);
-        let mut is = |percent| dice.random_range(0..100) < percent;
+        let mut rng = StdRng::seed_from_u64(hash);
+        let mut is = |percent| rng.random_range(0..100) < percent;
         let (is_counted, is_infinite, is_delayed) = (is(COUNTED_PERCENT), is(INFINITE_PERCENT), is(DELAYED_PERCENT));
-        let limit = if is_counted { dice.random_range(2..=4) } else { 1 };
-        let lock_delay = dice.random_range(SHORTEST_DELAY..LONGEST_DELAY);
+        let limit = if is_counted { rng.random_range(2..=4) } else { 1 };
+        let lock_delay = rng.random_range(SHORTEST_DELAY..LONGEST_DELAY);
         let lock_delay = Duration::from_millis(if is_delayed { lock_delay.as_millis() as u64 } else { 0 });
         Mode { limit, is_infinite, lock_delay }
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_comes_alone_and_with_others() {
+    fn modes_occur_alone_and_combined() {
         let modes = modes(1);
         let count = |is: fn(&Mode) -> bool| modes.iter().filter(|mode| is(mode)).count();
         assert!(count(|mode| mode.limit == 1 && !mode.is_infinite && mode.lock_delay.is_zero()) > 50, "plain");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_says_what_the_history_says() {
+    fn claim_matches_its_history_record() {
         let by = HolderId::new("a").expect("valid");
         let plain = Mode { limit: 1, is_infinite: false, lock_delay: Duration::ZERO };
         let (body, what) = plain.claim(&by, 900, None);

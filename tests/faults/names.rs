@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_given_up_when_it_has_had_enough() {
+    fn name_is_replaced_after_its_last_operation() {
         let mut names = Names::new(7);
         let used: Vec<_> = (0..2 * MAX_OPERATIONS).map(|_| names.next(3).0).collect();
         assert_eq!((used[0].as_str(), used[MAX_OPERATIONS].as_str()), ("e7.3.0", "e7.3.1"));

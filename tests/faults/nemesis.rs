@@ -9,34 +9,34 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 
 use super::clocks;
-use super::cluster::{Cluster, Excuse};
+use super::cluster::{Cluster, ExpectedExit};
 use super::holders::Holders;
 use super::kind::Kind;
 use super::network::{self, Cut};
+use super::network_faults::NetworkFaults;
 use super::plan::Fault;
-use super::weather::NetworkFaults;
 
 /// How long a fault of the leader waits until the cluster has one.
-const LEADER: Duration = Duration::from_secs(3);
+const LEADER_WITHIN: Duration = Duration::from_secs(3);
 
 /// If a suspended machine is cut off from the other nodes, the cut lasts for this time after the suspend.
 const WITHOUT_NODES: Duration = Duration::from_secs(1);
 
 /// The targets of faults.
-pub struct Field {
+pub struct Targets {
     pub cluster: Cluster,
     pub holders: Holders,
 }
 
 /// An active fault.
-pub struct Active {
+pub struct ActiveFault {
     pub fault: Fault,
     /// A number that is unique in the run.
     number: usize,
     /// The nodes or holders that the fault affects.
     pub hit: Vec<u64>,
     ends: Instant,
-    dice: StdRng,
+    rng: StdRng,
     /// The time of the next update.
     next: Instant,
     is_down: bool,
@@ -47,27 +47,27 @@ pub struct Active {
 
 #[derive(Default)]
 pub struct Nemesis {
-    active: Vec<Active>,
+    active: Vec<ActiveFault>,
     made: usize,
 }
 
 impl Nemesis {
     /// Begins a fault. Returns whether it had a target.
-    pub async fn begin(&mut self, field: &mut Field, fault: &Fault) -> Result<bool> {
+    pub async fn begin(&mut self, targets: &mut Targets, fault: &Fault) -> Result<bool> {
         self.made += 1;
         let now = Instant::now();
-        let mut active = Active {
+        let mut active = ActiveFault {
             fault: fault.clone(),
             number: self.made,
             hit: Vec::new(),
             ends: now + fault.lasts,
-            dice: StdRng::seed_from_u64(fault.draw),
+            rng: StdRng::seed_from_u64(fault.draw),
             next: now,
             is_down: false,
             rolling: Vec::new(),
             stopping: None,
         };
-        let happened = active.begin(field).await?;
+        let happened = active.begin(targets).await?;
         if happened {
             self.active.push(active);
         }
@@ -75,18 +75,18 @@ impl Nemesis {
     }
 
     /// Updates the active faults and ends those whose time is over. Returns the ended faults.
-    pub async fn look(&mut self, field: &mut Field) -> Result<Vec<Active>> {
+    pub async fn advance(&mut self, targets: &mut Targets) -> Result<Vec<ActiveFault>> {
         let now = Instant::now();
         for active in &mut self.active {
             if now >= active.next {
-                active.go_on(field).await?;
+                active.update(targets).await?;
             }
         }
         let is_over =
-            |active: &mut Active| now >= active.ends && active.rolling.is_empty() && active.stopping.is_none();
-        let mut over: Vec<Active> = self.active.extract_if(.., is_over).collect();
+            |active: &mut ActiveFault| now >= active.ends && active.rolling.is_empty() && active.stopping.is_none();
+        let mut over: Vec<ActiveFault> = self.active.extract_if(.., is_over).collect();
         for active in &mut over {
-            active.end(field)?;
+            active.end(targets)?;
         }
         Ok(over)
     }
@@ -96,22 +96,22 @@ impl Nemesis {
     }
 
     /// Ends all faults, and starts all nodes and holders.
-    pub fn heal(&mut self, field: &mut Field) -> Result<()> {
+    pub fn heal(&mut self, targets: &mut Targets) -> Result<()> {
         for mut active in self.active.drain(..) {
-            active.end(field)?;
+            active.end(targets)?;
         }
-        for id in field.cluster.ids() {
-            field.cluster.network.link(id, true)?;
-            field.cluster.pause(id, false)?;
-            revive(&mut field.cluster, id)?;
+        for id in targets.cluster.ids() {
+            targets.cluster.network.link(id, true)?;
+            targets.cluster.pause(id, false)?;
+            repair_and_start(&mut targets.cluster, id)?;
         }
-        field.holders.restart()
+        targets.holders.restart()
     }
 }
 
-impl Active {
-    async fn begin(&mut self, field: &mut Field) -> Result<bool> {
-        let cluster = &mut field.cluster;
+impl ActiveFault {
+    async fn begin(&mut self, targets: &mut Targets) -> Result<bool> {
+        let cluster = &mut targets.cluster;
         let nodes = cluster.nodes.len() as u64;
         let order = self.fault.order.clone();
         let some = order[..cluster.minority()].to_vec();
@@ -123,14 +123,14 @@ impl Active {
             Kind::OneWay => {
                 // Half of these faults choose the leader, if there is one. The cut blocks one direction: to the node,
                 // or from it.
-                let of_leader = self.dice.random_bool(0.5);
+                let of_leader = self.rng.random_bool(0.5);
                 let leader = if of_leader { leader(cluster).await } else { None };
                 let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
                 let all = network::apart(&[one], nodes).into_iter();
                 self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
             }
             Kind::Flapping => self.hit = vec![order[0]],
-            Kind::Loss | Kind::Delay => return self.bad_weather(cluster, &order),
+            Kind::Loss | Kind::Delay => return self.impair_network(cluster, &order),
             Kind::LeaderIsolated
             | Kind::RestartInPromise
             | Kind::KillLeader
@@ -145,7 +145,7 @@ impl Active {
             Kind::Pause => return self.pause(cluster, up.first().copied()),
             Kind::Suspend => return self.suspend(cluster, up.first().copied()),
             Kind::RollingRestart => (self.rolling, self.hit) = (up.clone(), up),
-            Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut field.holders),
+            Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut targets.holders),
             Kind::PowerCut => return self.cut_power(cluster, &up[..up.len().min(1)]),
             Kind::PowerCutMinority => return self.cut_power(cluster, &some),
             Kind::PowerCutAll => return self.cut_power(cluster, &up),
@@ -154,11 +154,11 @@ impl Active {
                 self.hit = vec![one];
                 let node = cluster.node(one);
                 if self.fault.kind == Kind::DiskFull {
-                    node.excuse = Some(Excuse::DiskFull);
+                    node.expected_exit = Some(ExpectedExit::DiskFull);
                     node.disk.fill()?;
                 } else {
-                    node.excuse = Some(Excuse::DiskBroken);
-                    node.disk.cut()?;
+                    node.expected_exit = Some(ExpectedExit::DiskBroken);
+                    node.disk.cut_power()?;
                 }
             }
             Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
@@ -198,16 +198,16 @@ impl Active {
         Ok(true)
     }
 
-    async fn go_on(&mut self, field: &mut Field) -> Result<()> {
-        let cluster = &mut field.cluster;
+    async fn update(&mut self, targets: &mut Targets) -> Result<()> {
+        let cluster = &mut targets.cluster;
         match self.fault.kind {
             Kind::Flapping => {
                 self.is_down = !self.is_down;
                 cluster.network.link(self.hit[0], !self.is_down)?;
-                self.next += Duration::from_millis(self.dice.random_range(50..600));
+                self.next += Duration::from_millis(self.rng.random_range(50..600));
             }
             Kind::WallJump => {
-                clocks::jump(cluster.folder(), self.hit[0], self.dice.random_range(-100_000..100_000))?;
+                clocks::jump(cluster.folder(), self.hit[0], self.rng.random_range(-100_000..100_000))?;
                 self.next += Duration::from_millis(300);
             }
             Kind::RollingRestart => self.roll(cluster).await?,
@@ -232,24 +232,24 @@ impl Active {
                 let node = cluster.node(id);
                 let Some(process) = &node.process else { return Ok(()) };
                 process.signal(Signal::TERM)?;
-                node.excuse = Some(Excuse::Stopped);
+                node.expected_exit = Some(ExpectedExit::Stopped);
                 self.stopping = Some(id);
             }
             Some(id) if !cluster.runs(id) => cluster.launch(id)?,
-            Some(id) if cluster.node(id).excuse == Some(Excuse::Stopped) => {}
+            Some(id) if cluster.node(id).expected_exit == Some(ExpectedExit::Stopped) => {}
             Some(id) if cluster.ask(id, "/readyz").await.is_some() => self.stopping = None,
             Some(_) => {}
         }
         Ok(())
     }
 
-    fn end(&mut self, field: &mut Field) -> Result<()> {
-        let cluster = &mut field.cluster;
+    fn end(&mut self, targets: &mut Targets) -> Result<()> {
+        let cluster = &mut targets.cluster;
         match self.fault.kind {
-            Kind::HolderPause | Kind::HolderKill => return field.holders.restart(),
+            Kind::HolderPause | Kind::HolderKill => return targets.holders.restart(),
             Kind::Loss | Kind::Delay => {
                 for &id in &self.hit {
-                    cluster.node(id).weather.clear();
+                    cluster.node(id).packet_queue.clear();
                     cluster.queue(id, false)?;
                 }
             }
@@ -267,7 +267,7 @@ impl Active {
         }
         if self.fault.kind.ends_nodes() {
             for &id in &self.hit {
-                revive(cluster, id)?;
+                repair_and_start(cluster, id)?;
             }
         }
         Ok(())
@@ -317,7 +317,7 @@ impl Active {
     fn cut_power(&mut self, cluster: &mut Cluster, who: &[u64]) -> Result<bool> {
         self.hit = who.iter().copied().filter(|id| cluster.runs(*id)).collect();
         for &id in &self.hit {
-            cluster.node(id).disk.cut()?;
+            cluster.node(id).disk.cut_power()?;
         }
         for &id in &self.hit {
             cluster.kill(id)?;
@@ -326,19 +326,19 @@ impl Active {
         Ok(!self.hit.is_empty())
     }
 
-    fn bad_weather(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
+    fn impair_network(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
         let everywhere = self.either(true, false);
         self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
         let ms = Duration::from_millis;
-        let weather = match self.fault.kind {
-            Kind::Loss => NetworkFaults { loss: self.dice.random_range(0.03..0.3), ..NetworkFaults::default() },
+        let faults = match self.fault.kind {
+            Kind::Loss => NetworkFaults { loss: self.rng.random_range(0.03..0.3), ..NetworkFaults::default() },
             _ => {
-                let most = self.dice.random_range(20..if everywhere { 60 } else { 300 });
-                NetworkFaults { delay: (ms(self.dice.random_range(0..most)), ms(most)), loss: 0.0 }
+                let most = self.rng.random_range(20..if everywhere { 60 } else { 300 });
+                NetworkFaults { delay: (ms(self.rng.random_range(0..most)), ms(most)), loss: 0.0 }
             }
         };
         for &id in &self.hit {
-            cluster.node(id).weather.set(weather, self.fault.draw.wrapping_add(id));
+            cluster.node(id).packet_queue.set(faults, self.fault.draw.wrapping_add(id));
             cluster.queue(id, true)?;
         }
         Ok(true)
@@ -346,7 +346,7 @@ impl Active {
 
     fn hit_holders(&mut self, holders: &mut Holders) -> Result<bool> {
         for place in 0..holders.count() {
-            if self.dice.random_bool(0.4) || place == self.fault.draw as usize % holders.count() {
+            if self.rng.random_bool(0.4) || place == self.fault.draw as usize % holders.count() {
                 let hit = if self.fault.kind == Kind::HolderKill {
                     holders.kill(place)?
                 } else {
@@ -360,9 +360,9 @@ impl Active {
 }
 
 /// Starts the node on a working disk.
-fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
+fn repair_and_start(cluster: &mut Cluster, id: u64) -> Result<()> {
     let node = cluster.node(id);
-    if node.excuse == Some(Excuse::DiskBroken) {
+    if node.expected_exit == Some(ExpectedExit::DiskBroken) {
         // A disk without power works again only after a new mount. A node that did not write has not noticed the fault
         // and still runs.
         cluster.kill(id)?;
@@ -375,7 +375,7 @@ fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
 
 async fn leader(cluster: &Cluster) -> Option<u64> {
     let began = Instant::now();
-    while began.elapsed() < LEADER {
+    while began.elapsed() < LEADER_WITHIN {
         if let Some(leader) = cluster.leader().await.filter(|leader| cluster.runs(*leader)) {
             return Some(leader);
         }

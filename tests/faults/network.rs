@@ -71,7 +71,7 @@ impl Network {
         for node in 1..=self.nodes {
             let rules = rules(node, cut, queued.contains(&node));
             if self.rules.get(&node) != Some(&rules) {
-                self.tell(node, &rules)?;
+                self.apply_rules(node, &rules)?;
                 self.rules.insert(node, rules);
             }
         }
@@ -84,7 +84,7 @@ impl Network {
         ip(&["-n", &self.hub(), "link", "set", &port, if up { "up" } else { "down" }])
     }
 
-    fn tell(&self, node: u64, rules: &str) -> Result<()> {
+    fn apply_rules(&self, node: u64, rules: &str) -> Result<()> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(node), "iptables-restore"]).stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().context("iptables-restore")?;
@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn the_two_sides_of_a_cut_hear_themselves_only() {
+    fn cut_sides_hear_only_themselves() {
         let cut = apart(&[2, 5], 5);
         assert_eq!(heard(&cut, 2, 5), [5]);
         assert_eq!(heard(&cut, 1, 5), [3, 4]);
     }
 
     #[test]
-    fn in_a_ring_everybody_hears_two() {
+    fn ring_node_hears_two_neighbours() {
         let cut = ring(&[3, 1, 5, 2, 4]);
         assert_eq!(heard(&cut, 3, 5), [1, 4]);
         assert_eq!(heard(&cut, 5, 5), [1, 2]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_bridge_two_halves_hear_one_node_between_them() {
+    fn bridge_halves_hear_one_common_node() {
         let cut = bridge(&[4, 1, 2, 3, 5]);
         assert_eq!(heard(&cut, 4, 5), [1, 2, 3, 5]);
         assert_eq!(heard(&cut, 1, 5), [2, 4]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_drops_who_it_does_not_hear_and_queues_the_rest() {
+    fn listener_drops_cut_nodes_and_queues_the_rest() {
         let text = rules(1, &Cut::from([(1, 2), (2, 1)]), true);
         assert_eq!(text.matches("DROP").count(), 1);
         assert!(text.contains("-s 10.77.0.2 -j DROP") && text.contains("--queue-bypass"), "{text}");

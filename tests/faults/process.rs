@@ -102,6 +102,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.kill();
-        clocks::forget(self.id());
+        clocks::remove_shared_files(self.id());
     }
 }

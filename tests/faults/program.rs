@@ -16,7 +16,6 @@
 //! harness failed, 130 after an interrupt.
 
 mod arguments;
-mod book;
 mod client;
 mod clocks;
 mod cluster;
@@ -25,6 +24,7 @@ mod control;
 mod disk;
 mod drawing;
 mod export;
+mod fault_window;
 mod figures;
 #[expect(dead_code, reason = "the simulation uses the rest of it")]
 #[path = "../support/history.rs"]
@@ -36,7 +36,6 @@ mod holders;
 mod import;
 mod judge;
 mod kind;
-mod leftovers;
 #[path = "../support/linear.rs"]
 mod linear;
 mod log;
@@ -46,17 +45,18 @@ mod mode;
 mod names;
 mod nemesis;
 mod network;
+mod network_faults;
 mod plan;
 mod process;
 mod progress;
 mod promises;
+mod recorder;
 mod register;
 mod run;
-mod shade;
+mod run_directory;
 mod suspend;
 mod verdict;
 mod watcher;
-mod weather;
 mod workload;
 mod world;
 
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
 fn judge_file(file: &Path) -> ExitCode {
     let opened = File::open(file).with_context(|| file.display().to_string());
     match opened.and_then(|file| import::judge(BufReader::new(file))) {
-        Ok(import::Judged { operations, leases, too_hard, untimed, broken }) => {
+        Ok(import::JudgedFile { operations, leases, too_hard, untimed, broken }) => {
             broken.iter().for_each(|broken| println!("VIOLATION: {broken}"));
             println!(
                 "{operations} operations on {leases} leases judged, {too_hard} too hard to order, {untimed} without \
@@ -128,12 +128,12 @@ fn possible(arguments: &Run) -> Result<()> {
         found.with_context(|| format!("{tool} (Debian: {package})"))?;
     }
     arguments.kinds()?;
-    leftovers::sweep()?;
-    let folder = leftovers::Folder::new()?;
+    run_directory::remove_orphans()?;
+    let folder = run_directory::RunDirectory::new()?;
     let queued = network::Network::new(1).and_then(|mut network| network.set(&Default::default(), &[1].into()));
     queued.context("cannot create namespaces or NFQUEUE rules")?;
     disk::Disk::new(folder.path(), "disk")
-        .and_then(|disk| disk.cut())
+        .and_then(|disk| disk.cut_power())
         .context("cannot simulate a power cut on an ext4 image")
 }
 
@@ -159,7 +159,7 @@ fn interrupted() -> ExitCode {
 }
 
 async fn judged(arguments: &Run) -> ExitCode {
-    match play(arguments).await {
+    match run_once(arguments).await {
         Ok(0) => ExitCode::SUCCESS,
         Ok(violations) => {
             eprintln!("VIOLATIONS: {violations}. Details are in {}", arguments.keep.display());
@@ -174,10 +174,10 @@ async fn judged(arguments: &Run) -> ExitCode {
 }
 
 /// Runs the program once. Returns the number of broken promises.
-async fn play(arguments: &Run) -> Result<usize> {
+async fn run_once(arguments: &Run) -> Result<usize> {
     let _folder = take_folder(&arguments.keep)?;
     let mut run = run::Run::start(arguments, &arguments.keep).await?;
-    let played = run.play(arguments.time).await;
+    let completed = run.run_episodes(arguments.time).await;
     let broken = run.broken();
     let violations = broken.len() + usize::from(run.figures().stale() > 0);
     let table = run.figures().table(violations);
@@ -186,7 +186,7 @@ async fn play(arguments: &Run) -> Result<usize> {
     std::fs::write(arguments.keep.join("summary.txt"), table + &lines)?;
     // Observed violations count even if the harness failed later.
     if violations == 0 {
-        played?;
+        completed?;
         run.figures().check()?;
     }
     Ok(violations)
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runs_do_not_share_a_folder() {
+    fn second_run_in_a_folder_is_refused() {
         let parent = tempfile::TempDir::new().expect("a folder");
         let folder = parent.path().join("kept");
         let first = take_folder(&folder).expect("it is free");

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_count_as_far_as_they_are_asked_about() {
+    fn pauses_are_clipped_to_the_period() {
         let without = |from, until| progress().without_commits(ms(from), ms(until), ms(250));
         assert_eq!(without(0, 3_100), ms(800 + 2_000));
         assert_eq!(without(0, 210), ms(10), "a long pause begins at 200 ms");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_the_last_commit() {
+    fn forget_before_keeps_the_last_commit() {
         let mut short = progress();
         short.forget_before(ms(1_050));
         assert_eq!(short.without_commits(ms(1_050), ms(3_100), ms(250)), ms(2_000));

@@ -32,7 +32,7 @@ pub struct Write {
 
 /// The accepted writes with one token.
 #[derive(Clone, Debug)]
-struct Stay {
+struct TokenWrites {
     holder: String,
     token: FencingToken,
     /// The last time at which the holder believed to hold the lease.
@@ -44,11 +44,11 @@ struct Stay {
 struct Resource {
     mark: Option<HighWater>,
     /// By token.
-    stays: BTreeMap<u64, Stay>,
+    by_token: BTreeMap<u64, TokenWrites>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct WriteCounts {
     pub accepted: u64,
     pub refused: u64,
     /// Writes that were accepted after a write with a higher token. The number must stay 0.
@@ -60,7 +60,7 @@ pub struct Figures {
 #[derive(Default)]
 pub struct Register {
     resources: BTreeMap<String, Resource>,
-    figures: Figures,
+    figures: WriteCounts,
 }
 
 impl Register {
@@ -83,17 +83,17 @@ impl Register {
     fn accepted(&mut self, write: &Write, token: FencingToken) {
         let resource = self.resources.entry(write.name.clone()).or_default();
         self.figures.accepted += 1;
-        if resource.stays.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
+        if resource.by_token.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
             self.figures.stale += 1;
         }
-        let stay = resource.stays.entry(write.token).or_insert_with(|| Stay {
+        let token_writes = resource.by_token.entry(write.token).or_insert_with(|| TokenWrites {
             holder: write.holder.clone(),
             token,
             last: write.looked_at,
             first: write.looked_at,
         });
-        stay.last = stay.last.max(write.looked_at);
-        if stay.holder != write.holder {
+        token_writes.last = token_writes.last.max(write.looked_at);
+        if token_writes.holder != write.holder {
             self.figures.stale += 1;
         }
     }
@@ -103,30 +103,33 @@ impl Register {
         let Some(resource) = self.resources.get_mut(name) else { return Vec::new() };
         let broken = |promise, how: String| Broken::of_lease(promise, name, how);
         let mut found = Vec::new();
-        for stay in resource.stays.values() {
-            let own = |seen: &&Seen| seen.event.token == stay.token && seen.event.holder == stay.holder;
+        for token_writes in resource.by_token.values() {
+            let own = |seen: &&Seen| seen.event.token == token_writes.token && seen.event.holder == token_writes.holder;
             if !log.iter().any(|seen| own(&seen) && seen.event.event == EventKind::Granted) {
-                found.push(broken("fenced", format!("{stay:?} wrote, but the log has no such grant")));
+                found.push(broken("fenced", format!("{token_writes:?} wrote, but the log has no such grant")));
             }
             // A watcher receives an expiry after its commit. So a holder that believed to hold the lease after that
             // event believed it too long.
             let expiry = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
-            if let Some(expiry) = expiry.filter(|expiry| expiry.at < stay.last) {
+            if let Some(expiry) = expiry.filter(|expiry| expiry.at < token_writes.last) {
                 found.push(broken(
                     "holder_stops_first",
-                    format!("{stay:?} believed to hold the lease after {:?}, seen at {:?}", expiry.event, expiry.at),
+                    format!(
+                        "{token_writes:?} believed to hold the lease after {:?}, seen at {:?}",
+                        expiry.event, expiry.at
+                    ),
                 ));
             }
         }
-        let stays: Vec<&Stay> = resource.stays.values().collect();
-        self.figures.overlaps += stays.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
-        while resource.stays.len() > 1 {
-            resource.stays.pop_first();
+        let by_token: Vec<&TokenWrites> = resource.by_token.values().collect();
+        self.figures.overlaps += by_token.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
+        while resource.by_token.len() > 1 {
+            resource.by_token.pop_first();
         }
         found
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> WriteCounts {
         self.figures
     }
 }
@@ -145,7 +148,7 @@ pub fn serve(
         loop {
             tokio::select! {
                 accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                    writers.spawn(take(stream, register.clone()));
+                    writers.spawn(serve_holder(stream, register.clone()));
                 },
                 _ = writers.join_next(), if !writers.is_empty() => {}
                 () = world.stop.cancelled() => return,
@@ -156,7 +159,7 @@ pub fn serve(
 }
 
 /// Serves a connection. Each line requests one write, and one line answers it.
-async fn take(stream: UnixStream, register: Arc<Mutex<Register>>) {
+async fn serve_holder(stream: UnixStream, register: Arc<Mutex<Register>>) {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_write_is_refused_and_would_be_noticed() {
+    fn stale_write_is_refused_and_detected() {
         let mut register = Register::default();
         assert!(register.write(&write("a", 5, 10)) && register.write(&write("b", 9, 20)));
         assert!(!register.write(&write("a", 5, 30)));
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_the_log_does_not_explain_is_noticed() {
+    fn write_without_a_grant_in_the_log_is_detected() {
         let log = [granted(5, "a", 5), expired(100, "a", 5, 8), granted(110, "b", 9)];
         let broken = |writes: &[Write]| {
             let mut register = Register::default();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::book::now;
+use super::recorder::now;
 
 /// The same variable as in [`suspended_clock.rs`](../suspended_clock.rs).
 const FILE_VARIABLE: &str = "TENURE_FAULTS_SUSPENDED";
@@ -27,15 +27,15 @@ pub fn library() -> Option<PathBuf> {
 }
 
 /// The suspend clock of one node's machine.
-pub struct Suspends {
+pub struct SuspendClock {
     path: PathBuf,
     total: Duration,
     since: Option<Duration>,
 }
 
-impl Suspends {
-    pub fn new(folder: &Path, node: u64) -> Suspends {
-        Suspends { path: folder.join(format!("suspended{node}")), total: Duration::ZERO, since: None }
+impl SuspendClock {
+    pub fn new(folder: &Path, node: u64) -> SuspendClock {
+        SuspendClock { path: folder.join(format!("suspended{node}")), total: Duration::ZERO, since: None }
     }
 
     /// Resets the clock for a new process. Returns the environment of the process.

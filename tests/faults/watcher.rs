@@ -12,8 +12,8 @@ use tenure::client::{CallError, Endpoints, Remote};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::book::now;
 use super::cluster;
+use super::recorder::now;
 use super::verdict::Broken;
 use super::world::World;
 
@@ -25,23 +25,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Starts one watcher per node.
 pub fn start(world: &Arc<World>, seed: u64, tasks: &mut JoinSet<()>) -> Result<()> {
     for number in 0..world.nodes {
-        let dice = StdRng::seed_from_u64(seed.wrapping_mul(2_000).wrapping_add(number));
+        let rng = StdRng::seed_from_u64(seed.wrapping_mul(2_000).wrapping_add(number));
         let remotes = (0..world.nodes).map(|place| {
             let endpoints: Endpoints = cluster::url((number + place) % world.nodes + 1).parse()?;
             Ok(Remote::new(endpoints).with_timeout(Duration::from_secs(1)))
         });
         let remotes = remotes.collect::<Result<Vec<Remote>>>()?;
-        tasks.spawn(watch(world.clone(), number as usize, remotes, dice));
+        tasks.spawn(watch(world.clone(), number as usize, remotes, rng));
     }
     Ok(())
 }
 
-async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut dice: StdRng) {
+async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut rng: StdRng) {
     let mut after = EventId { index: 0, part: None };
     // The oldest index that each node kept, for consecutive nodes that refused the position as compacted.
     let mut compacted: Vec<u64> = Vec::new();
     for remote in remotes.iter().cycle() {
-        let until = Instant::now() + dice.random_range(STAY.0..STAY.1);
+        let until = Instant::now() + rng.random_range(STAY.0..STAY.1);
         let mut stream = remote.watch("", Some(after));
         let ended = loop {
             let next = tokio::select! {

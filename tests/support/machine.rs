@@ -36,18 +36,18 @@ impl Standstill {
 
 /// Watches the machine until it is dropped.
 pub struct Machine {
-    watch: Arc<Watch>,
+    watch: Arc<Observations>,
     watchers: Vec<Watcher>,
 }
 
 struct Watcher {
     thread: JoinHandle<()>,
     /// The number of observations so far.
-    looks: Arc<AtomicU64>,
+    observations: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
-struct Watch {
+struct Observations {
     is_over: AtomicBool,
     standstills: Mutex<Vec<Standstill>>,
 }
@@ -56,8 +56,8 @@ impl Machine {
     /// Watches the processors that this process may use, and the disk of `folder`. Returns after the first observation
     /// of each watcher.
     pub fn watch(folder: &Path) -> Machine {
-        let watch = Arc::<Watch>::default();
-        let spawn = |look: Box<dyn FnMut(&Watch) + Send>| Watcher::spawn(watch.clone(), look);
+        let watch = Arc::<Observations>::default();
+        let spawn = |look: Box<dyn FnMut(&Observations) + Send>| Watcher::spawn(watch.clone(), look);
         // Each thread is pinned to one processor: one processor may stand still while the others run.
         let mut watchers: Vec<Watcher> = (0..std::thread::available_parallelism().map_or(1, usize::from))
             .map(|place| spawn(Box::new(processor(place))))
@@ -65,23 +65,23 @@ impl Machine {
         let file = tempfile::tempfile_in(folder).expect("the folder is writable");
         watchers.push(spawn(Box::new(disk(file))));
         let machine = Machine { watch, watchers };
-        machine.look();
+        machine.wait_for_observations();
         machine
     }
 
     /// All standstills of at least [`STANDSTILL`] until now, in the order of their ends.
     pub fn standstills(&self) -> Vec<Standstill> {
-        self.look();
+        self.wait_for_observations();
         self.watch.standstills.lock().expect("no watcher panics with the lock").clone()
     }
 
     /// Waits until each watcher finishes its current observation. A watcher notices a standstill only after it runs
     /// again.
-    fn look(&self) {
-        let looks = |watcher: &Watcher| watcher.looks.load(Ordering::SeqCst);
-        let before: Vec<u64> = self.watchers.iter().map(looks).collect();
+    fn wait_for_observations(&self) {
+        let observations = |watcher: &Watcher| watcher.observations.load(Ordering::SeqCst);
+        let before: Vec<u64> = self.watchers.iter().map(observations).collect();
         for (watcher, before) in self.watchers.iter().zip(before) {
-            while looks(watcher) == before && !watcher.thread.is_finished() {
+            while observations(watcher) == before && !watcher.thread.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -89,16 +89,16 @@ impl Machine {
 }
 
 impl Watcher {
-    fn spawn(watch: Arc<Watch>, mut look: impl FnMut(&Watch) + Send + 'static) -> Watcher {
-        let looks = Arc::<AtomicU64>::default();
-        let counted = looks.clone();
+    fn spawn(watch: Arc<Observations>, mut look: impl FnMut(&Observations) + Send + 'static) -> Watcher {
+        let observations = Arc::<AtomicU64>::default();
+        let counted = observations.clone();
         let thread = std::thread::spawn(move || {
             while !watch.is_over.load(Ordering::SeqCst) {
                 look(&watch);
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Watcher { thread, looks }
+        Watcher { thread, observations }
     }
 }
 
@@ -112,7 +112,7 @@ impl Drop for Machine {
     }
 }
 
-impl Watch {
+impl Observations {
     /// Records the time since `from` if it is a standstill.
     fn note(&self, from: Duration) {
         let standstill = Standstill { from, until: SystemClock.elapsed() };
@@ -123,12 +123,12 @@ impl Watch {
 }
 
 /// Observes the processor at this position.
-fn processor(place: usize) -> impl FnMut(&Watch) {
-    let mut is_kept = false;
+fn processor(place: usize) -> impl FnMut(&Observations) {
+    let mut is_pinned = false;
     move |watch| {
-        if !is_kept {
-            keep_to(place);
-            is_kept = true;
+        if !is_pinned {
+            pin_to(place);
+            is_pinned = true;
         }
         let from = SystemClock.elapsed() + PAUSE;
         std::thread::sleep(PAUSE);
@@ -137,7 +137,7 @@ fn processor(place: usize) -> impl FnMut(&Watch) {
 }
 
 /// Observes the disk by syncing this file.
-fn disk(mut file: File) -> impl FnMut(&Watch) {
+fn disk(mut file: File) -> impl FnMut(&Observations) {
     move |watch| {
         std::thread::sleep(PAUSE_OF_DISK);
         let from = SystemClock.elapsed();
@@ -148,7 +148,7 @@ fn disk(mut file: File) -> impl FnMut(&Watch) {
 
 /// Pins this thread to the processor at this position in its affinity mask.
 #[cfg(target_os = "linux")]
-fn keep_to(place: usize) {
+fn pin_to(place: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     let allowed = sched_getaffinity(None).expect("a thread may ask for itself");
@@ -161,4 +161,4 @@ fn keep_to(place: usize) {
 
 /// Other systems do not let a thread choose its processor.
 #[cfg(not(target_os = "linux"))]
-fn keep_to(_: usize) {}
+fn pin_to(_: usize) {}

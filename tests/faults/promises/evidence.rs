@@ -9,7 +9,7 @@ use tenure::types::{HolderId, LeaseName};
 use super::super::history::{Ended, Operation, What};
 use super::super::log::Seen;
 use super::super::progress::Progress;
-use super::{Evidence, Queued};
+use super::{Evidence, ObservedQueue};
 
 pub fn token(index: u64) -> FencingToken {
     FencingToken { term: 1, index }
@@ -81,7 +81,7 @@ pub fn evidence<'a>(operations: &'a [Operation], log: &'a [Seen]) -> Evidence<'a
     Evidence { operations, queues: &[], log }
 }
 
-pub fn with_queues<'a>(queues: &'a [Queued], log: &'a [Seen]) -> Evidence<'a> {
+pub fn with_queues<'a>(queues: &'a [ObservedQueue], log: &'a [Seen]) -> Evidence<'a> {
     Evidence { operations: &[], queues, log }
 }
 

@@ -34,12 +34,12 @@ pub struct Expiries {
     /// An expiry after the bound.
     pub late: Option<String>,
     /// The expiry that reached a watcher the longest time after the end of the ttl. Skipped expiries count, too.
-    pub last_heard: Heard,
+    pub last_heard: ExpiryDelivery,
 }
 
 /// The time at which a watcher received an expiry, and its known parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Heard {
+pub struct ExpiryDelivery {
     /// The time since the end of the last ttl in an answer to the holder.
     pub behind: Duration,
     /// The time without commits since that extension.
@@ -93,9 +93,15 @@ pub fn check(evidence: &Evidence, progress: &Progress, now: Duration) -> Expirie
 }
 
 /// The parts of an expiry with an event at `at` that the log had at `logged`. `None` if no extension is known.
-fn heard(evidence: &Evidence, progress: &Progress, granted: &Event, at: Duration, logged: Duration) -> Option<Heard> {
+fn heard(
+    evidence: &Evidence,
+    progress: &Progress,
+    granted: &Event,
+    at: Duration,
+    logged: Duration,
+) -> Option<ExpiryDelivery> {
     let (extended, due) = last_known_extension(evidence.operations, granted)?;
-    Some(Heard {
+    Some(ExpiryDelivery {
         behind: at.saturating_sub(due),
         without_commits: progress.without_commits(extended, logged, COMMIT),
         delivery: at.saturating_sub(logged),
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_behind_the_bound_is_caught() {
+    fn expiry_after_the_bound_is_caught() {
         let asked = [acquired("a", (0, 10), 5)];
         assert!(judge(&asked, 2_400, (0, 0)).late.is_some(), "1.4 s after the ttl");
         assert!(judge(&asked, 6_900, (1_500, 5_500)).late.is_some(), "four of the seconds had no commit");
@@ -168,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn expiry_known_from_an_index_counts_from_there() {
+    fn expiry_counts_from_the_first_answer_with_its_index() {
         let (asked, log) = ([acquired("a", (0, 10), 5)], [granted(5, "a", 5), expired(9_000, "a", 5, 1_500)]);
         let expiries = check(&evidence(&asked, &log), &commits((0, 0)), ms(20_000));
         assert_eq!(expiries.late, None, "an answer showed index 1,500 after 1.4 s; the watchers received it late");
     }
 
     #[test]
-    fn parts_of_an_expiry_that_was_heard_of_late_are_known() {
+    fn parts_of_a_late_event_are_known() {
         let log = [granted(5, "a", 5), expired(9_000, "a", 5, 1_500)];
         let heard = |asked: &[Operation]| check(&evidence(asked, &log), &commits((200, 700)), ms(20_000)).last_heard;
         let known = heard(&[acquired("a", (0, 10), 5)]);
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_move_the_bound_and_unknown_ones_are_not_judged() {
+    fn extension_moves_the_bound_unless_unknown() {
         let renew = |ended| did("a", What::Renew { token: token(5) }, (900, 910), ended);
         let renewed = [acquired("a", (0, 10), 5), renew(Ended::Held(token(5), Some(3_000)))];
         assert_eq!(judge(&renewed, 5_100, (0, 0)).late, None);

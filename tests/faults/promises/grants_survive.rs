@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acknowledged_grant_or_release_that_is_lost_is_caught() {
+    fn lost_acknowledged_operation_is_caught() {
         let release = did("a", What::Release { token: token(5) }, (10, 11), Ended::Changed(true));
         let asked = [acquired("a", (0, 1), 5), release];
         check(&evidence(&asked, &[granted(1, "a", 5), released(11, "a", 5, 6)])).expect("the log has both");

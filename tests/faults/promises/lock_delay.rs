@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn grant_told_inside_the_delay_is_caught() {
+    fn grant_answered_inside_the_delay_is_caught() {
         let asked = [claimed("a", (0, 10), 5, Some(1_000)), claimed("b", (1_400, 1_450), 9, Some(1_000))];
         let log = [granted(5, "a", 5), expired(1_005, "a", 5, 8), granted(1_700, "b", 9)];
         check(&evidence(&asked[..1], &log)).expect("the watchers saw it after the delay");

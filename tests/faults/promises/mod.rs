@@ -20,9 +20,9 @@ mod waiters_are_served;
 use std::time::Duration;
 
 use expiry_happens::Expiries;
-pub use linear::Decided;
+pub use linear::SearchResult;
 use tenure::api::{Event, EventKind};
-use waiters_are_served::Turns;
+use waiters_are_served::QueueGrants;
 
 use super::history::{Ended, Operation, What};
 use super::log::Seen;
@@ -34,7 +34,7 @@ const DRIFT: f64 = 0.01;
 
 /// The waiters of a lease at a log index, first waiter first.
 #[derive(Clone, Debug)]
-pub struct Queued {
+pub struct ObservedQueue {
     pub index: u64,
     pub waiters: Vec<String>,
 }
@@ -42,7 +42,7 @@ pub struct Queued {
 /// All observations of one lease.
 pub struct Evidence<'a> {
     pub operations: &'a [Operation],
-    pub queues: &'a [Queued],
+    pub queues: &'a [ObservedQueue],
     /// The transitions of the lease in log order.
     pub log: &'a [Seen],
 }
@@ -123,33 +123,33 @@ const PROMISES: [(&str, Check); 8] = [
 ];
 
 /// Returns the broken promises, and whether the search found an order of the operations.
-pub fn check(name: &str, evidence: &Evidence) -> (Vec<Broken>, Decided) {
+pub fn check(name: &str, evidence: &Evidence) -> (Vec<Broken>, SearchResult) {
     let broken = |(promise, check): &(&'static str, Check)| {
         check(evidence).err().map(|how| Broken::of_lease(promise, name, how))
     };
     let mut broken: Vec<Broken> = PROMISES.iter().filter_map(broken).collect();
     let decided = linear::check(evidence);
-    if let Decided::Impossible(how) = &decided {
+    if let SearchResult::Impossible(how) = &decided {
         broken.push(Broken::of_lease("linearizable", name, how));
     }
     (broken, decided)
 }
 
 /// The time bounds of one lease.
-pub struct Timed {
+pub struct TimeBounds {
     pub expiries: Expiries,
-    pub turns: Turns,
+    pub queue_grants: QueueGrants,
     /// Lock delays that a grant followed.
     pub delays: u64,
 }
 
 /// Checks the time bounds of expiries and waiters. Leases that are still held are checked as of `now`.
-pub fn check_bounds(name: &str, evidence: &Evidence, progress: &Progress, now: Duration) -> (Vec<Broken>, Timed) {
+pub fn check_bounds(name: &str, evidence: &Evidence, progress: &Progress, now: Duration) -> (Vec<Broken>, TimeBounds) {
     let expiries = expiry_happens::check(evidence, progress, now);
-    let turns = waiters_are_served::check(evidence, progress);
-    let late = [("expiry_happens", &expiries.late), ("waiters_are_served", &turns.late)];
+    let queue_grants = waiters_are_served::check(evidence, progress);
+    let late = [("expiry_happens", &expiries.late), ("waiters_are_served", &queue_grants.late)];
     let broken = late.into_iter().filter_map(|(promise, how)| Some(Broken::of_lease(promise, name, how.as_deref()?)));
-    (broken.collect(), Timed { delays: lock_delay::judged(evidence), expiries, turns })
+    (broken.collect(), TimeBounds { delays: lock_delay::judged(evidence), expiries, queue_grants })
 }
 
 /// Checks a lease of the holder processes, whose operations are not recorded.

@@ -9,7 +9,7 @@ use super::super::history::{Ended, What};
 use super::{DRIFT, Evidence};
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
-    told_as_asked(evidence)?;
+    answers_match_claims(evidence)?;
     for expiry in evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired) {
         if evidence.is_infinite(&expiry.event.holder) {
             return Err(format!("{:?}, but its holder claimed an infinite ttl", expiry.event));
@@ -29,7 +29,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
 }
 
 /// The answer to an infinite claim has no expiry, and the answer to a finite claim has one.
-fn told_as_asked(evidence: &Evidence) -> Result<(), String> {
+fn answers_match_claims(evidence: &Evidence) -> Result<(), String> {
     for operation in evidence.operations {
         let Ended::Held(_, left) = operation.ended else { continue };
         let (by, is_handover) = (operation.by.as_str(), matches!(operation.what, What::HandOver { .. }));
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_before_the_acknowledged_ttl_is_caught() {
+    fn expiry_before_the_acknowledged_ttl_is_caught() {
         let renewed = did("a", What::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1000)));
         let asked = [acquired("a", (0, 10), 5), renewed];
         check(&evidence(&asked, &[granted(5, "a", 5), expired(1600, "a", 5, 9)])).expect("a second after the renewal");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn finite_claim_that_is_told_an_infinite_ttl_is_caught() {
+    fn infinite_answer_to_a_finite_claim_is_caught() {
         let renewal = did("a", What::Renew { token: token(5) }, (20, 30), Ended::Held(token(5), None));
         let asked = [acquired("a", (0, 10), 5), renewal];
         check(&evidence(&asked[..1], &[granted(5, "a", 5)])).expect("the answer has the claimed ttl");

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_holder_and_an_end_of_nothing_are_caught() {
+    fn second_holder_and_end_without_grant_are_caught() {
         let good = [granted(1, "a", 5), expired(2, "a", 5, 9), granted(3, "b", 10)];
         check(&evidence(&[], &good)).expect("one at a time");
         check(&evidence(&[], &[granted(1, "a", 5), granted(2, "b", 6)])).expect_err("two");

@@ -32,14 +32,14 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Queued;
+    use super::super::ObservedQueue;
     use super::super::evidence::{from_queue, granted, with_queues};
     use super::*;
 
     #[test]
-    fn being_served_out_of_turn_is_caught() {
+    fn grant_out_of_queue_order_is_caught() {
         let queue =
-            |index, waiters: &[&str]| Queued { index, waiters: waiters.iter().map(|&who| who.into()).collect() };
+            |index, waiters: &[&str]| ObservedQueue { index, waiters: waiters.iter().map(|&who| who.into()).collect() };
         let log = [granted(1, "a", 5), from_queue(2, "b", 8), from_queue(3, "d", 11)];
         let good = [queue(6, &["b", "c", "d"]), queue(9, &["c", "d"])];
         check(&with_queues(&good, &log)).expect("c gave up");

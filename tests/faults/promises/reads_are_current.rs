@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_that_tells_another_state_than_the_log_had_is_caught() {
+    fn read_of_a_state_not_in_the_log_is_caught() {
         let log = [granted(5, "a", 5), expired(1500, "a", 5, 9)];
         let good =
             [saw((0, 1), &[], 4), saw((2, 3), &[("a", 5)], 5), saw((4, 9), &[("a", 5)], 8), saw((9, 10), &[], 9)];

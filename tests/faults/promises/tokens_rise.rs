@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_does_not_rise_is_caught() {
+    fn token_that_does_not_rise_is_caught() {
         let mut log = vec![granted(1, "a", 5), expired(2, "a", 5, 9), granted(3, "b", 10)];
         check(&evidence(&[], &log)).expect("5, then 10");
         log[2].event.token = log[0].event.token;

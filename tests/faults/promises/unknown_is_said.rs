@@ -9,10 +9,12 @@ use super::Evidence;
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
     for seen in evidence.log {
-        let ended_at_once = ended_at_once(evidence, &seen.event);
+        let is_ended_by_its_entry = is_ended_by_its_entry(evidence, &seen.event);
         let explains = |operation: &Operation| {
             explains(operation, &seen.event, seen.at)
-                || ended_at_once && says_lost(operation, &seen.event.holder) && operation.invoked <= seen.at
+                || is_ended_by_its_entry
+                    && is_answered_lost(operation, &seen.event.holder)
+                    && operation.invoked <= seen.at
         };
         if !evidence.operations.iter().any(explains) {
             let own = evidence.operations.iter().filter(|asked| asked.by.as_str() == seen.event.holder);
@@ -48,13 +50,13 @@ fn explains(operation: &Operation, event: &Event, at: Duration) -> bool {
 }
 
 /// Whether the entry that granted the lease also ended it.
-fn ended_at_once(evidence: &Evidence, grant: &Event) -> bool {
+fn is_ended_by_its_entry(evidence: &Evidence, grant: &Event) -> bool {
     let ends = |event: &Event| event.event != EventKind::Granted && event.token == grant.token;
     evidence.log.iter().any(|seen| ends(&seen.event) && seen.event.index == grant.index)
 }
 
 /// Whether a waiting claim was answered with `lost`: it was granted, and the grant had ended.
-fn says_lost(operation: &Operation, holder: &str) -> bool {
+fn is_answered_lost(operation: &Operation, holder: &str) -> bool {
     let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
     operation.by.as_str() == holder && matches!(operation.what, What::Acquire { wait: true, .. }) && is_lost
 }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn something_that_was_refused_and_happened_is_caught() {
+    fn effect_of_a_refused_request_is_caught() {
         let log = [granted(5, "a", 5)];
         let ended = |ended| [did("a", acquire(), (0, 10), ended)];
         check(&evidence(&[acquired("a", (0, 10), 5)], &log)).expect("the answer has the grant");

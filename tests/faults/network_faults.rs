@@ -19,11 +19,11 @@ use rand::{RngExt, SeedableRng};
 use super::network;
 
 /// The pause of the thread if no packet arrives. It limits the precision of delays.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The pause without a fault. No packet goes through the queue then.
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// The largest number of delayed packets.
-const MAX_KEPT: usize = 2_048;
+const MAX_DELAYED: usize = 2_048;
 /// The bytes of a packet that the kernel copies to this process. The kernel keeps the whole packet and sends it
 /// unchanged.
 const SEEN_BYTES: u16 = 64;
@@ -38,8 +38,8 @@ pub struct NetworkFaults {
 }
 
 #[derive(Default)]
-struct State {
-    weather: Option<NetworkFaults>,
+struct QueueState {
+    faults: Option<NetworkFaults>,
     seed: u64,
     is_over: bool,
     seen: u64,
@@ -47,16 +47,16 @@ struct State {
 }
 
 /// The packet queue of a node's namespace. Dropping it ends its thread.
-pub struct Station {
-    state: Arc<Mutex<State>>,
+pub struct PacketQueue {
+    state: Arc<Mutex<QueueState>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Station {
-    pub fn new(namespace: String) -> Result<Station> {
-        let state = Arc::new(Mutex::new(State::default()));
+impl PacketQueue {
+    pub fn new(namespace: String) -> Result<PacketQueue> {
+        let state = Arc::new(Mutex::new(QueueState::default()));
         let (shared, (ready, is_ready)) = (state.clone(), std::sync::mpsc::channel());
-        let thread = std::thread::Builder::new().name(format!("weather of {namespace}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("packets of {namespace}")).spawn(move || {
             let opened = network::enter(&namespace).and_then(|()| open().context("cannot open the packet queue"));
             match opened {
                 Ok(queue) => {
@@ -69,18 +69,18 @@ impl Station {
             }
         })?;
         is_ready.recv().context("the thread of the packet queue ended")??;
-        Ok(Station { state, thread: Some(thread) })
+        Ok(PacketQueue { state, thread: Some(thread) })
     }
 
     /// Begins loss and delay. `seed` decides which packets are lost, and the delay of each packet.
-    pub fn set(&self, weather: NetworkFaults, seed: u64) {
+    pub fn set(&self, faults: NetworkFaults, seed: u64) {
         let mut state = self.state.lock();
-        state.weather = Some(weather);
+        state.faults = Some(faults);
         state.seed = seed;
     }
 
     pub fn clear(&self) {
-        self.state.lock().weather = None;
+        self.state.lock().faults = None;
     }
 
     /// The number of packets so far, or the error that ended the thread.
@@ -90,7 +90,7 @@ impl Station {
     }
 }
 
-impl Drop for Station {
+impl Drop for PacketQueue {
     fn drop(&mut self) {
         self.state.lock().is_over = true;
         if let Some(thread) = self.thread.take() {
@@ -104,65 +104,66 @@ fn open() -> std::io::Result<Queue> {
     queue.bind(0)?;
     queue.set_copy_range(0, SEEN_BYTES)?;
     queue.set_fail_open(0, true)?;
-    queue.set_queue_max_len(0, 2 * MAX_KEPT as u32)?;
+    queue.set_queue_max_len(0, 2 * MAX_DELAYED as u32)?;
     queue.set_nonblocking(true);
     Ok(queue)
 }
 
 /// A delayed packet, and when the thread sends it.
-struct Kept {
+struct DelayedPacket {
     due: Instant,
     number: u64,
     packet: Message,
 }
 
-impl PartialEq for Kept {
-    fn eq(&self, other: &Kept) -> bool {
+impl PartialEq for DelayedPacket {
+    fn eq(&self, other: &DelayedPacket) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Kept {}
+impl Eq for DelayedPacket {}
 
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+impl PartialOrd for DelayedPacket {
+    fn partial_cmp(&self, other: &DelayedPacket) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Kept {
-    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+impl Ord for DelayedPacket {
+    fn cmp(&self, other: &DelayedPacket) -> std::cmp::Ordering {
         (self.due, self.number).cmp(&(other.due, other.number))
     }
 }
 
-fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
-    let mut kept = BinaryHeap::new();
-    let mut dice = StdRng::seed_from_u64(0);
+fn serve(mut queue: Queue, state: &Mutex<QueueState>) -> std::io::Result<()> {
+    let mut delayed = BinaryHeap::new();
+    let mut rng = StdRng::seed_from_u64(0);
     let (mut number, mut seed) = (0, 0);
     loop {
-        let (weather, is_over) = {
+        let (faults, is_over) = {
             let mut state = state.lock();
             if state.seed != seed {
                 seed = state.seed;
-                dice = StdRng::seed_from_u64(seed);
+                rng = StdRng::seed_from_u64(seed);
             }
             state.seen = number;
-            (state.weather, state.is_over)
+            (state.faults, state.is_over)
         };
         // Without a fault, the thread sends all delayed packets.
         let now = Instant::now();
-        while kept.peek().is_some_and(|Reverse(first): &Reverse<Kept>| first.due <= now || weather.is_none()) {
-            let Reverse(first) = kept.pop().expect("it was just seen");
+        while delayed.peek().is_some_and(|Reverse(first): &Reverse<DelayedPacket>| first.due <= now || faults.is_none())
+        {
+            let Reverse(first) = delayed.pop().expect("it was just seen");
             queue.verdict(first.packet)?;
         }
-        if is_over && kept.is_empty() {
+        if is_over && delayed.is_empty() {
             return Ok(());
         }
         let mut packet = match queue.recv() {
             Ok(packet) => packet,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::thread::sleep(if weather.is_some() { LOOK } else { IDLE });
+                std::thread::sleep(if faults.is_some() { POLL_INTERVAL } else { IDLE_INTERVAL });
                 continue;
             }
             // The rule that queued the packet was removed, and the packet with it.
@@ -170,13 +171,13 @@ fn serve(mut queue: Queue, state: &Mutex<State>) -> std::io::Result<()> {
             Err(error) => return Err(error),
         };
         number += 1;
-        let NetworkFaults { loss, delay: (least, most) } = weather.unwrap_or_default();
-        packet.set_verdict(if dice.random_bool(loss) { Verdict::Drop } else { Verdict::Accept });
-        let late = if most > least { dice.random_range(least..most) } else { least };
-        if late.is_zero() || packet.get_verdict() == Verdict::Drop || kept.len() >= MAX_KEPT {
+        let NetworkFaults { loss, delay: (least, most) } = faults.unwrap_or_default();
+        packet.set_verdict(if rng.random_bool(loss) { Verdict::Drop } else { Verdict::Accept });
+        let late = if most > least { rng.random_range(least..most) } else { least };
+        if late.is_zero() || packet.get_verdict() == Verdict::Drop || delayed.len() >= MAX_DELAYED {
             queue.verdict(packet)?;
         } else {
-            kept.push(Reverse(Kept { due: Instant::now() + late, number, packet }));
+            delayed.push(Reverse(DelayedPacket { due: Instant::now() + late, number, packet }));
         }
     }
 }

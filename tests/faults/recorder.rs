@@ -10,10 +10,10 @@ use tenure::types::{HolderId, LeaseName};
 
 use super::history::{Ended, History, Operation, What};
 use super::progress::Progress;
-use super::promises::Queued;
+use super::promises::ObservedQueue;
 
 /// Shorter gaps are normal between the answers of many clients.
-const NOTED_SILENCE: Duration = Duration::from_millis(50);
+const MIN_GAP: Duration = Duration::from_millis(50);
 
 /// The time since the machine started.
 pub fn now() -> Duration {
@@ -22,13 +22,13 @@ pub fn now() -> Duration {
 
 /// The records of one lease.
 #[derive(Default)]
-pub struct Page {
+pub struct LeaseRecord {
     pub history: History,
-    pub queues: Vec<Queued>,
+    pub queues: Vec<ObservedQueue>,
 }
 
 /// An operation without an outcome so far.
-pub struct Ticket {
+pub struct PendingOperation {
     name: LeaseName,
     place: usize,
     episode: u64,
@@ -38,57 +38,57 @@ pub struct Ticket {
 
 /// A period without an answer to any client.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silence {
+pub struct AnswerGap {
     pub from: Duration,
     pub until: Duration,
 }
 
-impl Silence {
+impl AnswerGap {
     pub fn lasted(&self) -> Duration {
         self.until.saturating_sub(self.from)
     }
 }
 
 #[derive(Default)]
-pub struct Book {
-    pages: HashMap<LeaseName, Page>,
+pub struct Recorder {
+    records: HashMap<LeaseName, LeaseRecord>,
     in_flight: BTreeMap<u64, usize>,
     highest: u64,
     pub progress: Progress,
     /// Counts of operations by kind and outcome.
     pub counts: BTreeMap<(&'static str, String), u64>,
     last_done: Option<Duration>,
-    silences: Vec<Silence>,
+    gaps: Vec<AnswerGap>,
 }
 
-impl Book {
-    pub fn begin(&mut self, episode: u64, by: &HolderId, name: &LeaseName, what: What) -> Ticket {
+impl Recorder {
+    pub fn begin(&mut self, episode: u64, by: &HolderId, name: &LeaseName, what: What) -> PendingOperation {
         *self.in_flight.entry(episode).or_default() += 1;
-        let page = self.pages.entry(name.clone()).or_default();
-        let place = page.history.begin(by, name, what, now());
-        Ticket { name: name.clone(), place, episode, floor: self.highest }
+        let record = self.records.entry(name.clone()).or_default();
+        let place = record.history.begin(by, name, what, now());
+        PendingOperation { name: name.clone(), place, episode, floor: self.highest }
     }
 
     /// Records the outcome of an operation, and the log index that the answer shows, if any. Fails if that index is
     /// below one that a client had seen before the operation began.
-    pub fn end(&mut self, ticket: Ticket, ended: Ended, index: Option<u64>) -> Result<(), String> {
-        let Ticket { name, place, episode, floor } = ticket;
+    pub fn end(&mut self, pending: PendingOperation, ended: Ended, index: Option<u64>) -> Result<(), String> {
+        let PendingOperation { name, place, episode, floor } = pending;
         *self.in_flight.get_mut(&episode).expect("the operation began") -= 1;
         let now = now();
-        let Some(page) = self.pages.get_mut(&name) else { return Ok(()) };
-        let what = word(&page.history.operations[place].what);
+        let Some(record) = self.records.get_mut(&name) else { return Ok(()) };
+        let what = word(&record.history.operations[place].what);
         *self.counts.entry((what, outcome(&ended))).or_default() += 1;
         if index.is_some() {
             self.answered(now);
         }
-        let page = self.pages.get_mut(&name).expect("it is in the map");
-        page.history.end(place, ended, now);
-        page.history.operations[place].index = index;
+        let record = self.records.get_mut(&name).expect("it is in the map");
+        record.history.end(place, ended, now);
+        record.history.operations[place].index = index;
         let Some(index) = index else { return Ok(()) };
         self.highest = self.highest.max(index);
         self.progress.saw(index, now);
         if index < floor {
-            let operation = &page.history.operations[place];
+            let operation = &record.history.operations[place];
             return Err(format!(
                 "{operation:?} shows the log up to {index}; expected at least {floor}, which a client saw before"
             ));
@@ -98,16 +98,16 @@ impl Book {
 
     fn answered(&mut self, now: Duration) {
         if let Some(from) = self.last_done.replace(now) {
-            let silence = Silence { from, until: now };
-            if silence.lasted() >= NOTED_SILENCE {
-                self.silences.push(silence);
+            let gap = AnswerGap { from, until: now };
+            if gap.lasted() >= MIN_GAP {
+                self.gaps.push(gap);
             }
         }
     }
 
     /// Records an observed wait queue, first waiter first.
-    pub fn queue(&mut self, name: &LeaseName, queued: Queued) {
-        self.pages.entry(name.clone()).or_default().queues.push(queued);
+    pub fn queue(&mut self, name: &LeaseName, queued: ObservedQueue) {
+        self.records.entry(name.clone()).or_default().queues.push(queued);
     }
 
     /// The number of operations of an episode without an outcome.
@@ -117,23 +117,23 @@ impl Book {
 
     /// The operations on a lease so far.
     pub fn operations_of(&self, name: &str) -> &[Operation] {
-        let page = LeaseName::new(name).ok().and_then(|name| self.pages.get(&name));
-        page.map_or(&[], |page| page.history.operations.as_slice())
+        let record = LeaseName::new(name).ok().and_then(|name| self.records.get(&name));
+        record.map_or(&[], |record| record.history.operations.as_slice())
     }
 
     /// The names with this prefix.
     pub fn names(&self, prefix: &str) -> Vec<LeaseName> {
-        self.pages.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect()
+        self.records.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect()
     }
 
     /// Removes and returns the records of all names with this prefix.
-    pub fn take(&mut self, prefix: &str) -> BTreeMap<LeaseName, Page> {
-        self.pages.extract_if(|name, _| name.as_str().starts_with(prefix)).collect()
+    pub fn take(&mut self, prefix: &str) -> BTreeMap<LeaseName, LeaseRecord> {
+        self.records.extract_if(|name, _| name.as_str().starts_with(prefix)).collect()
     }
 
     /// Removes and returns the gaps since the last call.
-    pub fn take_silences(&mut self) -> Vec<Silence> {
-        std::mem::take(&mut self.silences)
+    pub fn take_gaps(&mut self) -> Vec<AnswerGap> {
+        std::mem::take(&mut self.gaps)
     }
 
     pub fn operations(&self) -> u64 {
@@ -167,17 +167,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_from_before_what_was_seen_is_noticed() {
+    fn answer_older_than_a_seen_index_is_an_error() {
         let (by, name) = (HolderId::new("a").expect("valid"), LeaseName::new("job").expect("valid"));
-        let mut book = Book::default();
-        let early = book.begin(1, &by, &name, What::Read);
-        let first = book.begin(1, &by, &name, What::Read);
-        book.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("no client saw an index before");
-        book.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before a client saw 9");
-        let late = book.begin(1, &by, &name, What::Read);
-        assert_eq!(book.in_flight(1), 1);
-        book.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("a client saw 9 before it began");
-        assert_eq!(book.operations(), 3);
-        assert_eq!(book.take("jo").len(), 1);
+        let mut recorder = Recorder::default();
+        let early = recorder.begin(1, &by, &name, What::Read);
+        let first = recorder.begin(1, &by, &name, What::Read);
+        recorder.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("no client saw an index before");
+        recorder.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before a client saw 9");
+        let late = recorder.begin(1, &by, &name, What::Read);
+        assert_eq!(recorder.in_flight(1), 1);
+        recorder.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("a client saw 9 before it began");
+        assert_eq!(recorder.operations(), 3);
+        assert_eq!(recorder.take("jo").len(), 1);
     }
 }

@@ -12,18 +12,18 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::network;
 
 /// The directory of this run, with all files and mounts below it. Dropping it removes them.
-pub struct Folder {
+pub struct RunDirectory {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
-    pub fn new() -> Result<Folder> {
+impl RunDirectory {
+    pub fn new() -> Result<RunDirectory> {
         let path = folder(std::process::id());
         fs::create_dir_all(&path)?;
         let lock = File::create(path.join("lock"))?;
         lock.try_lock().context("cannot lock the directory of this run")?;
-        Ok(Folder { path, _lock: lock })
+        Ok(RunDirectory { path, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -31,7 +31,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
             eprintln!("{}: {error}", self.path.display());
@@ -44,7 +44,7 @@ fn folder(process: u32) -> PathBuf {
 }
 
 /// Removes namespaces, mounts and directories of runs that have ended. Their node processes ended with them.
-pub fn sweep() -> Result<()> {
+pub fn remove_orphans() -> Result<()> {
     for name in names(&network::file(""))?.iter().filter(|name| is_orphan(name)) {
         let _ = Command::new("ip").args(["netns", "del", name]).output()?;
     }
@@ -85,9 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_dead_runs_left_is_theirs() {
+    fn only_dead_runs_leave_orphans() {
         let name = format!("{}{}-1", network::PREFIX, std::process::id());
-        let folder = Folder::new().expect("no other run has this process id");
+        let folder = RunDirectory::new().expect("no other run has this process id");
         assert!(!is_orphan(&name), "the run is active");
         let path = folder.path().to_owned();
         drop(folder);

@@ -1,4 +1,4 @@
-//! kill -9.
+//! Tests of SIGKILL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::steady::{safety, steady};
 
 steady!(leases_outlive_kill_9_of_the_leader, kill_9_of_all_three_loses_nothing);
 
-/// How often the leader is killed, unless `TENURE_KILLS` says otherwise.
+/// The number of leader kills, unless `TENURE_KILLS` sets it.
 const KILLS: usize = 10;
 const HOLDERS: usize = 20;
 const LEASES_EACH: usize = 5;
 const TTL_MS: u64 = 3000;
-/// Longest gap in service after a kill. The profile's election takes at most 900 ms; the rest is for busy machines.
+/// The longest allowed gap in service after a kill. An election takes at most 900 ms; the rest is a reserve for busy
+/// machines.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 
-/// What all clients of a test count.
+/// The counters of all clients of a test.
 #[derive(Default)]
 struct Counts {
     renewals: AtomicU64,
@@ -57,9 +58,9 @@ async fn leases_outlive_kill_9_of_the_leader() {
         let killed = Instant::now();
         cluster.kill(leader);
         let next = cluster.leader().await;
-        assert!(cluster.term(next).await > term, "the one that was killed led until then");
+        assert!(cluster.term(next).await > term, "the killed node was the leader");
         prober.serves(&cluster.client).await;
-        // Long enough that every lease has to be renewed once by the new leader.
+        // Long enough for each lease to need a renewal by the new leader.
         tokio::time::sleep(Duration::from_millis(TTL_MS / 3)).await;
         gaps.push(prober.longest_pause(killed));
         cluster.launch(leader);
@@ -79,7 +80,7 @@ async fn leases_outlive_kill_9_of_the_leader() {
     assert!(gaps.iter().all(|gap| *gap < LONGEST_GAP), "{gaps:?}");
 }
 
-/// Renews a lease until it is told to stop. A renewal that is refused fails the test.
+/// Renews a lease until `stop`. A refused renewal fails the test.
 async fn keep(
     client: Client,
     number: usize,
@@ -99,7 +100,7 @@ async fn keep(
 
 type Held = BTreeMap<String, (String, u64)>;
 
-/// Takes one name again and again, each time with a higher token. Returns what it holds in the end: nothing.
+/// Acquires and releases one name repeatedly. Each token must be higher than the last. It holds no lease at the end.
 async fn take_and_give_back(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
     let (name, holder) = (format!("taken-{number}"), format!("taker-{number}"));
     let mut highest = 0;
@@ -114,7 +115,7 @@ async fn take_and_give_back(client: Client, number: usize, stop: CancellationTok
     Held::new()
 }
 
-/// Takes one name after the other, and returns all that was acknowledged.
+/// Acquires one name after the other. Returns all acknowledged grants.
 async fn take_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
     let holder = format!("collector-{number}");
     let mut held = Held::new();
@@ -135,10 +136,10 @@ async fn is_held(client: &Client, name: &str, holder: &str, expected: u64) -> Va
     lease
 }
 
-/// Leases that nobody renews after the crash.
+/// The number of leases without a renewal after the crash.
 const LEFT_ALONE: usize = 50;
 const LEFT_TTL: Duration = Duration::from_secs(3);
-/// Cluster time reaches the log at least this often.
+/// The longest time between two writes of cluster time to the log.
 const TICK: Duration = Duration::from_secs(1);
 
 async fn kill_9_of_all_three_loses_nothing() {
@@ -178,8 +179,8 @@ async fn kill_9_of_all_three_loses_nothing() {
     figures::print("lease ended behind its ttl", &mut late);
 }
 
-/// A lease that nobody renews is held for its ttl since the renewal was sent, and gone soon after. Then it is granted
-/// with a higher token. Returns how late it was gone.
+/// Checks that a lease stays held for its ttl after the last renewal was sent, and expires soon after. The next grant
+/// has a higher token. Returns the time from the end of the ttl to the next grant.
 async fn expiry(client: Client, name: String, old: u64, sent: Instant, at_latest: Instant) -> Duration {
     let claim = Call::wait(&name, "b", 60_000, SOON);
     let lease = client.done(0, &claim).await;

@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as their readers would.
+//! Runs the programs in `examples/` like a reader would.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ async fn when_the_replica_with_the_nightly_job_dies_another_does_it() {
     let dies = loop {
         match replicas.iter().position(|replica| replica.printed().contains("working")) {
             Some(working) => break working,
-            None => assert!(begun.elapsed() < SOON, "nobody works"),
+            None => assert!(begun.elapsed() < SOON, "no replica works"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
@@ -69,7 +69,7 @@ fn start(cluster: &Cluster, program: &str, name: &str) -> Process {
     Process::start(name, command, cluster.folder())
 }
 
-/// Waits until exactly one of these has printed the words since what it had printed before; returns which.
+/// Waits until exactly one process prints `words` after its earlier output. Returns its index.
 async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize {
     let begun = Instant::now();
     loop {
@@ -78,8 +78,8 @@ async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize
         if let [only] = saying[..] {
             return only;
         }
-        assert!(saying.is_empty(), "{saying:?} say {words:?}");
-        assert!(begun.elapsed() < SOON, "nobody says {words:?}");
+        assert!(saying.is_empty(), "expected one process to print {words:?}, found {saying:?}");
+        assert!(begun.elapsed() < SOON, "no process prints {words:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -121,13 +121,13 @@ async fn the_sharded_workers_example_works_on_every_shard_once_whoever_dies() {
             assert!(one.is_disjoint(&other), "{one:?} {other:?}");
             break;
         }
-        assert!(begun.elapsed() < SOON, "not all shards are worked on: {one:?} {other:?}");
+        assert!(begun.elapsed() < SOON, "not all shards have a worker: {one:?} {other:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     workers[0].kill();
     let begun = Instant::now();
     while shards_of(&workers[1]).len() < 16 {
-        assert!(begun.elapsed() < SOON, "not all shards came over: {:?}", shards_of(&workers[1]));
+        assert!(begun.elapsed() < SOON, "not all shards moved to the other worker: {:?}", shards_of(&workers[1]));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     workers[1].signal(Signal::INT);

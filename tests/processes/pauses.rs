@@ -1,4 +1,4 @@
-//! Processes that stand still for longer than a leadership lease, and go on with what they believed before.
+//! Processes that stop for longer than a leadership lease and resume with their old state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ use crate::steady::strict;
 
 strict!(no_stale_leader_reads_around_stopped_processes,);
 
-/// Reads that have to be answered, unless `TENURE_READS` says otherwise.
+/// The number of answered reads, unless `TENURE_READS` sets it.
 const READS: usize = 10_000;
-/// Longer than any leadership lease of the profile, 325 ms, with its drift.
+/// Longer than every leadership lease of the profile: 325 ms plus drift.
 const PAUSE: Duration = Duration::from_millis(900);
 const HEALTHY: Duration = Duration::from_millis(700);
-/// Readers that ask again as soon as they are answered, for each node.
+/// The readers per node that send a read as soon as the last one was answered.
 const READERS: usize = 2;
-/// How often one more read is sent to each node, answered or not. Those that a stopped node finds when it goes on began
-/// at every moment of its pause.
+/// The interval of additional reads to each node. They do not wait for answers, so a resumed node finds reads from
+/// every moment of its pause.
 const READ_INTERVAL: Duration = Duration::from_millis(15);
 const MAX_PENDING_READS: usize = 600;
 const NAME: &str = "register";
 
-/// What somebody learned of the lease, by the clock of this process. Versions rise with each write.
+/// A version of the lease that a client learned, with the time of its request. Each write increases the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Learned {
     from: Instant,
@@ -39,7 +39,7 @@ struct Learned {
 
 type History = Arc<Mutex<Vec<Learned>>>;
 
-/// Reads that showed less than somebody had learned before they began.
+/// The reads that returned a lower version than a client knew before the read began.
 fn stale(history: &[Learned]) -> Vec<(Learned, u64)> {
     let mut ended = history.to_vec();
     ended.sort_by_key(|learned| learned.until);
@@ -68,12 +68,16 @@ fn the_check_finds_a_stale_read_and_allows_concurrent_ones() {
         is_read,
     };
     let write = learned(10, 20, 5, false);
-    assert_eq!(stale(&[write, learned(15, 30, 4, true)]), [], "it began before the write was acknowledged");
-    assert_eq!(stale(&[write, learned(15, 16, 5, true)]), [], "it saw the write before its writer knew");
+    assert_eq!(stale(&[write, learned(15, 30, 4, true)]), [], "the read began before the acknowledgement of the write");
+    assert_eq!(stale(&[write, learned(15, 16, 5, true)]), [], "the read returned the write before its acknowledgement");
     let after_write = learned(21, 40, 4, true);
     assert_eq!(stale(&[after_write, write]), [(after_write, 5)]);
     let after_read = learned(17, 18, 4, true);
-    assert_eq!(stale(&[write, after_read, learned(12, 16, 5, true)]), [(after_read, 5)], "another reader saw more");
+    assert_eq!(
+        stale(&[write, after_read, learned(12, 16, 5, true)]),
+        [(after_read, 5)],
+        "another reader saw a higher version"
+    );
 }
 
 async fn no_stale_leader_reads_around_stopped_processes() {
@@ -104,11 +108,11 @@ async fn no_stale_leader_reads_around_stopped_processes() {
         history.len() - reads,
         stale.len()
     );
-    assert!(leaders_stopped >= 3, "the fault that this is about has to happen");
+    assert!(leaders_stopped >= 3, "the leader must be stopped at least three times");
     assert_eq!(stale, []);
 }
 
-/// One pause. Returns whether it was the leader's, and another node led meanwhile.
+/// Stops some nodes once. Returns whether the leader was stopped and another node led meanwhile.
 async fn stop_some(cluster: &Cluster, round: usize) -> bool {
     let leader = cluster.leader().await;
     let follower = cluster.follower().await;
@@ -126,7 +130,7 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
             tokio::time::sleep(PAUSE).await;
             cluster.go_on(leader);
         }
-        // The old leader comes back in the moment in which the new one is gone.
+        // The old leader resumes at the moment when the new one stops.
         _ => {
             cluster.stop(leader);
             let next = cluster.leader().await;
@@ -142,7 +146,7 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
     new_leader
 }
 
-/// Takes and gives back one lease, again and again. The only writer.
+/// Acquires and releases one lease repeatedly. It is the only writer.
 async fn write(client: Client, history: History, stop: CancellationToken) {
     let learn = |from, version| {
         let learned = Learned { from, until: Instant::now(), version, is_read: false };
@@ -166,7 +170,7 @@ async fn write(client: Client, history: History, stop: CancellationToken) {
     }
 }
 
-/// Twice the token, plus one when that grant has ended.
+/// Twice the token, plus one after the end of the grant.
 fn version(lease: &Value) -> u64 {
     token(lease) * 2 + u64::from(lease["state"] != "active")
 }
@@ -197,10 +201,10 @@ async fn read_at_intervals(client: Client, place: usize, history: History, stop:
     reads.join_all().await;
 }
 
-/// Whether the read was answered.
+/// Sends a read. Returns whether it was answered.
 async fn read(client: &Client, place: usize, history: &History) -> bool {
     let call = Call {
-        // Longer than any pause: what a stopped node was asked it answers when it goes on.
+        // Longer than any pause: a stopped node answers its reads after it resumes.
         timeout: PAUSE * 4,
         ..Call::get(format!("/v1/leases/{NAME}?consistency=leader"))
     };

@@ -1,4 +1,4 @@
-//! A node that comes back after a while.
+//! A node that restarts after a while catches up.
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, place};
@@ -6,10 +6,10 @@ use crate::steady::strict;
 
 strict!(a_node_that_was_away_catches_up_from_the_log, a_node_that_was_away_catches_up_from_a_snapshot,);
 
-/// Snapshots are taken all the time, and hardly any log stays behind them.
+/// Frequent snapshots with few log entries behind them.
 const SNAPSHOTS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
 
-/// Claims `count` leases, one log entry each at least.
+/// Acquires `count` leases. Each one needs at least one log entry.
 async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u64)> {
     let mut claimed = Vec::new();
     for number in 0..count {
@@ -20,7 +20,7 @@ async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u6
     claimed
 }
 
-/// Node `id` has all these leases in its own memory.
+/// Checks that node `id` has all these leases in its local state.
 async fn has(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
     for (name, expected) in claimed {
         let call = Call::get(format!("/v1/leases/{name}?consistency=stale"));
@@ -32,11 +32,11 @@ async fn has(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
     }
 }
 
-/// Without node `id` there is no majority any more, and everything goes on.
+/// Checks that node `id` counts for the majority: another node goes down, and the cluster still serves.
 async fn carries_the_majority(cluster: &mut Cluster, id: u64) {
     let leader = cluster.leader().await;
     assert_ne!(leader, id);
-    let other = NODES.into_iter().find(|other| *other != id && *other != leader).expect("three");
+    let other = NODES.into_iter().find(|other| *other != id && *other != leader).expect("the cluster has three nodes");
     cluster.kill(other);
     claim(cluster, "two-of-three", 20).await;
     cluster.launch(other);
@@ -74,7 +74,7 @@ async fn a_node_that_was_away_catches_up_from_a_snapshot() {
     cluster.caught_up(away).await;
     has(&cluster, away, &before).await;
     has(&cluster, away, &meanwhile).await;
-    // What led to a state that came whole is not known there: the log was not what it came from.
+    // The node got its state from a snapshot, so it does not know the events that led to it.
     let compacted = cluster.client.attempt(place(away), &Call::get("/v1/watch?after=1")).await;
     assert!(
         matches!(&compacted, crate::client::Outcome::Refused(problem) if problem["code"] == "compacted"),
@@ -82,7 +82,7 @@ async fn a_node_that_was_away_catches_up_from_a_snapshot() {
     );
     carries_the_majority(&mut cluster, away).await;
     has(&cluster, away, &meanwhile).await;
-    // And once more from its own snapshot.
+    // The node restarts from its own snapshot.
     cluster.kill(away);
     cluster.launch(away);
     cluster.ready(away).await;

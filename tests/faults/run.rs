@@ -261,7 +261,7 @@ impl Run {
         self.judge.episode(episode, &self.windows)?;
         holders::names().for_each(|name| self.judge.lock(&name));
         for gap in self.world.recorder.lock().take_gaps() {
-            self.figures.gap(gap, &self.windows);
+            self.figures.add_gap(gap, &self.windows);
         }
         self.windows.clear();
         // The leases of this episode are checked. The leases of the next one begin after `closed_at`.
@@ -271,9 +271,9 @@ impl Run {
 
     /// Waits until all leases of the episode have ended.
     ///
-    /// A lease whose last extension is known has its own bound. The others have [`EXPIRES_WITHIN`], because the cluster may
-    /// still apply a request that its client gave up. Time without a commit does not count, up to [`CONVERGES_WITHIN`]: all
-    /// disks belong to this machine, and may hang at once.
+    /// A lease whose last extension is known has its own bound. The others have [`EXPIRES_WITHIN`], because the
+    /// cluster may still apply a request that its client gave up. Time without a commit does not count, up to
+    /// [`CONVERGES_WITHIN`]: all disks belong to this machine, and may hang at once.
     ///
     /// The operator revokes infinite leases, and leases with an `ambiguous` claim of the operator: their ttl is too
     /// long to wait.

@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 
 use crate::cluster::Cluster;
 use crate::figures;
-use crate::flood::{Line, token};
+use crate::flood::{Connection, token};
 use crate::steady::strict;
 
-strict!(half_sent_renewals_take_no_more_memory_than_the_budget,);
+strict!(half_sent_renewals_stay_within_the_memory_budget,);
 
 const SENDERS: usize = 600;
 /// The announced length of a body, and the bytes that are sent.
@@ -36,11 +36,11 @@ async fn send_half(node: &str) -> TcpStream {
     stream
 }
 
-async fn half_sent_renewals_take_no_more_memory_than_the_budget() {
+async fn half_sent_renewals_stay_within_the_memory_budget() {
     let cluster = Cluster::start("").await;
     let node = cluster.client.endpoints().split(',').next().expect("a node").replace("http://", "");
-    let mut line = Line::open(&node).await.expect("the node accepts connections");
-    let held = line.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+    let mut connection = Connection::open(&node).await.expect("the node accepts connections");
+    let held = connection.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
     let renewal = format!(r#"{{"holder":"h","token":"{}"}}"#, token(&held));
     let memory = || figures::memory(cluster.nodes[&1].id());
     let before = memory();
@@ -53,8 +53,8 @@ async fn half_sent_renewals_take_no_more_memory_than_the_budget() {
         most = most.max(memory());
         if statuses.len() < 2 * HONEST {
             let claim = format!("leases/new-{}/acquire", statuses.len());
-            let claimed = line.post(&claim, r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
-            let renewed = line.post("leases/held/renew", &renewal).await.expect("an answer");
+            let claimed = connection.post(&claim, r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+            let renewed = connection.post("leases/held/renew", &renewal).await.expect("an answer");
             statuses.extend([claimed.status, renewed.status]);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

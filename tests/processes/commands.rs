@@ -12,20 +12,20 @@ use crate::process::{Process, tenure};
 use crate::steady::strict;
 
 strict!(
-    commands_take_keep_show_and_give_back_a_lease,
+    commands_acquire_renew_show_and_release_a_lease,
     commands_hand_over_revoke_and_watch,
-    commands_tell_refused_unknown_and_unavailable_apart,
+    exit_code_shows_refused_unknown_or_unavailable,
 );
 
 /// A command that has exited.
 #[derive(Debug)]
-struct Ended {
+struct CommandOutput {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-impl Ended {
+impl CommandOutput {
     /// Parses the standard output of a successful command as JSON.
     fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
@@ -50,13 +50,13 @@ fn start(cluster: &Cluster, line: &str) -> Process {
     )
 }
 
-async fn end(mut process: Process) -> Ended {
+async fn finish(mut process: Process) -> CommandOutput {
     let status = process.exit(SOON).await;
-    Ended { code: status.code(), stdout: process.printed(), stderr: process.said() }
+    CommandOutput { code: status.code(), stdout: process.printed(), stderr: process.said() }
 }
 
-async fn run(cluster: &Cluster, line: &str) -> Ended {
-    end(start(cluster, line)).await
+async fn run(cluster: &Cluster, line: &str) -> CommandOutput {
+    finish(start(cluster, line)).await
 }
 
 async fn json(cluster: &Cluster, line: &str) -> Value {
@@ -75,7 +75,7 @@ async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
     }
 }
 
-async fn commands_take_keep_show_and_give_back_a_lease() {
+async fn commands_acquire_renew_show_and_release_a_lease() {
     let cluster = Cluster::start("").await;
     let taken = run(&cluster, "lease acquire jobs --holder a --ttl 60s --meta host=x").await;
     assert_eq!(taken.code, Some(0), "{taken:?}");
@@ -130,7 +130,7 @@ async fn commands_hand_over_revoke_and_watch() {
     let revoked = run(&cluster, "lease revoke duty --reason maintenance").await;
     assert_eq!(revoked.code, Some(0), "{revoked:?}");
     let [b, c] = waiting;
-    let (b, c) = (end(b).await.json(), end(c).await.json());
+    let (b, c) = (finish(b).await.json(), finish(c).await.json());
     assert_eq!((&b["holder"], &c["holder"], &c["token"]), (&"b".into(), &"c".into(), &handed["token"]));
     assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 1);
     assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 0);
@@ -163,7 +163,7 @@ async fn commands_hand_over_revoke_and_watch() {
     watch.exit(SOON).await;
 }
 
-async fn commands_tell_refused_unknown_and_unavailable_apart() {
+async fn exit_code_shows_refused_unknown_or_unavailable() {
     let mut cluster = Cluster::start("").await;
     let leader = cluster.leader().await;
     let status = json(&cluster, "cluster status").await;

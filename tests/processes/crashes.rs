@@ -43,12 +43,20 @@ async fn leases_outlive_kill_9_of_the_leader() {
         let (name, holder) = (format!("held-{number}"), format!("holder-{}", number % HOLDERS));
         let token = cluster.client.acquire(&name, &holder, TTL_MS).await;
         held.insert(name.clone(), (holder.clone(), token));
-        clients.spawn(keep(cluster.client.clone(), number, name, holder, token, stop.clone(), counts.clone()));
+        clients.spawn(renew_until_stopped(
+            cluster.client.clone(),
+            number,
+            name,
+            holder,
+            token,
+            stop.clone(),
+            counts.clone(),
+        ));
     }
-    let mut takers = JoinSet::new();
+    let mut acquirers = JoinSet::new();
     for number in 0..4 {
-        takers.spawn(take_and_give_back(cluster.client.clone(), number, stop.clone(), counts.clone()));
-        takers.spawn(take_more(cluster.client.clone(), number, stop.clone(), counts.clone()));
+        acquirers.spawn(acquire_and_release(cluster.client.clone(), number, stop.clone(), counts.clone()));
+        acquirers.spawn(acquire_more(cluster.client.clone(), number, stop.clone(), counts.clone()));
     }
     let prober = Prober::start(cluster.client.clone()).await;
     let mut gaps = Vec::new();
@@ -69,7 +77,7 @@ async fn leases_outlive_kill_9_of_the_leader() {
     }
     stop.cancel();
     clients.join_all().await;
-    let taken = takers.join_all().await;
+    let taken = acquirers.join_all().await;
     for (name, (holder, token)) in held.iter().chain(taken.iter().flatten()) {
         is_held(&cluster.client, name, holder, *token).await;
     }
@@ -81,7 +89,7 @@ async fn leases_outlive_kill_9_of_the_leader() {
 }
 
 /// Renews a lease until `stop`. A refused renewal fails the test.
-async fn keep(
+async fn renew_until_stopped(
     client: Client,
     number: usize,
     name: String,
@@ -98,10 +106,15 @@ async fn keep(
     }
 }
 
-type Held = BTreeMap<String, (String, u64)>;
+type HeldLeases = BTreeMap<String, (String, u64)>;
 
 /// Acquires and releases one name repeatedly. Each token must be higher than the last. It holds no lease at the end.
-async fn take_and_give_back(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+async fn acquire_and_release(
+    client: Client,
+    number: usize,
+    stop: CancellationToken,
+    counts: Arc<Counts>,
+) -> HeldLeases {
     let (name, holder) = (format!("taken-{number}"), format!("taker-{number}"));
     let mut highest = 0;
     while !stop.is_cancelled() {
@@ -112,13 +125,13 @@ async fn take_and_give_back(client: Client, number: usize, stop: CancellationTok
         client.done(number, &Call::release(&name, &holder, token)).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Held::new()
+    HeldLeases::new()
 }
 
 /// Acquires one name after the other. Returns all acknowledged grants.
-async fn take_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+async fn acquire_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> HeldLeases {
     let holder = format!("collector-{number}");
-    let mut held = Held::new();
+    let mut held = HeldLeases::new();
     while !stop.is_cancelled() {
         let name = format!("kept-{number}-{}", held.len());
         let lease = client.done(number, &Call::acquire(&name, &holder, 600_000)).await;
@@ -145,7 +158,7 @@ const TICK: Duration = Duration::from_secs(1);
 async fn kill_9_of_all_three_loses_nothing() {
     let mut cluster = Cluster::start("").await;
     let client = cluster.client.clone();
-    let mut kept = Held::new();
+    let mut kept = HeldLeases::new();
     for number in 0..200 {
         let name = format!("kept-{number}");
         let token = client.acquire(&name, "a", 600_000).await;

@@ -11,7 +11,7 @@ use crate::cluster::{SOON, turn};
 use crate::process::{Process, tenure};
 use crate::steady::strict;
 
-strict!(dev_brings_up_three_nodes,);
+strict!(dev_starts_three_nodes,);
 
 /// The fixed ports of `tenure dev`: the client commands use them by default.
 const PORTS: [u16; 6] = [7101, 7102, 7103, 7201, 7202, 7203];
@@ -30,7 +30,7 @@ async fn wait_for_ports() {
     }
 }
 
-async fn dev_brings_up_three_nodes() {
+async fn dev_starts_three_nodes() {
     let _turn = turn().await;
     wait_for_ports().await;
     let folder = TempDir::new().expect("a folder");

@@ -17,10 +17,10 @@ use crate::process::Process;
 use crate::steady::strict;
 
 strict!(
-    full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing,
-    files_that_may_not_grow_stop_the_nodes_like_a_full_disk,
-    a_failing_disk_of_the_leader_ends_only_the_leader,
-    a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable,
+    full_disks_stop_the_nodes_and_lose_nothing,
+    file_size_limit_stops_the_nodes_like_a_full_disk,
+    failing_disk_of_the_leader_stops_only_the_leader,
+    node_on_a_read_only_disk_starts_once_it_is_writable,
 );
 
 /// Several times the space that a node needs in these tests.
@@ -33,7 +33,7 @@ fn is_root() -> bool {
 }
 
 /// Acquires leases until the cluster stops acknowledging. Returns the acknowledged ones.
-async fn claim_until_it_ends(cluster: &mut Cluster) -> Vec<(String, u64)> {
+async fn claim_until_refused(cluster: &mut Cluster) -> Vec<(String, u64)> {
     let mut claimed = Vec::new();
     let mut last = Instant::now();
     for number in 0.. {
@@ -54,19 +54,19 @@ async fn claim_until_it_ends(cluster: &mut Cluster) -> Vec<(String, u64)> {
     claimed
 }
 
-async fn nothing_is_lost(cluster: &Cluster, claimed: &[(String, u64)]) {
+async fn assert_nothing_lost(cluster: &Cluster, claimed: &[(String, u64)]) {
     for (name, expected) in claimed {
         let lease = cluster.client.done(0, &Call::get(format!("/v1/leases/{name}"))).await;
         assert_eq!((lease["state"].as_str(), token(&lease)), (Some("active"), *expected), "{lease}");
     }
 }
 
-fn says_that_the_disk_is_full(said: &str) {
+fn assert_reports_full_disk(said: &str) {
     assert!(said.contains("cannot go on"), "{said}");
     assert!(said.contains("free some space on that disk and start the node again"), "{said}");
 }
 
-async fn full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing() {
+async fn full_disks_stop_the_nodes_and_lose_nothing() {
     let claimed = if is_root() { fill_all_disks().await } else { limit_all_files().await };
     assert!(claimed > 20, "{claimed} leases were claimed before the disks were full");
 }
@@ -84,7 +84,7 @@ async fn fill_all_disks() -> usize {
         claimed.push((name, token));
     }
     let ballast: Vec<_> = disks.values().map(Mount::fill).collect();
-    claimed.extend(claim_until_it_ends(&mut cluster).await);
+    claimed.extend(claim_until_refused(&mut cluster).await);
     // The last node may have had nothing to write after the others exited.
     let mut said = Vec::new();
     for id in NODES {
@@ -93,7 +93,7 @@ async fn fill_all_disks() -> usize {
         }
     }
     assert!(said.len() >= 2, "at least two nodes have exited");
-    said.iter().for_each(|said| says_that_the_disk_is_full(said));
+    said.iter().for_each(|said| assert_reports_full_disk(said));
     // A node with a full disk does not start and reports the reason.
     let ended = NODES.into_iter().find(|id| !cluster.node(*id).is_running()).expect("two nodes have exited");
     let again = cluster.launch(ended).failure(SOON).await;
@@ -106,7 +106,7 @@ async fn fill_all_disks() -> usize {
         cluster.kill(id);
     }
     cluster.launch_all().await;
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     claimed.len()
 }
 
@@ -124,24 +124,24 @@ async fn limit_all_files() -> usize {
     for id in NODES {
         cluster.ready(id).await;
     }
-    let claimed = claim_until_it_ends(&mut cluster).await;
+    let claimed = claim_until_refused(&mut cluster).await;
     for id in NODES {
         if !cluster.node(id).is_running() {
-            says_that_the_disk_is_full(&cluster.node(id).failure(SOON).await);
+            assert_reports_full_disk(&cluster.node(id).failure(SOON).await);
         }
         cluster.kill(id);
     }
     cluster.launch_all().await;
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     claimed.len()
 }
 
-async fn files_that_may_not_grow_stop_the_nodes_like_a_full_disk() {
+async fn file_size_limit_stops_the_nodes_like_a_full_disk() {
     let claimed = limit_all_files().await;
     assert!(claimed > 10, "{claimed} leases were claimed before the limit");
 }
 
-async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
+async fn failing_disk_of_the_leader_stops_only_the_leader() {
     assert!(is_root(), "this test mounts and breaks a file system: run it as root");
     let disk = Mount::ext4(64);
     let data = |id: u64| if id == 1 { disk.path().join("data") } else { PathBuf::from(format!("data/{id}")) };
@@ -169,13 +169,13 @@ async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
     assert!(said.contains("check the disk and the system's log"), "{said}");
     assert!(said.contains(&disk.path().display().to_string()), "{said}");
     claimed.push(("during".to_owned(), during));
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     let second = cluster.leader().await;
     assert_ne!(second, 1);
     assert!(matches!(cluster.client.attempt(place(second), &Call::get("/readyz")).await, Outcome::Done(_)));
 }
 
-async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable() {
+async fn node_on_a_read_only_disk_starts_once_it_is_writable() {
     let disk = is_root().then(|| Mount::tmpfs(DISK_MIB).expect("root can mount"));
     let data = |id: u64| match &disk {
         Some(disk) if id == 3 => disk.path().join("data"),

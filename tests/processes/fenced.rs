@@ -17,7 +17,7 @@ use crate::postgres::PostgresServer;
 use crate::process::Process;
 use crate::steady::{safety, steady};
 
-steady!(a_paused_holders_late_writes_are_refused_by_the_database);
+steady!(database_refuses_late_writes_of_a_paused_holder);
 
 const TABLES: &str = include_str!("../../examples/fenced_postgres/schema.sql");
 /// The total number of pauses, unless `TENURE_PAUSES` sets it.
@@ -29,18 +29,19 @@ const POLL: Duration = Duration::from_millis(10);
 /// The time for the late write of a resumed worker.
 const LATE: Duration = Duration::from_millis(150);
 
-async fn a_paused_holders_late_writes_are_refused_by_the_database() {
+async fn database_refuses_late_writes_of_a_paused_holder() {
     let pauses = std::env::var("TENURE_PAUSES").map_or(PAUSES, |text| text.parse().expect("a number"));
     let Some(server) = PostgresServer::start().await else { return };
     let cluster = Cluster::start("").await;
     let database = server.connect().await;
     database.batch_execute(TABLES).await.expect("the schema is empty");
-    let duels: Vec<Duel> = (0..LEASES).map(|n| Duel::start(&cluster, &server, format!("duel-{n}"))).collect();
-    let fought = duels.iter().enumerate().map(|(n, duel)| {
+    let contests: Vec<Contest> =
+        (0..LEASES).map(|n| Contest::start(&cluster, &server, format!("contest-{n}"))).collect();
+    let runs = contests.iter().enumerate().map(|(n, contest)| {
         let rounds = pauses / LEASES + usize::from(n < pauses % LEASES);
-        duel.fight(rounds, &cluster.client, &database)
+        contest.run(rounds, &cluster.client, &database)
     });
-    let paused: usize = join_all(fought).await.into_iter().sum();
+    let paused: usize = join_all(runs).await.into_iter().sum();
     let [with, without] = [stale(&database, "guarded").await, stale(&database, "unguarded").await];
     let refused: i64 = count(&database, "SELECT count(*) FROM refused").await;
     println!(
@@ -54,13 +55,13 @@ async fn a_paused_holders_late_writes_are_refused_by_the_database() {
 }
 
 /// Two workers that compete for one lease.
-struct Duel {
+struct Contest {
     name: String,
     workers: [Process; 2],
 }
 
-impl Duel {
-    fn start(cluster: &Cluster, server: &PostgresServer, name: String) -> Duel {
+impl Contest {
+    fn start(cluster: &Cluster, server: &PostgresServer, name: String) -> Contest {
         let worker = |n: usize| {
             let mut command = example("fenced_postgres");
             command.args(["worker", &name]);
@@ -68,11 +69,11 @@ impl Duel {
             command.env("EXAMPLE_TTL_MS", TTL_MS.to_string());
             Process::start(&format!("{name}-{n}"), command, cluster.folder())
         };
-        Duel { workers: [worker(0), worker(1)], name }
+        Contest { workers: [worker(0), worker(1)], name }
     }
 
     /// Pauses the holder `rounds` times, each time until the other worker has written. Returns the number of pauses.
-    async fn fight(&self, rounds: usize, client: &Client, database: &Database) -> usize {
+    async fn run(&self, rounds: usize, client: &Client, database: &Database) -> usize {
         database.execute("INSERT INTO guarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
         database.execute("INSERT INTO unguarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
         for _ in 0..rounds {

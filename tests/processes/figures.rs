@@ -25,7 +25,7 @@ pub fn memory(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_percentile_is_one_of_the_samples() {
+fn percentile_is_one_of_the_samples() {
     let samples: Vec<Duration> = (1..=20).map(Duration::from_millis).collect();
     let at = |percent| percentile(&samples, percent).as_millis();
     assert_eq!((at(1), at(50), at(95), at(100)), (1, 10, 19, 20));

@@ -30,7 +30,7 @@ pub struct Flood {
 
 /// The results of a flood.
 #[derive(Default)]
-pub struct Tally {
+pub struct FloodResults {
     /// The latencies of granted acquires, and of acquires that were refused as too busy.
     pub served: Vec<Duration>,
     pub refused: Vec<Duration>,
@@ -46,37 +46,37 @@ pub struct Tally {
 
 impl Flood {
     /// Runs the flood on a separate thread, so that it does not delay the measurements of the caller.
-    pub async fn run(self) -> Tally {
-        let (done, tally) = tokio::sync::oneshot::channel();
+    pub async fn run(self) -> FloodResults {
+        let (done, results) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             // The caller is gone if its test has failed.
             let _ = done.send(runtime.block_on(self.all()));
         });
-        tally.await.expect("the clients do not panic")
+        results.await.expect("the clients do not panic")
     }
 
-    async fn all(self) -> Tally {
+    async fn all(self) -> FloodResults {
         let until = Instant::now() + self.time;
         let mut clients = JoinSet::new();
         for number in 0..self.clients {
             clients.spawn(self.clone().client(number, until));
         }
-        let mut all = Tally::default();
+        let mut all = FloodResults::default();
         while let Some(one) = clients.join_next().await {
             all.add(one.expect("the clients do not panic"));
         }
         all
     }
 
-    async fn client(self, number: usize, until: Instant) -> Tally {
-        let mut tally = Tally::default();
+    async fn client(self, number: usize, until: Instant) -> FloodResults {
+        let mut results = FloodResults::default();
         let node = &self.nodes[number % self.nodes.len()];
         let pause = self.per_second.map(|rate| Duration::from_secs_f64(self.clients as f64 / rate as f64));
         let mut due = Instant::now() + pause.unwrap_or_default().mul_f64(number as f64 / self.clients as f64);
-        let Ok(mut line) = Line::open(node).await else {
-            tally.unanswered += 1;
-            return tally;
+        let Ok(mut connection) = Connection::open(node).await else {
+            results.unanswered += 1;
+            return results;
         };
         let metadata = "m".repeat(self.metadata);
         let body = format!(r#"{{"holder":"flood","ttl_ms":10000,"metadata":{{"m":"{metadata}"}}}}"#);
@@ -85,17 +85,17 @@ impl Flood {
             if Instant::now() >= until {
                 break;
             }
-            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut tally).await.is_err() {
-                tally.unanswered += 1;
+            if connection.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut results).await.is_err() {
+                results.unanswered += 1;
                 break;
             }
             due = (due + pause.unwrap_or_default()).max(Instant::now() - Duration::from_millis(1));
         }
-        tally
+        results
     }
 }
 
-impl Tally {
+impl FloodResults {
     /// The number of acquires that were sent.
     pub fn offered(&self) -> usize {
         let other: usize = self.other.values().map(|(count, _)| count).sum();
@@ -107,7 +107,7 @@ impl Tally {
         [&mut self.served, &mut self.refused, &mut self.released].into_iter().for_each(|times| times.sort());
     }
 
-    fn add(&mut self, one: Tally) {
+    fn add(&mut self, one: FloodResults) {
         self.served.extend(one.served);
         self.refused.extend(one.refused);
         self.released.extend(one.released);
@@ -118,7 +118,7 @@ impl Tally {
         self.unanswered += one.unanswered;
     }
 
-    fn count(&mut self, answer: &Answer, took: Duration) {
+    fn count(&mut self, answer: &Response, took: Duration) {
         match answer.status {
             200 => self.served.push(took),
             429 => {
@@ -131,28 +131,28 @@ impl Tally {
 }
 
 /// A connection with one request at a time.
-pub struct Line {
+pub struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
 }
 
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub retry_after: bool,
     pub body: String,
 }
 
-impl Line {
-    pub async fn open(node: &str) -> io::Result<Line> {
+impl Connection {
+    pub async fn open(node: &str) -> io::Result<Connection> {
         let stream = tokio::time::timeout(UNANSWERED, TcpStream::connect(node)).await??;
         stream.set_nodelay(true)?;
-        Ok(Line { stream, received: Vec::new() })
+        Ok(Connection { stream, received: Vec::new() })
     }
 
-    async fn claim(&mut self, name: &str, body: &str, tally: &mut Tally) -> io::Result<()> {
+    async fn claim(&mut self, name: &str, body: &str, results: &mut FloodResults) -> io::Result<()> {
         let sent = Instant::now();
         let answer = self.post(&format!("leases/{name}/acquire"), body).await?;
-        tally.count(&answer, sent.elapsed());
+        results.count(&answer, sent.elapsed());
         if answer.status != 200 {
             return Ok(());
         }
@@ -160,16 +160,16 @@ impl Line {
         let sent = Instant::now();
         let answer = self.post(&format!("leases/{name}/release"), &body).await?;
         match answer.status {
-            200 => tally.released.push(sent.elapsed()),
-            _ => tally.count(&answer, sent.elapsed()),
+            200 => results.released.push(sent.elapsed()),
+            _ => results.count(&answer, sent.elapsed()),
         }
         Ok(())
     }
 
     /// Sends a POST request below `/v1` and waits for its answer.
-    pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
+    pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Response> {
         self.send_post(path, body).await?;
-        tokio::time::timeout(UNANSWERED, self.answer()).await?
+        tokio::time::timeout(UNANSWERED, self.read_response()).await?
     }
 
     /// Sends a POST request and does not wait for its answer.
@@ -195,7 +195,7 @@ impl Line {
     }
 
     /// Reads the next answer.
-    pub async fn answer(&mut self) -> io::Result<Answer> {
+    pub async fn read_response(&mut self) -> io::Result<Response> {
         self.received.clear();
         loop {
             if self.stream.read_buf(&mut self.received).await? == 0 {
@@ -209,19 +209,19 @@ impl Line {
 }
 
 /// The token of the lease in an answer.
-pub fn token(answer: &Answer) -> &str {
+pub fn token(answer: &Response) -> &str {
     let (_, behind) = answer.body.split_once(r#""token":""#).unwrap_or_else(|| panic!("no token in {}", answer.body));
     behind.split_once('"').expect("the JSON string ends").0
 }
 
 /// Parses an answer. Returns `None` until it is complete.
-fn read(bytes: &[u8]) -> Option<Answer> {
+fn read(bytes: &[u8]) -> Option<Response> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
     let length = head.split_once("content-length: ").expect("the answer has a content-length").1;
     let length: usize = length.split("\r\n").next().and_then(|length| length.parse().ok()).expect("a number");
     let complete = body.len() >= length;
-    complete.then(|| Answer {
+    complete.then(|| Response {
         status: head[9..12].parse().expect("a status has three digits"),
         retry_after: head.contains("\r\nretry-after: "),
         body: body.to_owned(),

@@ -10,8 +10,8 @@ use crate::steady::strict;
 
 strict!(
     three_processes_form_a_cluster,
-    a_first_node_that_is_killed_during_its_first_start_forms_later,
-    a_first_node_that_is_stopped_during_its_first_start_forms_later,
+    first_node_killed_in_its_first_start_forms_later,
+    first_node_stopped_in_its_first_start_forms_later,
 );
 
 /// The delays between the marker file of the first node and its end.
@@ -40,13 +40,13 @@ async fn three_processes_form_a_cluster() {
     assert!(tokens.iter().all(|token| *token == tokens[0]), "all nodes show the same lease: {tokens:?}");
 }
 
-async fn a_first_node_that_is_killed_during_its_first_start_forms_later() {
+async fn first_node_killed_in_its_first_start_forms_later() {
     for delay_ms in DELAYS_MS {
         ends_during_its_first_start(delay_ms, Signal::KILL).await;
     }
 }
 
-async fn a_first_node_that_is_stopped_during_its_first_start_forms_later() {
+async fn first_node_stopped_in_its_first_start_forms_later() {
     for delay_ms in DELAYS_MS {
         ends_during_its_first_start(delay_ms, Signal::TERM).await;
     }

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures;
 use crate::steady::strict;
 
-strict!(reads_that_nobody_waits_for_any_more_leave_nothing,);
+strict!(abandoned_reads_leave_no_memory_behind,);
 
 /// The abandoned reads per round, and the number of concurrent ones.
 const READS: usize = 20_000;
@@ -21,7 +21,7 @@ const GROWTH: u64 = 64 << 20;
 const READ: &str = "/v1/leases?consistency=linearizable";
 
 /// A leader without a majority cannot confirm these reads. Each one lasts until its timeout.
-async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
+async fn abandoned_reads_leave_no_memory_behind() {
     let mut cluster = Cluster::start("").await;
     let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
     for round in 1..=3 {
@@ -33,7 +33,7 @@ async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
         let followers: Vec<u64> = NODES.into_iter().filter(|id| *id != leader).collect();
         assert!(cluster.ask(leader, READ).await.is_some(), "the majority confirms the read");
         followers.iter().for_each(|id| cluster.stop(*id));
-        let asked = futures_util::stream::iter(0..READS).map(|_| ask_and_hang_up(&address));
+        let asked = futures_util::stream::iter(0..READS).map(|_| send_and_disconnect(&address));
         asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         let after = figures::memory(process);
         assert!(cluster.ask(leader, READ).await.is_none(), "no majority confirms the read");
@@ -51,7 +51,7 @@ async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
     }
 }
 
-async fn ask_and_hang_up(address: &str) {
+async fn send_and_disconnect(address: &str) {
     let mut stream = TcpStream::connect(address).await.expect("the node listens");
     let ask = format!("GET {READ} HTTP/1.1\r\nhost: t\r\n\r\n");
     stream.write_all(ask.as_bytes()).await.expect("a new connection accepts a request");

@@ -6,7 +6,7 @@ use tenure::client::Remote;
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, place};
-use crate::flood::{Flood, Line};
+use crate::flood::{Connection, Flood};
 use crate::steady::steady;
 
 steady!(reads_of_a_large_counted_lease_cost_other_claims_nothing);
@@ -22,13 +22,13 @@ const TIME: Duration = Duration::from_secs(3);
 
 /// Acquires the lease for each holder whose number belongs to this task.
 async fn hold(node: String, claimer: usize) {
-    let mut line = Line::open(&node).await.expect("the node accepts connections");
+    let mut connection = Connection::open(&node).await.expect("the node accepts connections");
     let metadata = "m".repeat(METADATA);
     for number in (claimer..HOLDERS).step_by(CLAIMERS) {
         let holder = format!(r#""holder":"h-{number}","limit":10000,"ttl_ms":600000"#);
         let body = format!(r#"{{{holder},"metadata":{{"m":"{metadata}"}}}}"#);
         loop {
-            let answer = line.post("leases/pool/acquire", &body).await.expect("the node answers");
+            let answer = connection.post("leases/pool/acquire", &body).await.expect("the node answers");
             match answer.status {
                 200 => break,
                 429 => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -70,19 +70,19 @@ async fn reads_of_a_large_counted_lease_cost_other_claims_nothing() {
         }
         tokio::time::sleep(TIME / READS as u32).await;
     }
-    let tally = claims.await.expect("the flood does not panic");
+    let results = claims.await.expect("the flood does not panic");
     println!(
         "{HOLDERS} holders: {} of {READS} reads at a follower failed, the slowest took {slowest:?}; of {} claims {} were \
          served, {} refused as too busy, {} answered otherwise, {} not answered",
         failed.len(),
-        tally.offered(),
-        tally.served.len(),
-        tally.refused.len(),
-        tally.other.values().map(|(count, _)| count).sum::<usize>(),
-        tally.unanswered
+        results.offered(),
+        results.served.len(),
+        results.refused.len(),
+        results.other.values().map(|(count, _)| count).sum::<usize>(),
+        results.unanswered
     );
     assert_eq!(failed, []);
-    assert!(tally.other.is_empty() && tally.unanswered == 0 && !tally.served.is_empty(), "{:?}", tally.other);
+    assert!(results.other.is_empty() && results.unanswered == 0 && !results.served.is_empty(), "{:?}", results.other);
 
     let remote = Remote::new(follower.parse().expect("an address"));
     let lease = remote.get(&"pool".parse().expect("a name")).await.expect("the lease is held");

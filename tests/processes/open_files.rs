@@ -13,7 +13,7 @@ use crate::port;
 use crate::process::Process;
 use crate::steady::strict;
 
-strict!(clients_do_not_get_to_the_last_file,);
+strict!(clients_cannot_use_all_open_files,);
 
 /// The limit of open files of the node. 188 of them are for client connections.
 const FILES: usize = 700;
@@ -21,7 +21,7 @@ const CLIENTS: usize = 188;
 /// Frequent snapshots make the store open files all the time.
 const SETTINGS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
 
-async fn clients_do_not_get_to_the_last_file() {
+async fn clients_cannot_use_all_open_files() {
     let _turn = turn().await;
     let folder = TempDir::new().expect("a folder");
     let (http, peer) = (port::free(), port::free());

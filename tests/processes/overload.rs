@@ -12,23 +12,20 @@ use tenure::client::{Lease, LeaseManager, LeaseOptions, Wait};
 
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures::{self, percentile};
-use crate::flood::{Flood, Line, Tally, token};
+use crate::flood::{Connection, Flood, FloodResults, token};
 use crate::slow::Slow;
 use crate::steady::steady;
 
-steady!(
-    ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease,
-    more_claims_than_the_processor_can_take_cost_nobody_a_lease,
-);
+steady!(tenfold_load_on_slow_followers_costs_no_lease, processor_overload_costs_no_lease,);
 
 /// With three nodes and a build on one processor, an election timeout below one second would measure the scheduler.
 const TIMINGS: &str =
     "[raft]\nheartbeat_interval_ms = 250\nelection_timeout_min_ms = 1000\nelection_timeout_max_ms = 1500\n";
 /// The clients of the closed loop that measures the capacity, and its duration.
-const MEASURING: usize = 192;
+const MEASURING_CLIENTS: usize = 192;
 const MEASURED: Duration = Duration::from_secs(4);
 /// The target load as a multiple of the capacity.
-const TIMES: usize = 10;
+const LOAD_FACTOR: usize = 10;
 /// The number of leases that a holder keeps during the load.
 const HELD: usize = 300;
 const TTL: Duration = Duration::from_secs(6);
@@ -48,25 +45,25 @@ const GROWTH: u64 = 250 << 20;
 /// The limit for the recovery: single acquires are as fast as before the load.
 const RECOVERED: Duration = Duration::from_secs(5);
 
-async fn ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease() {
+async fn tenfold_load_on_slow_followers_costs_no_lease() {
     let cluster = Cluster::start(TIMINGS).await;
     let leader = cluster.leader().await;
     let followers = cluster.nodes.iter().filter(|(id, _)| **id != leader).map(|(_, node)| node);
     let _slow = Slow::begin(followers);
     let asked = vec![addresses(&cluster)[place(leader)].clone()];
-    let (capacity, tally) = flood(&cluster, asked, Clients::Count(3_000), LARGE).await;
+    let (capacity, results) = flood(&cluster, asked, Clients::Count(3_000), LARGE).await;
     assert!(
-        tally.offered() >= TIMES * 9 / 10 * capacity * time().as_secs() as usize,
+        results.offered() >= LOAD_FACTOR * 9 / 10 * capacity * time().as_secs() as usize,
         "the load is at least nine times the capacity"
     );
-    assert!(percentile(&tally.refused, 95) <= REFUSED, "{:?}", percentile(&tally.refused, 95));
+    assert!(percentile(&results.refused, 95) <= REFUSED, "{:?}", percentile(&results.refused, 95));
 }
 
-async fn more_claims_than_the_processor_can_take_cost_nobody_a_lease() {
+async fn processor_overload_costs_no_lease() {
     let cluster = start_on_one_processor().await;
-    let (capacity, tally) = flood(&cluster, addresses(&cluster), Clients::ForCapacity, 0).await;
+    let (capacity, results) = flood(&cluster, addresses(&cluster), Clients::ForCapacity, 0).await;
     // Refusals use the same processor, so their cost limits the load.
-    assert!(tally.offered() > capacity * time().as_secs() as usize, "the load is above the capacity");
+    assert!(results.offered() > capacity * time().as_secs() as usize, "the load is above the capacity");
 }
 
 /// The number of clients of the load.
@@ -93,8 +90,9 @@ impl Clients {
 
 /// Sends the load to these nodes and checks all limits. Returns the capacity in acquires per second, and the results of
 /// the load.
-async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata: usize) -> (usize, Tally) {
-    let measuring = Flood { nodes: asked.clone(), clients: MEASURING, per_second: None, metadata, time: MEASURED };
+async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata: usize) -> (usize, FloodResults) {
+    let measuring =
+        Flood { nodes: asked.clone(), clients: MEASURING_CLIENTS, per_second: None, metadata, time: MEASURED };
     let capacity = capacity(measuring.clone()).await;
     let normal = single_claims(&asked[0], "before").await;
     let holder = LeaseManager::connect(&cluster.client.endpoints()).expect("the addresses are valid");
@@ -103,19 +101,19 @@ async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata
 
     let clients = clients.count(capacity);
     println!("{clients} clients");
-    let flood = Flood { clients, per_second: Some(TIMES * capacity), time: time(), ..measuring };
+    let flood = Flood { clients, per_second: Some(LOAD_FACTOR * capacity), time: time(), ..measuring };
     let flooded = tokio::spawn(flood.run());
     let mut seen = watch(cluster, &held, &asked, time()).await;
-    let mut tally = flooded.await.expect("the flood does not panic");
-    tally.sort();
+    let mut results = flooded.await.expect("the flood does not panic");
+    results.sort();
     let recovered = recover(&asked[0], normal).await;
-    print(&tally, &mut seen, capacity, &before, normal, recovered);
+    print(&results, &mut seen, capacity, &before, normal, recovered);
 
-    assert_eq!((tally.unanswered, tally.without_retry_after), (0, 0));
-    assert!(tally.other.is_empty(), "expected only grants and refusals as too busy: {:?}", tally.other);
-    assert!(!tally.served.is_empty() && !tally.refused.is_empty(), "the load has grants and refusals");
-    let slowest =
-        [&tally.served, &tally.refused, &tally.released].map(|times| *times.last().expect("each list has a sample"));
+    assert_eq!((results.unanswered, results.without_retry_after), (0, 0));
+    assert!(results.other.is_empty(), "expected only grants and refusals as too busy: {:?}", results.other);
+    assert!(!results.served.is_empty() && !results.refused.is_empty(), "the load has grants and refusals");
+    let slowest = [&results.served, &results.refused, &results.released]
+        .map(|times| *times.last().expect("each list has a sample"));
     assert!(slowest.iter().all(|slowest| *slowest <= ANSWERED), "{slowest:?}");
     assert_eq!((seen.lost, seen.not_renewed), (0, 0), "lost leases and refused renewals");
     assert!(percentile(&seen.renewals, 99) <= RENEWED, "{:?}", percentile(&seen.renewals, 99));
@@ -125,7 +123,7 @@ async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata
     }
     assert!(recovered <= RECOVERED, "{recovered:?}");
     assert!(holder.shutdown().await.is_empty(), "the holder releases all leases");
-    (capacity, tally)
+    (capacity, results)
 }
 
 fn time() -> Duration {
@@ -155,9 +153,9 @@ async fn start_on_one_processor() -> Cluster {
 
 /// Measures how many acquires with their releases the cluster can serve per second.
 async fn capacity(flood: Flood) -> usize {
-    let tally = flood.run().await;
-    assert_eq!((tally.unanswered, tally.other.len()), (0, 0), "the closed loop does not overload the cluster");
-    tally.released.len() / MEASURED.as_secs() as usize
+    let results = flood.run().await;
+    assert_eq!((results.unanswered, results.other.len()), (0, 0), "the closed loop does not overload the cluster");
+    results.released.len() / MEASURED.as_secs() as usize
 }
 
 async fn hold(holder: &LeaseManager) -> Vec<Lease> {
@@ -170,7 +168,7 @@ async fn hold(holder: &LeaseManager) -> Vec<Lease> {
 }
 
 /// The observations during the load.
-struct Seen {
+struct Observed {
     /// The latencies of single renewals, sent to each node at short intervals.
     renewals: Vec<Duration>,
     not_renewed: usize,
@@ -181,12 +179,12 @@ struct Seen {
     memory: Vec<u64>,
 }
 
-async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Duration) -> Seen {
+async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Duration) -> Observed {
     const LOOK: Duration = Duration::from_millis(100);
     let until = Instant::now() + time;
     let renewers: Vec<_> = nodes.iter().map(|node| tokio::spawn(renew(node.clone(), until))).collect();
     let mut seen =
-        Seen { renewals: Vec::new(), not_renewed: 0, lost: 0, least_left: TTL, memory: vec![0; NODES.len()] };
+        Observed { renewals: Vec::new(), not_renewed: 0, lost: 0, least_left: TTL, memory: vec![0; NODES.len()] };
     let mut lost = vec![false; held.len()];
     while Instant::now() < until {
         tokio::time::sleep(LOOK).await;
@@ -209,12 +207,12 @@ async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Durati
 /// Renews a separate lease through one node repeatedly.
 async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
     const PAUSE: Duration = Duration::from_millis(20);
-    let mut line = Line::open(&node).await.expect("the node accepts connections");
+    let mut connection = Connection::open(&node).await.expect("the node accepts connections");
     let name = format!("renewed-{}", node.replace(':', "-"));
     let began = Instant::now();
     let token = loop {
         let body = format!(r#"{{"holder":"renewer","ttl_ms":{}}}"#, TTL.as_millis());
-        let answer = line.post(&format!("leases/{name}/acquire"), &body).await.expect("the node answers");
+        let answer = connection.post(&format!("leases/{name}/acquire"), &body).await.expect("the node answers");
         if answer.status == 200 {
             break token(&answer).to_owned();
         }
@@ -225,7 +223,7 @@ async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
     let body = format!(r#"{{"holder":"renewer","token":"{token}"}}"#);
     while Instant::now() < until {
         let sent = Instant::now();
-        let answer = line.post(&format!("leases/{name}/renew"), &body).await.expect("the node answers");
+        let answer = connection.post(&format!("leases/{name}/renew"), &body).await.expect("the node answers");
         times.push(sent.elapsed());
         not_renewed += usize::from(answer.status != 200);
         tokio::time::sleep(PAUSE).await;
@@ -236,12 +234,12 @@ async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
 /// The longest latency of several single acquires.
 async fn single_claims(node: &str, name: &str) -> Duration {
     const CLAIMS: usize = 20;
-    let mut line = Line::open(node).await.expect("the node accepts connections");
+    let mut connection = Connection::open(node).await.expect("the node accepts connections");
     let mut longest = Duration::ZERO;
     for claim in 0..CLAIMS {
         let sent = Instant::now();
         let body = r#"{"holder":"single","ttl_ms":1000}"#;
-        let answer = line.post(&format!("leases/{name}-{claim}/acquire"), body).await.expect("the node answers");
+        let answer = connection.post(&format!("leases/{name}-{claim}/acquire"), body).await.expect("the node answers");
         longest = longest.max(if answer.status == 200 { sent.elapsed() } else { SOON });
     }
     longest
@@ -266,18 +264,27 @@ fn memory(cluster: &Cluster) -> Vec<u64> {
     NODES.iter().map(|id| figures::memory(cluster.nodes[id].id())).collect()
 }
 
-fn print(tally: &Tally, seen: &mut Seen, capacity: usize, before: &[u64], normal: Duration, recovered: Duration) {
+fn print(
+    results: &FloodResults,
+    seen: &mut Observed,
+    capacity: usize,
+    before: &[u64],
+    normal: Duration,
+    recovered: Duration,
+) {
     let time = time().as_secs();
     let rate = |count: usize| count / time as usize;
-    let (offered, served, refused) = (rate(tally.offered()), rate(tally.released.len()), rate(tally.refused.len()));
+    let (offered, served, refused) =
+        (rate(results.offered()), rate(results.released.len()), rate(results.refused.len()));
     println!(
-        "capacity {capacity} pairs/s; target load for {time} s {TIMES} times that, actual load {offered} claims/s ({:.1} times): \
+        "capacity {capacity} pairs/s; target load for {time} s {LOAD_FACTOR} times that, \
+         actual load {offered} claims/s ({:.1} times): \
          {served} pairs/s served, {refused} claims/s refused, {} unanswered",
         offered as f64 / capacity as f64,
-        tally.unanswered
+        results.unanswered
     );
     for (what, samples) in
-        [("served claims", &tally.served), ("refusals", &tally.refused), ("releases", &tally.released)]
+        [("served claims", &results.served), ("refusals", &results.refused), ("releases", &results.released)]
     {
         if !samples.is_empty() {
             figures::print(what, &mut samples.clone());

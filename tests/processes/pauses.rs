@@ -13,7 +13,7 @@ use crate::client::{Call, Client, Outcome, token};
 use crate::cluster::{Cluster, NODES};
 use crate::steady::strict;
 
-strict!(no_stale_leader_reads_around_stopped_processes,);
+strict!(stopped_processes_cause_no_stale_leader_reads,);
 
 /// The number of answered reads, unless `TENURE_READS` sets it.
 const READS: usize = 10_000;
@@ -30,82 +30,90 @@ const NAME: &str = "register";
 
 /// A version of the lease that a client learned, with the time of its request. Each write increases the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Learned {
+struct Observation {
     from: Instant,
     until: Instant,
     version: u64,
     is_read: bool,
 }
 
-type History = Arc<Mutex<Vec<Learned>>>;
+type Observations = Arc<Mutex<Vec<Observation>>>;
 
 /// The reads that returned a lower version than a client knew before the read began.
-fn stale(history: &[Learned]) -> Vec<(Learned, u64)> {
-    let mut ended = history.to_vec();
-    ended.sort_by_key(|learned| learned.until);
-    let mut begun = history.to_vec();
-    begun.sort_by_key(|learned| learned.from);
+fn stale(observations: &[Observation]) -> Vec<(Observation, u64)> {
+    let mut ended = observations.to_vec();
+    ended.sort_by_key(|observation| observation.until);
+    let mut begun = observations.to_vec();
+    begun.sort_by_key(|observation| observation.from);
     let (mut known, mut next, mut stale) = (0, 0, Vec::new());
-    for learned in begun.into_iter().filter(|learned| learned.is_read) {
-        while ended.get(next).is_some_and(|earlier| earlier.until < learned.from) {
+    for observation in begun.into_iter().filter(|observation| observation.is_read) {
+        while ended.get(next).is_some_and(|earlier| earlier.until < observation.from) {
             known = known.max(ended[next].version);
             next += 1;
         }
-        if learned.version < known {
-            stale.push((learned, known));
+        if observation.version < known {
+            stale.push((observation, known));
         }
     }
     stale
 }
 
 #[test]
-fn the_check_finds_a_stale_read_and_allows_concurrent_ones() {
+fn check_finds_stale_reads_and_allows_concurrent_ones() {
     let zero = Instant::now();
-    let learned = |from: u64, until: u64, version: u64, is_read: bool| Learned {
+    let observation = |from: u64, until: u64, version: u64, is_read: bool| Observation {
         from: zero + Duration::from_millis(from),
         until: zero + Duration::from_millis(until),
         version,
         is_read,
     };
-    let write = learned(10, 20, 5, false);
-    assert_eq!(stale(&[write, learned(15, 30, 4, true)]), [], "the read began before the acknowledgement of the write");
-    assert_eq!(stale(&[write, learned(15, 16, 5, true)]), [], "the read returned the write before its acknowledgement");
-    let after_write = learned(21, 40, 4, true);
-    assert_eq!(stale(&[after_write, write]), [(after_write, 5)]);
-    let after_read = learned(17, 18, 4, true);
+    let write = observation(10, 20, 5, false);
     assert_eq!(
-        stale(&[write, after_read, learned(12, 16, 5, true)]),
+        stale(&[write, observation(15, 30, 4, true)]),
+        [],
+        "the read began before the acknowledgement of the write"
+    );
+    assert_eq!(
+        stale(&[write, observation(15, 16, 5, true)]),
+        [],
+        "the read returned the write before its acknowledgement"
+    );
+    let after_write = observation(21, 40, 4, true);
+    assert_eq!(stale(&[after_write, write]), [(after_write, 5)]);
+    let after_read = observation(17, 18, 4, true);
+    assert_eq!(
+        stale(&[write, after_read, observation(12, 16, 5, true)]),
         [(after_read, 5)],
         "another reader saw a higher version"
     );
 }
 
-async fn no_stale_leader_reads_around_stopped_processes() {
+async fn stopped_processes_cause_no_stale_leader_reads() {
     let wanted = std::env::var("TENURE_READS").map_or(READS, |reads| reads.parse().expect("TENURE_READS is a number"));
     let cluster = Cluster::start("").await;
-    let (stop, history) = (CancellationToken::new(), History::default());
+    let (stop, observations) = (CancellationToken::new(), Observations::default());
     let mut tasks = JoinSet::new();
-    tasks.spawn(write(cluster.client.clone(), history.clone(), stop.clone()));
+    tasks.spawn(write(cluster.client.clone(), observations.clone(), stop.clone()));
     for place in 0..NODES.len() {
-        tasks.spawn(read_at_intervals(cluster.client.clone(), place, history.clone(), stop.clone()));
+        tasks.spawn(read_at_intervals(cluster.client.clone(), place, observations.clone(), stop.clone()));
         for _ in 0..READERS {
-            tasks.spawn(read_on(cluster.client.clone(), place, history.clone(), stop.clone()));
+            tasks.spawn(read_on(cluster.client.clone(), place, observations.clone(), stop.clone()));
         }
     }
     let mut rounds = 0;
     let mut leaders_stopped = 0;
-    while rounds < 6 || history.lock().iter().filter(|learned| learned.is_read).count() < wanted {
+    while rounds < 6 || observations.lock().iter().filter(|observation| observation.is_read).count() < wanted {
         leaders_stopped += usize::from(stop_some(&cluster, rounds).await);
         rounds += 1;
     }
     stop.cancel();
     tasks.join_all().await;
-    let history = history.lock().clone();
-    let reads = history.iter().filter(|learned| learned.is_read).count();
-    let stale = stale(&history);
+    let observations = observations.lock().clone();
+    let reads = observations.iter().filter(|observation| observation.is_read).count();
+    let stale = stale(&observations);
     println!(
         "{reads} reads and {} writes around {rounds} pauses, {leaders_stopped} of them of the leader: {} stale",
-        history.len() - reads,
+        observations.len() - reads,
         stale.len()
     );
     assert!(leaders_stopped >= 3, "the leader must be stopped at least three times");
@@ -147,10 +155,10 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
 }
 
 /// Acquires and releases one lease repeatedly. It is the only writer.
-async fn write(client: Client, history: History, stop: CancellationToken) {
-    let learn = |from, version| {
-        let learned = Learned { from, until: Instant::now(), version, is_read: false };
-        history.lock().push(learned);
+async fn write(client: Client, observations: Observations, stop: CancellationToken) {
+    let record = |from, version| {
+        let observation = Observation { from, until: Instant::now(), version, is_read: false };
+        observations.lock().push(observation);
     };
     let mut highest = 0;
     for place in 0.. {
@@ -162,11 +170,11 @@ async fn write(client: Client, history: History, stop: CancellationToken) {
         let lease = client.done(place, &acquire).await;
         assert!(token(&lease) > highest, "token {} after {highest}", token(&lease));
         highest = token(&lease);
-        learn(began, version(&lease));
+        record(began, version(&lease));
         let began = Instant::now();
         let release = Call { timeout: Duration::from_millis(700), ..Call::release(NAME, "writer", highest) };
         client.done(place, &release).await;
-        learn(began, highest * 2 + 1);
+        record(began, highest * 2 + 1);
     }
 }
 
@@ -175,15 +183,15 @@ fn version(lease: &Value) -> u64 {
     token(lease) * 2 + u64::from(lease["state"] != "active")
 }
 
-async fn read_on(client: Client, place: usize, history: History, stop: CancellationToken) {
+async fn read_on(client: Client, place: usize, observations: Observations, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        if !read(&client, place, &history).await {
+        if !read(&client, place, &observations).await {
             tokio::time::sleep(READ_INTERVAL).await;
         }
     }
 }
 
-async fn read_at_intervals(client: Client, place: usize, history: History, stop: CancellationToken) {
+async fn read_at_intervals(client: Client, place: usize, observations: Observations, stop: CancellationToken) {
     let room = Arc::new(Semaphore::new(MAX_PENDING_READS));
     let mut interval = tokio::time::interval(READ_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -192,9 +200,9 @@ async fn read_at_intervals(client: Client, place: usize, history: History, stop:
         interval.tick().await;
         while reads.try_join_next().is_some() {}
         let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let (client, history) = (client.clone(), history.clone());
+        let (client, observations) = (client.clone(), observations.clone());
         reads.spawn(async move {
-            read(&client, place, &history).await;
+            read(&client, place, &observations).await;
             drop(permit);
         });
     }
@@ -202,7 +210,7 @@ async fn read_at_intervals(client: Client, place: usize, history: History, stop:
 }
 
 /// Sends a read. Returns whether it was answered.
-async fn read(client: &Client, place: usize, history: &History) -> bool {
+async fn read(client: &Client, place: usize, observations: &Observations) -> bool {
     let call = Call {
         // Longer than any pause: a stopped node answers its reads after it resumes.
         timeout: PAUSE * 4,
@@ -215,6 +223,6 @@ async fn read(client: &Client, place: usize, history: &History) -> bool {
         Outcome::Refused(problem) => panic!("a read was refused: {problem}"),
         _ => return false,
     };
-    history.lock().push(Learned { from, until: Instant::now(), version, is_read: true });
+    observations.lock().push(Observation { from, until: Instant::now(), version, is_read: true });
     true
 }

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process::Process;
 
 /// A slow process is stopped for the first time, and then runs for the second time, in turn.
-const STANDS: Duration = Duration::from_millis(90);
-const RUNS: Duration = Duration::from_millis(10);
+const STOPPED: Duration = Duration::from_millis(90);
+const RUNNING: Duration = Duration::from_millis(10);
 
 /// Slows processes down until it is dropped.
 pub struct Slow {
@@ -27,12 +27,12 @@ impl Slow {
         let is_over = over.clone();
         let turns = std::thread::spawn(move || {
             // A process that has exited ignores the signals.
-            let tell = |signal| pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap_or_default());
+            let signal_all = |signal| pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap_or_default());
             while !is_over.load(Ordering::Relaxed) {
-                tell(Signal::STOP);
-                std::thread::sleep(STANDS);
-                tell(Signal::CONT);
-                std::thread::sleep(RUNS);
+                signal_all(Signal::STOP);
+                std::thread::sleep(STOPPED);
+                signal_all(Signal::CONT);
+                std::thread::sleep(RUNNING);
             }
         });
         Slow { over, turns: Some(turns) }

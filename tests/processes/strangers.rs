@@ -17,13 +17,13 @@ use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures;
 use crate::steady::strict;
 
-strict!(noise_on_the_peer_port_changes_nothing_and_is_named,);
+strict!(peer_port_noise_is_logged_and_harmless,);
 
 /// Long election timeouts: a busy machine must not look like a lost leader.
 const WAN: &str = "[raft]\nprofile = \"wan\"\n";
 const PROMISE_MS: u64 = 4_000;
 /// The number of connections of each kind to each node.
-const TIMES: u64 = 40;
+const ROUNDS: u64 = 40;
 /// More connections than the listener accepts at once.
 const FLOOD: usize = 300;
 /// The largest growth of a node.
@@ -33,17 +33,17 @@ const SERVED_WITHIN: Duration = Duration::from_secs(3);
 /// The largest number of log lines about invalid connections.
 const MAX_LINES: usize = 50;
 
-async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
+async fn peer_port_noise_is_logged_and_harmless() {
     let mut cluster = Cluster::start(WAN).await;
     let leader = cluster.leader().await;
     let term = cluster.term(leader).await;
     let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
-    let served = tokio::spawn(claims(cluster.client.clone()));
+    let served = tokio::spawn(acquire_repeatedly(cluster.client.clone()));
 
     let mut attacks = JoinSet::new();
     for id in NODES {
         let address = cluster.peer_address(id);
-        for round in 0..TIMES {
+        for round in 0..ROUNDS {
             for bytes in noise(id, round) {
                 let address = address.clone();
                 attacks.spawn(async move { send(&address, &bytes).await });
@@ -54,8 +54,8 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
     let answered = attacks.join_all().await.into_iter().filter(|answered| *answered).count();
     eprintln!("{sent} attacks, {answered} with an answer");
     // A node answers a refused handshake with the reason.
-    assert!(answered as u64 >= 2 * TIMES && answered < sent, "{answered} of {sent}");
-    flood(&cluster).await;
+    assert!(answered as u64 >= 2 * ROUNDS && answered < sent, "{answered} of {sent}");
+    fill_connection_limit(&cluster).await;
 
     served.abort();
     let ended = served.await.expect_err("the task runs until it is aborted");
@@ -86,7 +86,7 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
 }
 
 /// Acquires one name after the other. Each answer must come in time.
-async fn claims(client: Client) {
+async fn acquire_repeatedly(client: Client) {
     for number in 0.. {
         let began = Instant::now();
         client.acquire(&format!("n{number}"), "honest", 60_000).await;
@@ -97,7 +97,7 @@ async fn claims(client: Client) {
 }
 
 /// Opens more connections than the limit and keeps them until the node closes them. Afterwards the node must serve.
-async fn flood(cluster: &Cluster) {
+async fn fill_connection_limit(cluster: &Cluster) {
     for id in NODES {
         let address = cluster.peer_address(id);
         let mut held = Vec::new();

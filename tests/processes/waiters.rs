@@ -11,8 +11,8 @@ use crate::prober::Prober;
 use crate::steady::{safety, steady};
 
 steady!(
-    a_waiter_gets_the_lease_of_a_crashed_holder,
-    a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between,
+    waiter_gets_the_lease_of_a_crashed_holder,
+    waiter_gets_the_lease_although_the_leader_dies,
     leader_that_dies_late_in_a_ttl_costs_one_tick,
 );
 
@@ -24,14 +24,14 @@ const LAG: Duration = Duration::from_millis(50);
 /// After the end of a leader, a lease can live longer by the outage and by one tick.
 const TICK: Duration = Duration::from_secs(1);
 
-async fn a_waiter_gets_the_lease_of_a_crashed_holder() {
+async fn waiter_gets_the_lease_of_a_crashed_holder() {
     let cluster = Cluster::start("").await;
     let mut lags = claim_all(&cluster.client).await.join_all().await;
     figures::print("grant to a waiter behind the ttl", &mut lags);
     assert!(percentile(&lags, 95) <= LAG, "{lags:?}");
 }
 
-async fn a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between() {
+async fn waiter_gets_the_lease_although_the_leader_dies() {
     let mut cluster = Cluster::start("").await;
     let prober = Prober::start(cluster.client.clone()).await;
     let waiters = claim_all(&cluster.client).await;

@@ -68,9 +68,9 @@ fn measure_clocks() -> [f64; 3] {
 #[test]
 fn faked_rate_changes_timers_but_not_the_lease_clock() {
     if std::env::var_os(PRINT_CLOCKS).is_some() {
-        let told = measure_clocks();
-        assert!(told.iter().all(|elapsed| *elapsed > 0.0));
-        println!("clocks: {told:?}");
+        let measured = measure_clocks();
+        assert!(measured.iter().all(|elapsed| *elapsed > 0.0));
+        println!("clocks: {measured:?}");
         return;
     }
     let rate = |environment: Vec<(String, String)>| {
@@ -78,8 +78,8 @@ fn faked_rate_changes_timers_but_not_the_lease_clock() {
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         let output = command.args(["--exact", name, "--nocapture"]).env(PRINT_CLOCKS, "1").envs(environment).output();
         let output = String::from_utf8(output.expect("the child process runs").stdout).expect("text");
-        let told = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&output).1;
-        let [instant, own, wall]: [f64; 3] = serde_json::from_str(told).expect("three numbers");
+        let measured = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&output).1;
+        let [instant, own, wall]: [f64; 3] = serde_json::from_str(measured).expect("three numbers");
         (instant / own, wall / own)
     };
     let is_about = |seen: f64, expected: f64| (seen / expected - 1.0).abs() < 0.25;
@@ -128,15 +128,15 @@ fn stopped_process_counts_a_suspend() {
     suspends.end().expect("the file of the suspend clock exists");
     kill_process(Pid::from_child(&child), Signal::CONT).expect("the child process is stopped");
     child.stdin.take().expect("piped").write_all(b"\n").expect("the child process reads");
-    let told = lines
+    let measured = lines
         .find_map(|line| Some(line.split_once("clocks: ")?.1.to_owned()))
         .expect("the child process prints its clocks");
     assert!(child.wait().expect("a child").success());
-    let [instant, own, at_least, at_most]: [f64; 4] = serde_json::from_str(&told).expect("four numbers");
+    let [instant, own, at_least, at_most]: [f64; 4] = serde_json::from_str(&measured).expect("four numbers");
     let stopped = STOPPED.as_secs_f64();
-    assert!(own > stopped, "the lease clock runs while the process is stopped: {told}");
-    assert!(instant < own - stopped, "the timer clock stops: {told}");
-    assert!(at_most >= stopped && at_least <= own, "the suspend clock counts the stop: {told}");
+    assert!(own > stopped, "the lease clock runs while the process is stopped: {measured}");
+    assert!(instant < own - stopped, "the timer clock stops: {measured}");
+    assert!(at_most >= stopped && at_least <= own, "the suspend clock counts the stop: {measured}");
 }
 
 /// A time namespace sets `CLOCK_BOOTTIME` ahead of all other clocks, like a suspend. Only root can create one.
@@ -161,7 +161,7 @@ fn lease_clock_counts_suspends() {
         .output()
         .expect("unshare (util-linux) is installed");
     let (output, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let told = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&why).1;
-    let elapsed: f64 = told.parse().expect("seconds");
-    assert!(elapsed - before >= f64::from(AHEAD_SECONDS), "{before} here, {told} there");
+    let measured = output.lines().find_map(|line| line.split_once("clocks: ")).expect(&why).1;
+    let elapsed: f64 = measured.parse().expect("seconds");
+    assert!(elapsed - before >= f64::from(AHEAD_SECONDS), "{before} here, {measured} there");
 }

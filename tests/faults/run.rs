@@ -385,7 +385,7 @@ impl Run {
             return Ok(());
         }
         let path = format!("/v1/leases?consistency=stale&limit=1000&prefix={}", names::prefix(episode));
-        let mut told: Vec<(u64, Value)> = Vec::new();
+        let mut answers: Vec<(u64, Value)> = Vec::new();
         for id in self.targets.cluster.ids() {
             let began = Instant::now();
             let answer = loop {
@@ -397,9 +397,9 @@ impl Run {
                 }
                 self.check_exits()?;
             };
-            told.push((id, answer));
+            answers.push((id, answer));
         }
-        if let Some(how) = disagreement(&told) {
+        if let Some(how) = disagreement(&answers) {
             self.world.break_promise(Broken::of_cluster("replicas_agree", how));
         }
         Ok(())
@@ -407,10 +407,10 @@ impl Run {
 }
 
 /// The difference between two nodes, or `None` if all nodes agree.
-fn disagreement(told: &[(u64, Value)]) -> Option<String> {
-    let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
+fn disagreement(answers: &[(u64, Value)]) -> Option<String> {
+    let pair = answers.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
     let ((one, first), (other, second)) = (&pair[0], &pair[1]);
-    let leases = |told: &Value| told["leases"].as_array().cloned().unwrap_or_default();
+    let leases = |answer: &Value| answer["leases"].as_array().cloned().unwrap_or_default();
     let (first, second) = (leases(first), leases(second));
     let only = |these: &[Value], those: &[Value]| -> Vec<String> {
         these.iter().filter(|lease| !those.contains(lease)).map(Value::to_string).collect()
@@ -433,9 +433,10 @@ mod tests {
 
     #[test]
     fn replica_disagreement_is_detected() {
-        let mut told: Vec<_> = (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
-        assert_eq!(disagreement(&told), None);
-        told[2].1["leases"][0]["renewals"] = json!(1);
-        assert!(disagreement(&told).expect("a renewal is missing").starts_with("only node 2"));
+        let mut answers: Vec<_> =
+            (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
+        assert_eq!(disagreement(&answers), None);
+        answers[2].1["leases"][0]["renewals"] = json!(1);
+        assert!(disagreement(&answers).expect("a renewal is missing").starts_with("only node 2"));
     }
 }

@@ -92,6 +92,6 @@ mod tests {
         let path = folder.path().to_owned();
         drop(folder);
         assert!(is_orphan(&name) && !path.exists());
-        assert!(!is_orphan("somebody-elses-4294967295"));
+        assert!(!is_orphan("other-program-4294967295"));
     }
 }

@@ -18,7 +18,7 @@ use super::verdict::Broken;
 use super::world::World;
 
 /// How long a watcher uses one node.
-const STAY: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(12));
+const STAY_AT_NODE: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(12));
 /// The pause before the next node after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,7 +41,7 @@ async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut rng: 
     // The oldest index that each node kept, for consecutive nodes that refused the position as compacted.
     let mut compacted: Vec<u64> = Vec::new();
     for remote in remotes.iter().cycle() {
-        let until = Instant::now() + rng.random_range(STAY.0..STAY.1);
+        let until = Instant::now() + rng.random_range(STAY_AT_NODE.0..STAY_AT_NODE.1);
         let mut stream = remote.watch("", Some(after));
         let ended = loop {
             let next = tokio::select! {

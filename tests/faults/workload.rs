@@ -305,14 +305,14 @@ mod tests {
     #[test]
     fn read_of_a_counted_lease_lists_all_holders() {
         let one = |holder: &str, token: &str| json!({"state": "active", "holder": holder, "token": token});
-        let told = |lease: &Value| -> Vec<String> {
+        let listed = |lease: &Value| -> Vec<String> {
             holders(lease).expect("an answer").into_iter().map(|(holder, token)| format!("{holder} {token}")).collect()
         };
         let mut lease = one("a", "281474976710661");
-        assert_eq!(told(&lease), ["a 281474976710661"]);
+        assert_eq!(listed(&lease), ["a 281474976710661"]);
         lease["holders"] = json!([one("a", "281474976710661"), one("b", "281474976710668")]);
-        assert_eq!(told(&lease), ["a 281474976710661", "b 281474976710668"]);
+        assert_eq!(listed(&lease), ["a 281474976710661", "b 281474976710668"]);
         lease["state"] = "expired".into();
-        assert!(told(&lease).is_empty());
+        assert!(listed(&lease).is_empty());
     }
 }

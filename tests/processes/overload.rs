@@ -180,14 +180,14 @@ struct Observed {
 }
 
 async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Duration) -> Observed {
-    const LOOK: Duration = Duration::from_millis(100);
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
     let until = Instant::now() + time;
     let renewers: Vec<_> = nodes.iter().map(|node| tokio::spawn(renew(node.clone(), until))).collect();
     let mut seen =
         Observed { renewals: Vec::new(), not_renewed: 0, lost: 0, least_left: TTL, memory: vec![0; NODES.len()] };
     let mut lost = vec![false; held.len()];
     while Instant::now() < until {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         for (lost, lease) in lost.iter_mut().zip(held) {
             *lost |= !lease.is_held();
             seen.least_left = seen.least_left.min(lease.remaining().unwrap_or_default());

@@ -65,7 +65,7 @@ async fn leader_that_dies_late_in_a_ttl_costs_one_tick() {
     assert!(percentile(&lags, 95) <= outage + TICK + LAG, "{lags:?}");
 }
 
-/// Acquires each name for one holder, and lets another holder wait for it. Returns when all claims are answered.
+/// Acquires each name for one holder, and lets another holder wait for it. Returns when all holders have their lease.
 ///
 /// Each returned task yields the time from the end of the ttl to the grant of the waiter. The ttl counts from the time
 /// at which the first claim was sent.

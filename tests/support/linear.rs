@@ -71,8 +71,8 @@ impl Call {
 /// Whether the answer to a request that began by then names this grant. A client may learn of a grant from a later
 /// request if the first answer was lost.
 pub fn is_told(calls: &[Call], granted: FencingToken, by: Duration) -> bool {
-    let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
-    calls.iter().any(|call| told(call) && call.invoked <= by)
+    let is_answered = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
+    calls.iter().any(|call| is_answered(call) && call.invoked <= by)
 }
 
 pub type Holders = BTreeSet<(String, FencingToken)>;

@@ -57,7 +57,7 @@ impl Machine {
     /// of each watcher.
     pub fn watch(folder: &Path) -> Machine {
         let watch = Arc::<Observations>::default();
-        let spawn = |look: Box<dyn FnMut(&Observations) + Send>| Watcher::spawn(watch.clone(), look);
+        let spawn = |observe: Box<dyn FnMut(&Observations) + Send>| Watcher::spawn(watch.clone(), observe);
         // Each thread is pinned to one processor: one processor may stand still while the others run.
         let mut watchers: Vec<Watcher> = (0..std::thread::available_parallelism().map_or(1, usize::from))
             .map(|place| spawn(Box::new(processor(place))))
@@ -89,12 +89,12 @@ impl Machine {
 }
 
 impl Watcher {
-    fn spawn(watch: Arc<Observations>, mut look: impl FnMut(&Observations) + Send + 'static) -> Watcher {
+    fn spawn(watch: Arc<Observations>, mut observe: impl FnMut(&Observations) + Send + 'static) -> Watcher {
         let observations = Arc::<AtomicU64>::default();
         let counted = observations.clone();
         let thread = std::thread::spawn(move || {
             while !watch.is_over.load(Ordering::SeqCst) {
-                look(&watch);
+                observe(&watch);
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });

@@ -60,12 +60,12 @@ fn not_before(evidence: &Evidence, place: usize) -> Duration {
 fn ttl_over(evidence: &Evidence, expired: &Seen) -> Option<Duration> {
     let over = |from: Duration, ttl_ms: u64| from + Duration::from_millis(ttl_ms).mul_f64(1.0 - DRIFT);
     let asked = evidence.claims(&expired.event.holder).map(|(claim, ttl_ms, _)| Some(over(claim.invoked, ttl_ms?)));
-    let told = evidence.operations.iter().filter(|operation| is_told(operation, &expired.event));
-    let told = told.filter_map(|operation| match operation.ended {
+    let answered = evidence.operations.iter().filter(|operation| is_told(operation, &expired.event));
+    let answered = answered.filter_map(|operation| match operation.ended {
         Ended::Held(_, Some(left)) => Some(over(operation.invoked, left)),
         _ => None,
     });
-    asked.min().flatten().into_iter().chain(told).max()
+    asked.min().flatten().into_iter().chain(answered).max()
 }
 
 /// When the first revoke that may have ended this grant was sent.
@@ -78,8 +78,9 @@ fn revoke_sent(evidence: &Evidence, revoked: &Seen) -> Option<Duration> {
 
 /// The grant happened before this time.
 fn known_by(evidence: &Evidence, granted: &Seen) -> Duration {
-    let told = evidence.operations.iter().filter(|operation| is_told(operation, &granted.event));
-    told.filter_map(|operation| operation.returned)
+    let answered = evidence.operations.iter().filter(|operation| is_told(operation, &granted.event));
+    answered
+        .filter_map(|operation| operation.returned)
         .chain([granted.at])
         .min()
         .expect("the log has the time of the event")
@@ -112,7 +113,7 @@ mod tests {
         let asked = [claimed("a", (0, 10), 5, Some(1_000)), claimed("b", (1_400, 1_450), 9, Some(1_000))];
         let log = [granted(5, "a", 5), expired(1_005, "a", 5, 8), granted(1_700, "b", 9)];
         check(&evidence(&asked[..1], &log)).expect("the watchers saw it after the delay");
-        check(&evidence(&asked, &log)).expect_err("its holder was told 50 ms before the end of the delay");
+        check(&evidence(&asked, &log)).expect_err("the answer to its holder came 50 ms before the end of the delay");
     }
 
     #[test]

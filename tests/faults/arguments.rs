@@ -1,4 +1,4 @@
-//! What the program is asked to do.
+//! The command line of the program.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::holder;
 use super::kind::Kind;
 use super::suspend;
 
-/// A cluster of real processes under faults.
+/// Tests a cluster of real processes under faults.
 #[derive(Parser)]
 pub enum Arguments {
-    /// Runs a cluster, makes faults, and judges what its clients saw
+    /// Runs a cluster, injects faults, and checks the operations of its clients
     Run(Run),
-    /// Judges the histories in a file that `run --history` has written
+    /// Checks the histories in a file that `run --history` wrote
     Judge {
         /// JSON lines, as docs/testing.md describes them
         file: PathBuf,
     },
-    /// A holder of that run, in a process of its own
+    /// Runs one lease holder of a run (internal)
     #[command(hide = true)]
     Hold(holder::Arguments),
 }
@@ -29,38 +29,38 @@ pub enum Arguments {
 #[derive(clap::Args, Clone)]
 #[command(after_help = format!("The faults: {}", Kind::ALL.map(Kind::as_str).join(", ")))]
 pub struct Run {
-    /// 3 or more
+    /// Number of nodes, from 3 to 9
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(3..=9))]
     pub nodes: u64,
-    /// How long faults are made: `90s`, `3m`, `2h`
+    /// How long the run injects faults: `90s`, `3m`, `2h`
     #[arg(long = "for", default_value = "3m", value_parser = humantime::parse_duration)]
     pub time: Duration,
-    /// Decides the schedule of the faults; without one, chance does
+    /// Seed of the fault schedule; random by default
     #[arg(long, default_value_t = rand::random_range(1..1_000_000))]
     pub seed: u64,
-    /// Only these faults, with commas between them
+    /// Inject only these faults, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Kind>,
-    /// Operations a second, while they are answered
+    /// Target rate of operations per second while the cluster responds
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=5_000))]
     pub rate: u64,
-    /// Where logs, the table and the histories of leases that went wrong are left
+    /// Directory for logs, the table and the histories of leases with violations
     #[arg(long)]
     pub keep: PathBuf,
-    /// Writes every operation and transition to this file, as JSON lines
+    /// Write each operation and transition to this file, as JSON lines
     #[arg(long)]
     pub history: Option<PathBuf>,
-    /// The program that is put to the test
+    /// The tenure binary under test
     #[arg(long)]
     pub binary: PathBuf,
 }
 
 impl Run {
-    /// The faults that may be made.
+    /// The fault kinds that this run may inject.
     pub fn kinds(&self) -> Result<Vec<Kind>> {
         let possible = |kind: &Kind| !(kind.needs_five() && self.nodes < 5);
         if let Some(kind) = self.only.iter().find(|kind| !possible(kind)) {
-            bail!("{kind} needs five nodes");
+            bail!("fault {kind} with --nodes {}: expected at least 5 nodes", self.nodes);
         }
         let kinds: Vec<Kind> =
             if self.only.is_empty() { Kind::ALL.into_iter().filter(possible).collect() } else { self.only.clone() };
@@ -73,7 +73,7 @@ impl Run {
         Ok(kinds)
     }
 
-    /// The command that repeats the schedule.
+    /// The command that repeats the fault schedule of this run.
     pub fn command(&self) -> String {
         let only: Vec<&str> = self.only.iter().map(|kind| kind.as_str()).collect();
         let only = if only.is_empty() { String::new() } else { format!(" --only {}", only.join(",")) };
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_in_the_table_repeats_the_schedule() {
+    fn table_command_repeats_the_schedule() {
         let Ok(Arguments::Run(run)) = parse("--nodes 5 --for 90s --seed 7 --only kill,power-cut") else {
             panic!("valid")
         };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn impossible_fault_plan_is_refused() {
         let Ok(Arguments::Run(run)) = parse("--nodes 3 --only ring") else { panic!("valid") };
         assert!(run.kinds().is_err());
         assert!(parse("--nodes 2").is_err() && parse("--only tornado").is_err());

@@ -1,4 +1,4 @@
-//! Requests to single nodes, and what came of them: done, refused, or unknown, as docs/http.md tells them apart.
+//! Requests to single nodes and their outcomes: done, refused or unknown, as docs/http.md defines them.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use tenure::api::INDEX_HEADER;
 
 use super::cluster;
 
-/// Time for an answer, beside what is waited for.
-pub const PATIENCE: Duration = Duration::from_secs(2);
-/// A request that is not delivered by then never is: the kernel gives its connection up, and does not send it again when
-/// the network is whole.
-const UNDELIVERED: Duration = Duration::from_secs(2);
+/// The time for an answer, in addition to the wait time of the request.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// After this time without delivery the kernel drops the connection. It does not send the request again when the
+/// network recovers.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub enum Answer {
-    /// And up to which log index it shows the state.
+pub enum Reply {
+    /// The answer, and the log index of the state that it shows.
     Done(Value, Option<u64>),
-    /// Certainly not done, with the code; an index, if it is about the state of a lease.
+    /// Certainly not applied: the error code, and the log index if the refusal shows the state of a lease.
     Refused(String, Option<u64>),
     Unknown,
 }
@@ -33,42 +33,42 @@ impl Client {
             .no_proxy()
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_millis(700))
-            .tcp_user_timeout(UNDELIVERED)
+            .tcp_user_timeout(DELIVERY_TIMEOUT)
             .pool_idle_timeout(Duration::from_secs(20))
             .retry(reqwest::retry::never())
             .redirect(reqwest::redirect::Policy::none());
         Ok(Client(http.build()?))
     }
 
-    pub async fn send(&self, node: u64, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Answer {
+    pub async fn send(&self, node: u64, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Reply {
         let url = format!("{}{path}", cluster::url(node));
-        let mut request = self.0.request(method, url).timeout(PATIENCE + wait);
+        let mut request = self.0.request(method, url).timeout(REQUEST_TIMEOUT + wait);
         if let Some(body) = body {
             request = request.json(&body);
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Answer::Refused("unreachable".to_owned(), None),
-            Err(_) => return Answer::Unknown,
+            Err(error) if error.is_connect() => return Reply::Refused("unreachable".to_owned(), None),
+            Err(_) => return Reply::Unknown,
         };
         let index = response.headers().get(INDEX_HEADER).and_then(|index| index.to_str().ok()?.parse().ok());
         let status = response.status();
         match response.json::<Value>().await {
-            Ok(value) => judge(status, value, index),
-            Err(_) => Answer::Unknown,
+            Ok(value) => classify(status, value, index),
+            Err(_) => Reply::Unknown,
         }
     }
 }
 
-fn judge(status: StatusCode, value: Value, index: Option<u64>) -> Answer {
+fn classify(status: StatusCode, value: Value, index: Option<u64>) -> Reply {
     if status.is_success() {
-        return Answer::Done(value, index);
+        return Reply::Done(value, index);
     }
     match value["code"].as_str() {
         Some(code) if !status.is_server_error() || status == StatusCode::SERVICE_UNAVAILABLE => {
-            Answer::Refused(code.to_owned(), index)
+            Reply::Refused(code.to_owned(), index)
         }
-        _ => Answer::Unknown,
+        _ => Reply::Unknown,
     }
 }
 
@@ -79,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_says_so_was_certainly_not_done() {
+    fn refusal_needs_a_code_and_a_definite_status() {
         let refused = |status: u16, value| {
-            matches!(judge(StatusCode::from_u16(status).expect("a status"), value, None), Answer::Refused(..))
+            matches!(classify(StatusCode::from_u16(status).expect("a status"), value, None), Reply::Refused(..))
         };
         assert!(refused(409, json!({"code": "held"})));
         assert!(refused(503, json!({"code": "no_leader"})));

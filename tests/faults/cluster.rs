@@ -1,4 +1,4 @@
-//! The nodes: processes of the binary, each with a namespace and a disk of its own.
+//! A cluster of node processes. Each node has a network namespace and a disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,60 +12,60 @@ use serde_json::Value;
 
 use super::disk::Disk;
 use super::network::{self, Cut, Network};
+use super::network_faults::PacketQueue;
 use super::process::Process;
-use super::suspend::Suspends;
-use super::weather::Station;
+use super::suspend::SuspendClock;
 
-/// With five nodes on few cores, a node that gets no processor for a while must not look like one that is gone.
+/// With five nodes on few cores, a node may get no processor for a while. It must not look like a failed node.
 const SLOW_TIMINGS: &str =
     "heartbeat_interval_ms = 250\nelection_timeout_min_ms = 1000\nelection_timeout_max_ms = 1500\n";
-/// Snapshots and purges come often, and yet a node that was away for a while mostly finds its place in the log.
+/// Snapshots and purges are frequent, but a node that was down for a short time usually finds its log entries.
 const SNAPSHOTS: &str = "snapshot_every = 3000\nsnapshot_keep = 1000\n";
 const HTTP_PORT: u16 = 7101;
 const PEER_PORT: u16 = 7201;
 const POLL: Duration = Duration::from_millis(25);
-/// Time for one question to one node.
+/// The time limit of one request to one node.
 const QUESTION: Duration = Duration::from_millis(700);
 
-/// Why a node may end by itself, and what it has to say then.
+/// Why a node may exit, and the expected exit code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excuse {
+pub enum ExpectedExit {
     DiskFull,
     DiskBroken,
-    /// It was asked to.
+    /// The harness sent SIGTERM.
     Stopped,
 }
 
-impl Excuse {
-    /// Whether an end with this code and these words is the one that was to be expected.
+impl ExpectedExit {
+    /// Whether this exit code and this output match the expected exit.
     fn covers(self, code: Option<i32>, said: &str) -> bool {
         match self {
-            Excuse::Stopped => code == Some(0),
-            Excuse::DiskFull => {
+            ExpectedExit::Stopped => code == Some(0),
+            ExpectedExit::DiskFull => {
                 code == Some(1) && said.contains("free some space on that disk and start the node again")
             }
-            Excuse::DiskBroken => code == Some(1) && said.contains("cannot go on"),
+            ExpectedExit::DiskBroken => code == Some(1) && said.contains("cannot go on"),
         }
     }
 }
 
 pub struct Node {
-    /// Ends before its disk goes.
+    /// Dropped before the disk is unmounted.
     pub process: Option<Process>,
     pub disk: Disk,
     pub is_paused: bool,
-    pub excuse: Option<Excuse>,
-    /// What makes it run under other clocks, from its next start on.
+    pub expected_exit: Option<ExpectedExit>,
+    /// The environment with faulty clocks, from the next start on.
     pub clocks: Vec<(String, String)>,
-    pub weather: Station,
-    /// There if its machine can be suspended.
-    suspends: Option<Suspends>,
+    pub packet_queue: PacketQueue,
+    /// Set if the plan has suspend faults.
+    suspends: Option<SuspendClock>,
 }
 
 pub struct Cluster {
     pub nodes: BTreeMap<u64, Node>,
     pub network: Network,
-    /// Cuts that are in force, by the number of their fault.
+    /// The active cuts, by the number of their fault.
     cuts: BTreeMap<usize, Cut>,
     queued: BTreeSet<u64>,
     http: reqwest::Client,
@@ -75,7 +75,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Namespaces, disks and a `cluster.toml`; nothing runs. `folder` is the run's own, `logs` is kept.
+    /// Creates namespaces, disks and a `cluster.toml`, and starts no process. `folder` belongs to the run; `logs` is
+    /// kept.
     pub fn new(nodes: u64, binary: &Path, folder: &Path, logs: &Path, suspends: bool) -> Result<Cluster> {
         let network = Network::new(nodes)?;
         network.enter_hub()?;
@@ -88,10 +89,17 @@ impl Cluster {
             writeln!(text, "[[node]]\nid = {id}\nhttp = \"{address}:{HTTP_PORT}\"\npeer = \"{address}:{PEER_PORT}\"")?;
             writeln!(text, "data = {data:?}")?;
             std::fs::write(log(logs, id), "")?;
-            let weather = Station::new(network.namespace(id))?;
-            let suspends = suspends.then(|| Suspends::new(folder, id));
-            let node =
-                Node { process: None, disk, is_paused: false, excuse: None, clocks: Vec::new(), weather, suspends };
+            let packet_queue = PacketQueue::new(network.namespace(id))?;
+            let suspends = suspends.then(|| SuspendClock::new(folder, id));
+            let node = Node {
+                process: None,
+                disk,
+                is_paused: false,
+                expected_exit: None,
+                clocks: Vec::new(),
+                packet_queue,
+                suspends,
+            };
             members.insert(id, node);
         }
         writeln!(text, "[raft]\n{SNAPSHOTS}{}", if nodes > 3 { SLOW_TIMINGS } else { "" })?;
@@ -114,12 +122,12 @@ impl Cluster {
         self.nodes.keys().copied().collect()
     }
 
-    /// How many may be away.
+    /// The largest number of nodes that may be down.
     pub fn minority(&self) -> usize {
         (self.nodes.len() - 1) / 2
     }
 
-    /// The run's own folder.
+    /// The folder of the run.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -128,7 +136,7 @@ impl Cluster {
         self.nodes.get_mut(&id).expect("a node of this cluster")
     }
 
-    /// Starts a node that does not run.
+    /// Starts a node unless it runs.
     pub fn launch(&mut self, id: u64) -> Result<()> {
         let (namespace, log) = (self.network.namespace(id), log(&self.logs, id));
         let (binary, config) = (self.binary.clone(), self.folder.join("cluster.toml"));
@@ -144,20 +152,20 @@ impl Cluster {
             _ => drop(command.envs(node.clocks.iter().cloned())),
         }
         node.process = Some(Process::start(&format!("node {id}"), command, Some(&namespace), &log)?);
-        (node.is_paused, node.excuse) = (false, None);
+        (node.is_paused, node.expected_exit) = (false, None);
         Ok(())
     }
 
-    /// `kill -9`. Says whether it ran.
+    /// Sends SIGKILL. Returns whether the node was running.
     pub fn kill(&mut self, id: u64) -> Result<bool> {
         let node = self.node(id);
         let Some(mut process) = node.process.take() else { return Ok(false) };
         process.kill()?;
-        (node.is_paused, node.excuse) = (false, None);
+        (node.is_paused, node.expected_exit) = (false, None);
         Ok(true)
     }
 
-    /// SIGSTOP, or SIGCONT. Says whether it ran.
+    /// Sends SIGSTOP or SIGCONT. Returns whether the node was running.
     pub fn pause(&mut self, id: u64, pause: bool) -> Result<bool> {
         let node = self.node(id);
         let Some(process) = &node.process else { return Ok(false) };
@@ -166,7 +174,7 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Suspends a node's machine, or wakes it. Says whether the node ran.
+    /// SuspendClock or resumes the machine of a node. Returns whether the node was running.
     pub fn suspend(&mut self, id: u64, suspend: bool) -> Result<bool> {
         let node = self.node(id);
         let (Some(process), Some(suspends)) = (&node.process, &mut node.suspends) else { return Ok(false) };
@@ -185,7 +193,7 @@ impl Cluster {
         self.nodes[&id].process.is_some()
     }
 
-    /// Makes a cut, or with `None` ends it.
+    /// Applies a cut for a fault, or removes it with `None`.
     pub fn cut(&mut self, fault: usize, cut: Option<Cut>) -> Result<()> {
         match cut {
             Some(cut) => drop(self.cuts.insert(fault, cut)),
@@ -194,7 +202,7 @@ impl Cluster {
         self.apply()
     }
 
-    /// Whether what comes to a node goes through its weather.
+    /// Sets whether the incoming packets of a node pass through its packet queue.
     pub fn queue(&mut self, id: u64, queued: bool) -> Result<()> {
         if queued {
             self.queued.insert(id)
@@ -209,14 +217,14 @@ impl Cluster {
         self.network.set(&all, &self.queued)
     }
 
-    /// One answer of one node, if it gives one.
+    /// Sends a GET request to one node. Returns `None` without a successful answer.
     pub async fn ask(&self, id: u64, path: &str) -> Option<Value> {
         let response = self.http.get(format!("{}{path}", url(id))).send().await.ok()?;
         let response = response.error_for_status().ok()?;
         response.json().await.ok()
     }
 
-    /// A node that says of itself that it leads, in the highest term of those.
+    /// The node that reports itself as leader, in the highest term of such nodes.
     pub async fn leader(&self) -> Option<u64> {
         let status = self.nodes.keys().map(|id| self.ask(*id, "/v1/cluster"));
         let status = futures_util::future::join_all(status).await;
@@ -224,7 +232,7 @@ impl Cluster {
         leads.max_by_key(|status| status["term"].as_u64())?["node"].as_u64()
     }
 
-    /// Waits until all are ready and have applied `index`; otherwise says who is not, and how it stands.
+    /// Waits until all nodes are ready and have applied `index`. The error lists the nodes that are not.
     pub async fn settled(&self, index: u64, within: Duration) -> Result<(), String> {
         let began = Instant::now();
         loop {
@@ -238,7 +246,10 @@ impl Cluster {
                 let words = bad.iter().map(|(id, ready, applied)| {
                     format!("node {id} is {}ready, applied {applied}", if *ready { "" } else { "not " })
                 });
-                return Err(format!("after {within:?}, of {index}: {}", words.collect::<Vec<_>>().join("; ")));
+                return Err(format!(
+                    "not all nodes are ready at index {index} after {within:?}: {}",
+                    words.collect::<Vec<_>>().join("; ")
+                ));
             }
             tokio::time::sleep(POLL).await;
         }
@@ -250,22 +261,22 @@ impl Cluster {
         (id, is_ready, status.and_then(|status| status["applied"].as_u64()).unwrap_or(0))
     }
 
-    /// Takes note of nodes that have ended by themselves. Says of each that had no excuse how it ended.
-    pub fn look(&mut self) -> Result<Vec<String>> {
+    /// Detects nodes that have exited. Returns a message for each exit that was not expected.
+    pub fn unexpected_exits(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (id, node) in &mut self.nodes {
             let Some(process) = &mut node.process else { continue };
             let Some(status) = process.ended()? else { continue };
             let said = process.said();
-            if !node.excuse.is_some_and(|excuse| excuse.covers(status.code(), &said)) {
-                wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.excuse));
+            if !node.expected_exit.is_some_and(|expected_exit| expected_exit.covers(status.code(), &said)) {
+                wrong.push(format!("node {id} ended with {status} ({:?}): {said}", node.expected_exit));
             }
             node.process = None;
         }
         Ok(wrong)
     }
 
-    /// Panics that nodes told of, whether they ended them or not.
+    /// The panics in the logs of the nodes, also those that did not end a process.
     pub fn panics(&self) -> Result<Vec<String>> {
         let mut panics = Vec::new();
         for id in self.nodes.keys() {
@@ -275,20 +286,20 @@ impl Cluster {
         Ok(panics)
     }
 
-    /// Whether the weather is still made.
-    pub fn weather(&self) -> Result<()> {
+    /// Fails if the packet queue of a node has failed.
+    pub fn check_packet_queues(&self) -> Result<()> {
         for (id, node) in &self.nodes {
-            node.weather.seen().map_err(|error| anyhow!("the weather of node {id} ended: {error}"))?;
+            node.packet_queue.seen().map_err(|error| anyhow!("the packet queue of node {id} failed: {error}"))?;
         }
         Ok(())
     }
 
-    /// From now on nobody has an excuse to end.
-    pub fn forgive(&mut self) {
-        self.nodes.values_mut().for_each(|node| node.excuse = None);
+    /// From now on no exit is expected.
+    pub fn expect_no_exits(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.expected_exit = None);
     }
 
-    /// The program is what was built, and says which.
+    /// The version that the binary reports.
     pub fn version(&self) -> Result<String> {
         let output = Command::new(&self.binary).arg("--version").output();
         let output = output.with_context(|| self.binary.display().to_string())?;
@@ -297,13 +308,13 @@ impl Cluster {
     }
 }
 
-/// What a node says in all its lives.
+/// The log of all processes of a node.
 fn log(folder: &Path, id: u64) -> PathBuf {
     folder.join(format!("node{id}.log"))
 }
 
-/// The storage thread catches panics of the store, which panics once more when it is closed on a disk that has failed: the
-/// node has said by then that its store has.
+/// The storage thread catches panics of the store. When the node closes a store on a failed disk, the store panics
+/// again. The node has logged the failure of the store by then.
 fn unexpected_panics(log: &str) -> impl Iterator<Item = &str> {
     let mut has_failed = false;
     log.lines().filter(move |line| {
@@ -315,7 +326,7 @@ fn unexpected_panics(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where clients find a node.
+/// The HTTP address of a node.
 pub fn url(id: u64) -> String {
     format!("http://{}:{HTTP_PORT}", network::node_address(id))
 }
@@ -325,22 +336,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_noticed_unless_a_failed_store_is_closed() {
+    fn panic_counts_unless_a_failed_store_closes() {
         let panic = |thread: &str| format!("thread '{thread}' (7) panicked at a.rs:1:1:\n");
         let (started, failed) = ("tenure: node 1 of cluster faults\n", "ERROR the store has failed\n");
         let count = |log: String| unexpected_panics(&log).count();
         assert_eq!(count(format!("{started}{failed}{}", panic("tenure-storage"))), 0);
-        assert_eq!(count(format!("{started}{}", panic("tenure-storage"))), 1, "before it failed");
-        assert_eq!(count(format!("{failed}{started}{}", panic("tenure-storage"))), 1, "in another life");
-        assert_eq!(count(format!("{started}{failed}{}", panic("tokio-worker"))), 1, "elsewhere");
+        assert_eq!(count(format!("{started}{}", panic("tenure-storage"))), 1, "a panic before the failure");
+        assert_eq!(
+            count(format!("{failed}{started}{}", panic("tenure-storage"))),
+            1,
+            "a failure of an earlier process"
+        );
+        assert_eq!(count(format!("{started}{failed}{}", panic("tokio-worker"))), 1, "a panic in another thread");
     }
 
     #[test]
-    fn an_excuse_covers_one_way_to_end() {
+    fn expected_exit_matches_one_code_and_message() {
         let full = "node 1 cannot go on: ...; free some space on that disk and start the node again";
-        assert!(Excuse::DiskFull.covers(Some(1), full) && Excuse::DiskBroken.covers(Some(1), full));
-        assert!(!Excuse::DiskFull.covers(Some(1), "thread panicked"), "without a word about the disk");
-        assert!(!Excuse::DiskFull.covers(Some(101), full) && !Excuse::DiskBroken.covers(None, full));
-        assert!(Excuse::Stopped.covers(Some(0), "") && !Excuse::Stopped.covers(Some(1), full));
+        assert!(ExpectedExit::DiskFull.covers(Some(1), full) && ExpectedExit::DiskBroken.covers(Some(1), full));
+        assert!(!ExpectedExit::DiskFull.covers(Some(1), "thread panicked"), "no message about the disk");
+        assert!(!ExpectedExit::DiskFull.covers(Some(101), full) && !ExpectedExit::DiskBroken.covers(None, full));
+        assert!(ExpectedExit::Stopped.covers(Some(0), "") && !ExpectedExit::Stopped.covers(Some(1), full));
     }
 }

@@ -1,4 +1,4 @@
-//! A node's disk: an ext4 file system in a file, which can be filled, broken and cut off from its power.
+//! The disk of a node: an ext4 file system in an image file. It can be filled, broken, and cut off from power.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Room for a log between two snapshots, several times. The file is sparse.
+/// Several times the size of a log between two snapshots. The file is sparse.
 const SIZE: u64 = 256 << 20;
-/// `EXT4_IOC_SHUTDOWN`: from then on every access fails, and nothing more reaches the device.
+/// `EXT4_IOC_SHUTDOWN`: afterwards every access fails, and no write reaches the device.
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
-/// ... without writing the journal before, as when the power is gone.
+/// Skips the write of the journal, as a power cut does.
 static NO_LOG_FLUSH: u32 = 2;
-/// The kernel lets go of an image a moment after its last mount is gone.
+/// The kernel releases an image shortly after its last mount.
 const DETACHED: Duration = Duration::from_secs(5);
 
-/// Unmounted when dropped, whoever still uses it.
+/// A mounted disk. Dropping it unmounts it, even while processes use it.
 pub struct Disk {
     image: PathBuf,
     path: PathBuf,
@@ -41,7 +41,7 @@ impl Disk {
         &self.path
     }
 
-    /// Mounts it if it is not mounted; what the journal of a cut-off one has is done first.
+    /// Mounts the disk unless it is mounted. After a power cut, the kernel first replays the journal.
     pub fn mount(&mut self) -> Result<()> {
         if !self.is_mounted {
             run(Command::new("mount").args(["-o", "loop"]).arg(&self.image).arg(&self.path))?;
@@ -50,7 +50,7 @@ impl Disk {
         Ok(())
     }
 
-    /// No process may use it any more. The data that was only in memory is gone.
+    /// Unmounts the disk. No process may use it. Data that was only in memory is lost.
     pub fn unmount(&mut self) -> Result<()> {
         if self.is_mounted {
             unmount(&self.path, UnmountFlags::empty()).with_context(|| format!("umount {}", self.path.display()))?;
@@ -60,15 +60,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Waits until the kernel has let go of the image. A mount namespace that another program made meanwhile has a mount
-    /// of its own: the file system lives on in it, and the next mount here would find it as it was.
+    /// Waits until the kernel releases the image. A mount namespace that another program created meanwhile holds a copy
+    /// of the mount. The file system then stays active, and the next mount would not replay a lost state.
     fn detached(&self) -> Result<()> {
         let began = Instant::now();
         while is_attached(&self.image)? {
             ensure!(
                 began.elapsed() < DETACHED,
-                "{} is still mounted in another mount namespace: end the program that made it, or run scripts/faults in one \
-                 of its own (unshare -m)",
+                "{} is still mounted in another mount namespace: end the program that created it, or run \
+                 scripts/faults in a separate one (unshare -m)",
                 self.image.display()
             );
             std::thread::sleep(Duration::from_millis(10));
@@ -76,10 +76,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes every further access fail, and keeps what was not synced from the device for ever.
+    /// Makes every later access fail. Unsynced data never reaches the device.
     #[expect(unsafe_code, reason = "an ioctl that no safe crate has")]
-    pub fn cut(&self) -> Result<()> {
-        ensure!(self.is_mounted, "{} is cut off already", self.path.display());
+    pub fn cut_power(&self) -> Result<()> {
+        ensure!(self.is_mounted, "{} is not mounted, so its power cannot be cut", self.path.display());
         let root = File::open(&self.path)?;
         // SAFETY: the request reads one u32, which outlives the call.
         let failed = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const NO_LOG_FLUSH) };
@@ -87,7 +87,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Leaves no byte free.
+    /// Fills the disk up to the last byte.
     pub fn fill(&self) -> Result<()> {
         let mut file = File::create(self.ballast())?;
         for size in [1 << 20, 4096, 1] {
@@ -101,9 +101,9 @@ impl Disk {
         self.ballast().exists()
     }
 
-    /// Frees what [`fill`](Disk::fill) took.
+    /// Removes the file that [`fill`](Disk::fill) wrote.
     pub fn free(&self) -> Result<()> {
-        fs::remove_file(self.ballast()).context("the ballast")
+        fs::remove_file(self.ballast()).context("cannot remove the ballast file")
     }
 
     fn ballast(&self) -> PathBuf {
@@ -114,13 +114,13 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Nothing is left to be done about one that cannot be unmounted.
+            // A failed unmount leaves nothing else to do.
             let _ = unmount(&self.path, UnmountFlags::DETACH);
         }
     }
 }
 
-/// Whether a loop device has this file.
+/// Whether a loop device uses this image.
 fn is_attached(image: &Path) -> Result<bool> {
     for device in fs::read_dir("/sys/block")? {
         let file = device?.path().join("loop/backing_file");

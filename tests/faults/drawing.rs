@@ -1,4 +1,4 @@
-//! A picture of what happened to one lease: a row for each client, faults shaded, and at the top who held it by the log.
+//! Draws the history of one lease: a row per client, the fault windows, and the holders by the log at the top.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tenure::api::EventKind;
 
-use super::book::{now, word};
+use super::fault_window::FaultWindow;
 use super::history::Ended;
 use super::promises::Evidence;
-use super::shade::Shade;
+use super::recorder::{now, word};
 
 const WIDTH: f64 = 1_600.0;
 const LEFT: f64 = 120.0;
 const TOP: f64 = 60.0;
 const ROW: f64 = 16.0;
 
-/// Draws a lease as SVG.
-pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
+/// Draws a lease as an SVG image.
+pub fn draw(name: &str, evidence: &Evidence, windows: &[FaultWindow]) -> String {
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     for operation in evidence.operations {
         let row = rows.len();
@@ -27,19 +27,19 @@ pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
     let times: Vec<Duration> = times.flatten().chain(evidence.log.iter().map(|seen| seen.at)).collect();
     let from = times.iter().min().copied().unwrap_or_default();
     let until = times.iter().max().copied().unwrap_or_default().max(from + Duration::from_millis(1));
-    let scale = Scale { from, wide: until.saturating_sub(from).as_secs_f64() };
+    let scale = Scale { from, seconds: until.saturating_sub(from).as_secs_f64() };
     let height = TOP + ROW * (rows.len() + 2) as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{height}\" font-family=\"monospace\" \
          font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
         LEFT + WIDTH + 20.0
     );
-    let seconds = scale.wide;
+    let seconds = scale.seconds;
     text(&mut svg, 4.0, 14.0, &format!("{name}: {} operations in {seconds:.3} s", evidence.operations.len()));
-    for shade in shades.iter().filter(|shade| shade.meets(from, until)) {
-        let (start, end) = (shade.from.max(from), shade.until.unwrap_or_else(now).min(until));
-        bar(&mut svg, &scale, (start, end), (TOP - 32.0, height), "#ffd9a0", 0.5, shade.kind.as_str());
-        text(&mut svg, scale.x(start), TOP - 34.0, shade.kind.as_str());
+    for window in windows.iter().filter(|window| window.overlaps(from, until)) {
+        let (start, end) = (window.from.max(from), window.until.unwrap_or_else(now).min(until));
+        bar(&mut svg, &scale, (start, end), (TOP - 32.0, height), "#ffd9a0", 0.5, window.kind.as_str());
+        text(&mut svg, scale.x(start), TOP - 34.0, window.kind.as_str());
     }
     draw_log(&mut svg, &scale, evidence, until);
     for operation in evidence.operations {
@@ -51,7 +51,7 @@ pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
             Ended::Refused(_) => "#c9a227",
             Ended::Unknown => "#c0392b",
         };
-        // What is unknown may have happened at any time later.
+        // An operation of unknown outcome may take effect at any later time.
         let end = operation.returned.filter(|_| operation.ended != Ended::Unknown).unwrap_or(until);
         let label = format!("{} {} {:?}", operation.by, word(&operation.what), operation.ended);
         bar(&mut svg, &scale, (operation.invoked, end), (y, y + ROW - 6.0), colour, 0.8, &label);
@@ -62,7 +62,7 @@ pub fn draw(name: &str, evidence: &Evidence, shades: &[Shade]) -> String {
     svg + "</svg>\n"
 }
 
-/// Who held it by the log, from when that was seen first.
+/// Draws the holders by the log, from the time at which a watcher first saw each grant.
 fn draw_log(svg: &mut String, scale: &Scale, evidence: &Evidence, until: Duration) {
     text(svg, 4.0, TOP - 8.0, "log");
     for (place, seen) in evidence.log.iter().enumerate() {
@@ -71,27 +71,27 @@ fn draw_log(svg: &mut String, scale: &Scale, evidence: &Evidence, until: Duratio
         }
         let ends = |later: &&super::log::Seen| later.event.token == seen.event.token;
         let end = evidence.log[place + 1..].iter().find(ends);
-        let how = end.map_or("held on", |end| end.event.event.as_str());
+        let how = end.map_or("still held", |end| end.event.event.as_str());
         let label = format!("{} at {}, {how}", seen.event.holder, seen.event.index);
         let end = end.map_or(until, |end| end.at);
         bar(svg, scale, (seen.at, end), (TOP - 18.0, TOP - 6.0), "#7d3c98", 0.7, &label);
     }
 }
 
-/// The client of a holder's name, which has a number for each claim behind a dot.
+/// The client of a holder id. The number behind the dot counts its claims.
 fn client(holder: &str) -> &str {
     holder.split('.').next().unwrap_or(holder)
 }
 
 struct Scale {
     from: Duration,
-    /// Seconds.
-    wide: f64,
+    /// The width of the drawing in seconds.
+    seconds: f64,
 }
 
 impl Scale {
     fn x(&self, at: Duration) -> f64 {
-        LEFT + WIDTH * at.saturating_sub(self.from).as_secs_f64() / self.wide
+        LEFT + WIDTH * at.saturating_sub(self.from).as_secs_f64() / self.seconds
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
     use crate::promises::evidence::{acquire, acquired, did, evidence, expired, granted};
 
     #[test]
-    fn a_picture_has_every_operation_every_grant_and_every_fault() {
+    fn drawing_shows_every_operation_grant_and_fault() {
         let unknown = did("c2.7", acquire(), (20, 30), Ended::Unknown);
         let asked = [acquired("c1.1", (0, 10), 5), unknown, acquired("<&>", (50, 60), 9)];
         let log = [granted(5, "c1.1", 5), expired(40, "c1.1", 5, 8), granted(55, "<&>", 9)];
         let from = Duration::from_millis(10);
-        let shades = [Shade { kind: Kind::Loss, from, until: Some(Duration::from_millis(35)) }];
-        let svg = draw("job", &evidence(&asked, &log), &shades);
+        let windows = [FaultWindow { kind: Kind::Loss, from, until: Some(Duration::from_millis(35)) }];
+        let svg = draw("job", &evidence(&asked, &log), &windows);
         // The background, three operations, two grants and a fault.
         assert_eq!(svg.matches("<rect").count(), 1 + 3 + 2 + 1, "{svg}");
         assert!(svg.contains("c1.1 at 5, expired") && svg.contains(">loss<") && svg.contains("&lt;&amp;&gt;"), "{svg}");

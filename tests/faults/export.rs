@@ -1,4 +1,4 @@
-//! The history of a run in a file, episode by episode.
+//! Writes the history of a run to a file, one episode at a time.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -19,7 +19,7 @@ impl Export {
         Ok(Export(HistoryWriter::new(BufWriter::new(file), format!("faults, seed {seed}"))))
     }
 
-    /// Adds the leases of an episode.
+    /// Writes the leases of an episode.
     pub fn add<'a>(
         &mut self,
         operations: impl Iterator<Item = &'a Operation>,

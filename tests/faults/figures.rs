@@ -1,4 +1,4 @@
-//! The figures of a run, and the table that they make.
+//! The measurements of a run, and its table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,65 +7,66 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::arguments::Run as Arguments;
-use super::book::{Silence, now};
 use super::cluster::Cluster;
+use super::fault_window::{self, FaultWindow};
 use super::judge::{Judge, Judged};
 use super::kind::Kind;
 use super::machine::Standstill;
-use super::plan::Tally;
-use super::promises::expiry_happens::Heard;
+use super::plan::FaultCounts;
+use super::promises::expiry_happens::ExpiryDelivery;
+use super::recorder::{AnswerGap, now};
 use super::register;
-use super::shade::{self, Shade};
 use super::world::World;
 
-/// Syncs of the disk that are measured before anything else happens.
+/// The number of disk syncs that are measured before the run.
 const SYNCS: usize = 200;
-/// Of all leases, so many may stay unjudged because nobody could tell what the log says, or an order was too hard to find.
+/// The largest share of leases without a verdict: the log has a gap, or the search for an order was too hard.
 const MAX_UNJUDGED_PERCENT: u64 = 5;
 
-/// What is told of a run beside its figures.
+/// The description of a run in its table.
 #[derive(Debug, Default)]
-pub struct Title {
+pub struct RunInfo {
     seed: u64,
     nodes: u64,
     version: String,
     command: String,
-    /// The middle one of the raw syncs of a node's disk.
+    /// The median sync time of a node's disk.
     sync: Duration,
     began: Duration,
 }
 
 #[derive(Debug, Default)]
 pub struct Figures {
-    title: Title,
-    tally: Tally,
+    info: RunInfo,
+    fault_counts: FaultCounts,
     counts: Vec<((&'static str, String), u64)>,
     watched: u64,
     judged: Judged,
-    register: register::Figures,
+    register: register::WriteCounts,
     lasted: Duration,
-    longest: Silence,
-    /// The faults that were on in the longest silence.
+    longest: AnswerGap,
+    /// The faults that were active in the longest gap.
     meanwhile: String,
-    /// The longest silence with each kind of fault on, be it alone or with others.
-    silences: BTreeMap<Kind, Duration>,
+    /// The longest gap while each fault kind was active, alone or with others.
+    gaps: BTreeMap<Kind, Duration>,
     standstills: Vec<Standstill>,
 }
 
-fn last_heard_words(heard: Heard) -> String {
-    let Heard { behind, without_commits, delivery, is_ambiguous } = heard;
+fn last_heard_words(heard: ExpiryDelivery) -> String {
+    let ExpiryDelivery { behind, without_commits, delivery, is_ambiguous } = heard;
     let ambiguous = if is_ambiguous { ", an extension of unknown outcome" } else { "" };
     format!(
-        "{behind:.2?} behind its ttl: {without_commits:.2?} without commits, {delivery:.2?} from the log to the watcher{ambiguous}"
+        "{behind:.2?} behind its ttl: {without_commits:.2?} without commits, {delivery:.2?} \
+         from the log to the watcher{ambiguous}"
     )
 }
 
 impl Figures {
     pub fn new(arguments: &Arguments, cluster: &Cluster) -> Result<Figures> {
-        let disk = &cluster.nodes.values().next().expect("a cluster has nodes").disk;
+        let disk = &cluster.nodes.values().next().expect("a cluster has at least three nodes").disk;
         let mut syncs = tenure::storage::measure_fsync(disk.path(), SYNCS)?;
         syncs.sort();
-        let title = Title {
+        let info = RunInfo {
             seed: arguments.seed,
             nodes: arguments.nodes,
             version: cluster.version()?,
@@ -73,51 +74,55 @@ impl Figures {
             sync: syncs[syncs.len() / 2],
             began: now(),
         };
-        Ok(Figures { title, ..Figures::default() })
+        Ok(Figures { info, ..Figures::default() })
     }
 
     pub fn planned(&mut self, kind: Kind) {
-        *self.tally.planned.entry(kind).or_default() += 1;
+        *self.fault_counts.planned.entry(kind).or_default() += 1;
     }
 
     pub fn happened(&mut self, kind: Kind) {
-        *self.tally.happened.entry(kind).or_default() += 1;
+        *self.fault_counts.happened.entry(kind).or_default() += 1;
     }
 
-    pub fn silence(&mut self, silence: Silence, shades: &[Shade]) {
-        if silence.lasted() > self.longest.lasted() {
-            self.longest = silence;
-            self.meanwhile = shade::during(shades, silence.from, silence.until);
+    pub fn add_gap(&mut self, gap: AnswerGap, windows: &[FaultWindow]) {
+        if gap.lasted() > self.longest.lasted() {
+            self.longest = gap;
+            self.meanwhile = fault_window::during(windows, gap.from, gap.until);
         }
-        for shade in shades.iter().filter(|shade| shade.meets(silence.from, silence.until)) {
-            let longest = self.silences.entry(shade.kind).or_default();
-            *longest = silence.lasted().max(*longest);
+        for window in windows.iter().filter(|window| window.overlaps(gap.from, gap.until)) {
+            let longest = self.gaps.entry(window.kind).or_default();
+            *longest = gap.lasted().max(*longest);
         }
     }
 
-    /// Takes over what was counted elsewhere.
+    /// Copies the counts of the other parts of the harness.
     pub fn note(&mut self, world: &World, judge: &Judge, standstills: Vec<Standstill>, lasted: Duration) {
         self.standstills = standstills;
-        self.counts = world.book.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
+        self.counts = world.recorder.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
         self.watched = world.log.lock().complete;
         (self.judged, self.register, self.lasted) = (judge.judged, judge.register(), lasted);
     }
 
-    /// A run that proves less than it should is none.
+    /// Fails if the run tested too little to count as a pass.
     pub fn check(&self) -> Result<()> {
-        let missing = self.tally.missing();
+        let missing = self.fault_counts.missing();
         if !missing.is_empty() {
-            bail!("planned, and never happened: {missing:?}");
+            bail!("these faults were planned and never injected: {missing:?}");
         }
         let Judged { leases, too_hard, unjudged, .. } = self.judged;
         if (too_hard + unjudged) * 100 > (leases + unjudged) * MAX_UNJUDGED_PERCENT {
-            bail!("of {} leases {unjudged} could not be judged, and {too_hard} were too hard", leases + unjudged);
+            bail!(
+                "of {} leases {unjudged} have a gap in the log and {too_hard} were too hard; expected at \
+                 most {MAX_UNJUDGED_PERCENT} %",
+                leases + unjudged
+            );
         }
-        let Judged { counted, infinite, delays, delayed_turns, .. } = self.judged;
-        if [counted, infinite, delays, delayed_turns].contains(&0) {
+        let Judged { counted, infinite, delays, delayed_queue_grants, .. } = self.judged;
+        if [counted, infinite, delays, delayed_queue_grants].contains(&0) {
             bail!(
                 "judged: {counted} leases with several holders, {infinite} infinite grants, {delays} lock delays, \
-                 {delayed_turns} waiters behind one; none of these may be 0"
+                 {delayed_queue_grants} waiters behind one; none of these may be 0"
             );
         }
         let done =
@@ -130,14 +135,15 @@ impl Figures {
 
     pub fn table(&self, violations: usize) -> String {
         let (operations, unknown) = self.operations();
-        let faults: u64 = self.tally.happened.values().sum();
+        let faults: u64 = self.fault_counts.happened.values().sum();
         let Judged { leases, too_hard, unjudged, late, expiries, ambiguous, longest_overdue, .. } = self.judged;
-        let Judged { counted, infinite, delays, turns, delayed_turns, longest_turn, .. } = self.judged;
-        let register::Figures { accepted, refused, stale, overlaps } = self.register;
+        let Judged { counted, infinite, delays, queue_grants, delayed_queue_grants, longest_queue_grant, .. } =
+            self.judged;
+        let register::WriteCounts { accepted, refused, stale, overlaps } = self.register;
         let seconds = self.lasted.as_secs_f64();
         let rate = operations as f64 / seconds.max(1.0);
-        let Title { seed, nodes, version, command, sync, began } = &self.title;
-        let (silence, at) = (self.longest.lasted(), self.longest.from.saturating_sub(*began).as_secs());
+        let RunInfo { seed, nodes, version, command, sync, began } = &self.info;
+        let (gap, at) = (self.longest.lasted(), self.longest.from.saturating_sub(*began).as_secs());
         let (meanwhile, stood) = (&self.meanwhile, self.stood_still(&self.longest));
         let most = self.standstills.iter().map(Standstill::lasted).max().unwrap_or_default();
         let rows = [
@@ -155,7 +161,7 @@ impl Figures {
             ("stale writes accepted", format!("{stale}")),
             (
                 "longest without an answer",
-                format!("{silence:.2?} ({meanwhile}), at {at} s, the machine stood still for {stood:.2?} of it"),
+                format!("{gap:.2?} ({meanwhile}), at {at} s, the machine stood still for {stood:.2?} of it"),
             ),
             ("the machine stood still", format!("{} times, {most:.2?} at most", self.standstills.len())),
             ("expiries judged", format!("{expiries}; {ambiguous} more behind an unknown outcome")),
@@ -164,10 +170,13 @@ impl Figures {
             ("held by several at once", format!("{counted} leases")),
             ("infinite grants judged", format!("{infinite}")),
             ("lock delays judged", format!("{delays}")),
-            ("grants from a queue judged", format!("{turns}, {delayed_turns} of them behind a lock delay")),
+            (
+                "grants from a queue judged",
+                format!("{queue_grants}, {delayed_queue_grants} of them behind a lock delay"),
+            ),
             (
                 "longest wait for a free place",
-                format!("{longest_turn:.2?}, without time in which nothing was committed"),
+                format!("{longest_queue_grant:.2?}, without time in which nothing was committed"),
             ),
             ("violations", format!("{violations}")),
         ];
@@ -176,10 +185,10 @@ impl Figures {
             let _ = writeln!(table, "{name:<30} {value}");
         }
         table.push_str("\nfault                          happened  planned  longest without an answer meanwhile\n");
-        for (kind, planned) in &self.tally.planned {
-            let happened = self.tally.happened.get(kind).unwrap_or(&0);
-            let silence = self.silences.get(kind).copied().unwrap_or_default().as_secs_f64();
-            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {silence:.2} s");
+        for (kind, planned) in &self.fault_counts.planned {
+            let happened = self.fault_counts.happened.get(kind).unwrap_or(&0);
+            let gap = self.gaps.get(kind).copied().unwrap_or_default().as_secs_f64();
+            let _ = writeln!(table, "{kind:<30} {happened:>8} {planned:>8}  {gap:.2} s");
         }
         table.push_str("\noperation          outcome                   count\n");
         for ((what, outcome), count) in &self.counts {
@@ -188,21 +197,20 @@ impl Figures {
         table
     }
 
-    /// How much of a silence the machine stood still: the longest time of one of its parts.
-    fn stood_still(&self, silence: &Silence) -> Duration {
-        let within = |standstill: &Standstill| {
-            standstill.until.min(silence.until).saturating_sub(standstill.from.max(silence.from))
-        };
+    /// The longest overlap of one standstill with a gap.
+    fn stood_still(&self, gap: &AnswerGap) -> Duration {
+        let within =
+            |standstill: &Standstill| standstill.until.min(gap.until).saturating_sub(standstill.from.max(gap.from));
         self.standstills.iter().map(within).max().unwrap_or_default()
     }
 
-    /// All, and those of unknown outcome.
+    /// The number of all operations, and of those with an unknown outcome.
     fn operations(&self) -> (u64, u64) {
         let unknown = self.counts.iter().filter(|((_, outcome), _)| outcome == "unknown");
         (self.counts.iter().map(|(_, count)| count).sum(), unknown.map(|(_, count)| count).sum())
     }
 
-    /// Stale writes that the register accepted.
+    /// The number of stale writes that the register accepted.
     pub fn stale(&self) -> u64 {
         self.register.stale
     }
@@ -215,7 +223,7 @@ mod tests {
     fn good() -> Figures {
         let mut figures = Figures { watched: 9, counts: vec![(("read", "done".to_owned()), 5)], ..Figures::default() };
         figures.judged =
-            Judged { leases: 40, counted: 9, infinite: 9, delays: 9, delayed_turns: 9, ..Judged::default() };
+            Judged { leases: 40, counted: 9, infinite: 9, delays: 9, delayed_queue_grants: 9, ..Judged::default() };
         figures.register.accepted = 3;
         figures.planned(Kind::Kill);
         figures.happened(Kind::Kill);
@@ -223,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_proves_less_than_it_should_is_rejected() {
-        good().check().expect("everything happened");
+    fn run_with_too_little_evidence_is_rejected() {
+        good().check().expect("the run tested everything");
         type Worsen = fn(&mut Figures);
         let worse: [(&str, Worsen); 10] = [
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
@@ -236,7 +244,7 @@ mod tests {
             ("no lease with several holders", |figures| figures.judged.counted = 0),
             ("no infinite grant", |figures| figures.judged.infinite = 0),
             ("no lock delay", |figures| figures.judged.delays = 0),
-            ("no waiter behind a lock delay", |figures| figures.judged.delayed_turns = 0),
+            ("no waiter behind a lock delay", |figures| figures.judged.delayed_queue_grants = 0),
         ];
         for (what, worsen) in worse {
             let mut figures = good();
@@ -246,13 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_the_longest_silence_and_what_was_on() {
+    fn table_shows_the_longest_gap_and_its_faults() {
         let mut figures = good();
         let seconds = Duration::from_secs;
-        let shades = [Shade { kind: Kind::Kill, from: seconds(10), until: Some(seconds(14)) }];
-        figures.silence(Silence { from: seconds(11), until: seconds(13) }, &shades);
-        figures.silence(Silence { from: seconds(20), until: seconds(21) }, &shades);
-        figures.title.began = seconds(4);
+        let windows = [FaultWindow { kind: Kind::Kill, from: seconds(10), until: Some(seconds(14)) }];
+        figures.add_gap(AnswerGap { from: seconds(11), until: seconds(13) }, &windows);
+        figures.add_gap(AnswerGap { from: seconds(20), until: seconds(21) }, &windows);
+        figures.info.began = seconds(4);
         figures.standstills.push(Standstill { from: seconds(12), until: seconds(16) });
         let table = figures.table(0);
         let longest = "longest without an answer      2.00s (kill), at 7 s, the machine stood still for 1.00s of it";

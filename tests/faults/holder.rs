@@ -1,5 +1,5 @@
-//! A holder: a process of its own, which holds a lease through the library and writes to the register while it believes to
-//! hold it. It is stopped and killed like the nodes.
+//! A lease holder in a separate process. It holds a lease through the client library, and writes to the register while
+//! it believes to hold the lease. Faults pause and kill it like the nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tenure::types::HolderId;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::book::now;
+use super::recorder::now;
 use super::register::Write;
 
-/// Short, so that a pause of seconds outlives it.
+/// Shorter than the pauses, so that a paused holder loses its lease.
 const TTL: Duration = Duration::from_millis(1_500);
-/// From when it looks whether it holds the lease until it writes: whoever is stopped in between writes late.
+/// The time between the check of the lease and the write. A holder that is paused in this window writes late.
 const WORK: Duration = Duration::from_millis(15);
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long it holds before it lets others have it.
+/// How long a holder keeps the lease before it releases it.
 const HOLDS: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(4_000));
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -27,10 +27,10 @@ const WAIT: Duration = Duration::from_secs(5);
 pub struct Arguments {
     #[arg(long)]
     endpoints: Endpoints,
-    /// The register's socket
+    /// The socket of the register
     #[arg(long)]
     register: PathBuf,
-    /// The lease
+    /// The name of the lease
     #[arg(long)]
     name: String,
     #[arg(long)]
@@ -62,7 +62,7 @@ pub async fn run(arguments: Arguments) -> Result<()> {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        // Whatever came of it, it is not held here any more.
+        // The release may fail: the lease can be lost.
         let _ = lease.release().await;
         tokio::time::sleep(PAUSE).await;
     }

@@ -1,4 +1,4 @@
-//! The holders' processes: some for each of a few leases, so that there is always somebody who waits.
+//! The processes of the lease holders: several per lease, so that one of them always waits.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ const EACH: usize = 3;
 
 struct Holder {
     process: Option<Process>,
-    /// Numbers its lives: another process is another holder.
+    /// Counts the processes of this holder. Each process has a new holder id.
     lives: u64,
 }
 
@@ -25,13 +25,13 @@ pub struct Holders {
     logs: PathBuf,
 }
 
-/// The leases that they hold.
+/// The names of the leases that the holders use.
 pub fn names() -> impl Iterator<Item = String> {
     (0..LEASES).map(|lease| format!("lock.{lease}"))
 }
 
 impl Holders {
-    /// Nobody holds anything before [`restart`](Holders::restart).
+    /// Creates the holders. [`restart`](Holders::restart) starts their processes.
     pub fn new(nodes: u64, register: &Path, logs: &Path) -> Holders {
         let holders = (0..LEASES * EACH).map(|_| Holder { process: None, lives: 0 }).collect();
         let endpoints: Vec<String> = (1..=nodes).map(cluster::url).collect();
@@ -43,7 +43,7 @@ impl Holders {
         self.holders.len()
     }
 
-    /// Starts those that do not run, and lets those go on that stand still.
+    /// Starts the holders that do not run, and resumes the paused ones.
     pub fn restart(&mut self) -> Result<()> {
         for (place, holder) in self.holders.iter_mut().enumerate() {
             if let Some(process) = &holder.process {
@@ -51,7 +51,7 @@ impl Holders {
                 continue;
             }
             holder.lives += 1;
-            // This very program, also when a newer build has taken its path meanwhile.
+            // The running program, even if a newer build has replaced the file at its path.
             let mut command = Command::new("/proc/self/exe");
             command.arg("hold").arg("--endpoints").arg(&self.endpoints).arg("--register").arg(&self.register);
             command.args(["--name", &format!("lock.{}", place % LEASES)]);
@@ -74,8 +74,8 @@ impl Holders {
         Ok(true)
     }
 
-    /// Those that ended by themselves, and what they said.
-    pub fn look(&mut self) -> Result<Vec<String>> {
+    /// Detects holders that have exited, and returns their last output.
+    pub fn unexpected_exits(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for holder in &mut self.holders {
             let Some(process) = &mut holder.process else { continue };

@@ -1,4 +1,4 @@
-//! Histories read back from JSON lines, and judged lease by lease. docs/testing.md describes the format.
+//! Reads histories from JSON lines and checks each lease. docs/testing.md describes the format.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -12,7 +12,7 @@ use tenure::types::{HolderId, LeaseName};
 use super::history::{Ended, Operation, What};
 use super::log::Seen;
 use super::progress::Progress;
-use super::promises::{self, Decided, Evidence};
+use super::promises::{self, Evidence, SearchResult};
 use super::verdict::Broken;
 
 /// The operations and the transitions of one lease.
@@ -25,21 +25,22 @@ pub struct Lease {
 /// The leases of a file, by run and name.
 type Leases = BTreeMap<(String, String), Lease>;
 
-/// What came of judging a file.
+/// The result of checking a file.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct JudgedFile {
     pub operations: usize,
     pub leases: usize,
     pub too_hard: usize,
-    /// Their run has no answer that shows an index of the log, so nothing is known of commits, and no bound in time.
+    /// Leases of runs in which no answer shows a log index. Without an index the commits are unknown, so no time bound
+    /// applies.
     pub untimed: usize,
     pub broken: Vec<Broken>,
 }
 
-/// Judges each lease of a file.
-pub fn judge(lines: impl BufRead) -> Result<Judged> {
+/// Checks each lease in a file.
+pub fn judge(lines: impl BufRead) -> Result<JudgedFile> {
     let leases = read(lines)?;
-    let mut judged = Judged { leases: leases.len(), ..Judged::default() };
+    let mut judged = JudgedFile { leases: leases.len(), ..JudgedFile::default() };
     let runs = runs(&leases);
     for ((run, name), Lease { operations, log }) in &leases {
         let evidence = Evidence { operations, queues: &[], log };
@@ -49,13 +50,13 @@ pub fn judge(lines: impl BufRead) -> Result<Judged> {
             (progress, end) => judged.broken.extend(promises::check_bounds(name, &evidence, progress, *end).0),
         }
         judged.operations += operations.len();
-        judged.too_hard += usize::from(decided == Decided::TooHard);
+        judged.too_hard += usize::from(decided == SearchResult::TooHard);
         judged.broken.extend(broken);
     }
     Ok(judged)
 }
 
-/// When each run committed, as the answers show it, and the time of its last line.
+/// The commits of each run that its answers show, and the time of its last line.
 fn runs(leases: &Leases) -> BTreeMap<&str, (Progress, Duration)> {
     let mut answers: BTreeMap<&str, Vec<(Duration, Option<u64>)>> = BTreeMap::new();
     for ((run, _), Lease { operations, log }) in leases {
@@ -74,7 +75,7 @@ fn runs(leases: &Leases) -> BTreeMap<&str, (Progress, Duration)> {
 
 fn read(lines: impl BufRead) -> Result<Leases> {
     let mut leases = Leases::new();
-    // Operations without an answer so far: the lease, and the place in its history.
+    // The operations without an answer so far: the run and the id, and the index of the operation.
     let mut open: BTreeMap<(String, u64), usize> = BTreeMap::new();
     for (number, line) in lines.lines().enumerate() {
         let line: Value = serde_json::from_str(&line?).with_context(|| format!("line {}", number + 1))?;
@@ -110,11 +111,11 @@ fn add(leases: &mut Leases, open: &mut BTreeMap<(String, u64), usize>, line: &Va
             index: None,
         });
         if open.insert(id, lease.operations.len() - 1).is_some() {
-            bail!("two operations have this id");
+            bail!("duplicate operation id: expected a unique id per run");
         }
         return Ok(());
     }
-    let place = open.remove(&id).context("an answer to no operation")?;
+    let place = open.remove(&id).context("answer to no operation: expected the id of an open invocation")?;
     let operation = &mut lease.operations[place];
     operation.returned = Some(time);
     operation.ended = ended(kind, line)?;
@@ -131,7 +132,7 @@ fn what(function: &str, value: &Value) -> Result<What> {
             },
             limit: u32::try_from(value["limit"].as_u64().context("limit")?)?,
             wait: value["wait"].as_bool().context("wait")?,
-            // Absent in files of older runs, which had none.
+            // Files of older runs lack this field; those runs had no lock delay.
             lock_delay_ms: value["lock_delay_ms"].as_u64().unwrap_or(0),
         },
         "renew" => What::Renew { token: token(value)? },
@@ -139,7 +140,7 @@ fn what(function: &str, value: &Value) -> Result<What> {
         "hand_over" => What::HandOver { token: token(value)? },
         "revoke" => What::Revoke,
         "read" => What::Read,
-        other => bail!("unknown function {other:?}"),
+        other => bail!("unknown function {other:?}: expected acquire, renew, release, hand_over, revoke or read"),
     })
 }
 
@@ -157,7 +158,7 @@ fn ended(kind: &str, line: &Value) -> Result<Ended> {
             Some(changed) => Ended::Changed(changed),
             None => Ended::Held(token(value)?, value["expires_in_ms"].as_u64()),
         },
-        other => bail!("unknown type {other:?}"),
+        other => bail!("unknown type {other:?}: expected invoke, ok, fail, info, transition or note"),
     })
 }
 
@@ -184,13 +185,13 @@ mod tests {
     use super::*;
     use crate::promises::evidence::{acquire, acquired, did, expired, from_queue, granted, saw};
 
-    /// A history of real processes. The lines of the process `planted` give a held lease to a second holder.
+    /// A recorded history. The lines of the process `planted` grant a held lease to a second holder.
     const PLANTED: &str = include_str!("planted_second_holder.jsonl");
 
     fn write(operations: &[Operation], log: &[Seen]) -> String {
         let mut lines = Vec::new();
         let mut writer = HistoryWriter::new(&mut lines, "test".to_owned());
-        writer.write(operations, log.iter().map(export::transition)).expect("memory takes it");
+        writer.write(operations, log.iter().map(export::transition)).expect("a write to memory succeeds");
         String::from_utf8(lines).expect("JSON")
     }
 
@@ -198,7 +199,7 @@ mod tests {
         What::Acquire { ttl_ms, limit, wait: true, lock_delay_ms }
     }
 
-    /// A read every 100 ms for ten seconds, each of which shows another commit.
+    /// Reads every 100 ms for ten seconds. Each one shows another commit.
     fn reads() -> impl Iterator<Item = Operation> {
         let name = LeaseName::new("other").expect("valid");
         let read = |n: u64| did("reader", What::Read, (100 * n, 100 * n), Ended::Saw(Vec::new(), 1_000 + n));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     fn promises_broken(operations: &[Operation], log: &[Seen]) -> Vec<&'static str> {
-        let judged = judge(write(operations, log).as_bytes()).expect("it is the format");
+        let judged = judge(write(operations, log).as_bytes()).expect("the format is valid");
         judged.broken.iter().map(|broken| broken.promise).collect()
     }
 
@@ -232,7 +233,7 @@ mod tests {
         let with_reads: Vec<Operation> = asked.iter().cloned().chain(reads()).collect();
         assert!(promises_broken(&with_reads, &log(2_000)).is_empty());
         assert_eq!(promises_broken(&with_reads, &log(2_400)), ["expiry_happens"]);
-        assert!(promises_broken(&asked, &log(2_400)).is_empty(), "nothing is known of commits");
+        assert!(promises_broken(&asked, &log(2_400)).is_empty(), "the commits are unknown");
         let mut late = log(2_000).to_vec();
         late[2].at = Duration::from_millis(3_400);
         assert_eq!(promises_broken(&with_reads, &late), ["waiters_are_served"]);
@@ -255,7 +256,7 @@ mod tests {
         let log = [granted(5, "a", 5), expired(1_400, "a", 5, 8)];
         let text = write(&operations, &log) + r#"{"type":"note","value":{"fault":"kill"}}"#;
         assert_eq!(text.lines().count(), 2 * operations.len() - 1 + log.len() + 1);
-        let leases = read(text.as_bytes()).expect("it is the format");
+        let leases = read(text.as_bytes()).expect("the format is valid");
         let lease = &leases[&("test".to_owned(), "job".to_owned())];
         assert_eq!(format!("{:?}", lease.operations), format!("{operations:?}"));
         let seen = |log: &[Seen]| -> Vec<_> { log.iter().map(|seen| (seen.event.event, seen.at)).collect() };
@@ -279,13 +280,13 @@ mod tests {
 
     #[test]
     fn second_holder_planted_in_an_exported_history_is_found() {
-        let judged = judge(PLANTED.as_bytes()).expect("it is the format");
+        let judged = judge(PLANTED.as_bytes()).expect("the format is valid");
         let broken: Vec<&str> = judged.broken.iter().map(|broken| broken.promise).collect();
         assert!(broken.contains(&"linearizable"), "{broken:?}");
         assert!(judged.operations > 100 && judged.leases > 5, "{} of {}", judged.operations, judged.leases);
         let honest: String =
             PLANTED.lines().filter(|line| !line.contains("planted")).map(|line| format!("{line}\n")).collect();
-        let judged = judge(honest.as_bytes()).expect("it is the format");
+        let judged = judge(honest.as_bytes()).expect("the format is valid");
         assert!(judged.broken.is_empty(), "{:?}", judged.broken);
     }
 }

@@ -1,4 +1,4 @@
-//! Judges leases that nothing happens to any more, and keeps what is needed to see what went wrong with one.
+//! Checks the leases of finished episodes, and saves the history of each lease with a violation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -10,71 +10,71 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tenure::api::EventKind;
 
-use super::book::{Page, now};
 use super::drawing;
 use super::export::{self, Export};
+use super::fault_window::FaultWindow;
 use super::history::{Ended, Operation};
 use super::history_file::HistoryWriter;
 use super::log::{Seen, held};
 use super::names;
-use super::promises::expiry_happens::{self, Heard};
-use super::promises::{self, Decided, Evidence, Timed};
+use super::promises::expiry_happens::{self, ExpiryDelivery};
+use super::promises::{self, Evidence, SearchResult, TimeBounds};
+use super::recorder::{LeaseRecord, now};
 use super::register::Register;
-use super::shade::Shade;
 use super::verdict::Broken;
 use super::world::World;
 
-/// Judged episodes whose unknown operations are remembered: one of them may still be carried out.
+/// Operations of unknown outcome may be applied later, so the judge remembers those of this many episodes.
 const REMEMBERED: usize = 20;
-/// Most pictures of one run.
+/// The largest number of saved histories per run.
 const MAX_PICTURES: usize = 20;
 
-/// What was judged so far.
+/// The results of all checks so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     pub leases: u64,
     pub too_hard: u64,
-    /// Nobody could tell what the log says about them.
+    /// The log of these leases has a gap.
     pub unjudged: u64,
-    /// Operations of unknown outcome that were carried out after all others of their lease were over.
+    /// Operations of unknown outcome that were applied after the end of their episode.
     pub late: u64,
-    /// Expiries that were judged by their bound, and those whose last extension has an unknown outcome.
+    /// Expiries that were checked against their bound, and those whose last extension has an unknown outcome.
     pub expiries: u64,
     pub ambiguous: u64,
-    /// The longest time by which a lease outlived its ttl, without the time in which nothing was committed.
+    /// The longest time from the end of a ttl to the expiry, without the time in which the cluster committed nothing.
     pub longest_overdue: Duration,
-    /// The expiry that a watcher heard of the longest time behind the ttl.
-    pub last_heard: Heard,
-    /// Leases that several held at once.
+    /// The expiry with the longest time between the end of the ttl and its event.
+    pub last_heard: ExpiryDelivery,
+    /// Leases with several holders at once.
     pub counted: u64,
-    /// Grants of an infinite ttl.
+    /// Grants with an infinite ttl.
     pub infinite: u64,
     /// Lock delays that a grant followed.
     pub delays: u64,
-    /// Grants from a queue that were judged by their bound, and those of them behind a lock delay.
-    pub turns: u64,
-    pub delayed_turns: u64,
-    /// The longest time from a free place to its grant, without the time in which nothing was committed.
-    pub longest_turn: Duration,
+    /// Grants from a queue that were checked against their bound, and those of them after a lock delay.
+    pub queue_grants: u64,
+    pub delayed_queue_grants: u64,
+    /// The longest time from a free place to its grant, without the time in which the cluster committed nothing.
+    pub longest_queue_grant: Duration,
 }
 
 impl Judged {
-    fn add(&mut self, timed: &Timed, evidence: &Evidence) {
-        let Timed { expiries, turns, delays } = timed;
+    fn add(&mut self, timed: &TimeBounds, evidence: &Evidence) {
+        let TimeBounds { expiries, queue_grants, delays } = timed;
         self.expiries += expiries.judged;
         self.ambiguous += expiries.ambiguous;
         self.infinite += expiries.infinite;
         self.longest_overdue = self.longest_overdue.max(expiries.longest);
         self.last_heard = self.last_heard.max(expiries.last_heard);
-        self.turns += turns.judged;
-        self.delayed_turns += turns.behind_delay;
-        self.longest_turn = self.longest_turn.max(turns.longest);
+        self.queue_grants += queue_grants.judged;
+        self.delayed_queue_grants += queue_grants.behind_delay;
+        self.longest_queue_grant = self.longest_queue_grant.max(queue_grants.longest);
         self.delays += delays;
         self.counted += u64::from(evidence.most_holders() > 1);
     }
 }
 
-/// Operations of unknown outcome of an episode's leases, by the name.
+/// The operations of unknown outcome of an episode, by lease name.
 type Unknown = BTreeMap<String, Vec<Operation>>;
 
 pub struct Judge {
@@ -93,7 +93,7 @@ impl Judge {
         Judge { world, register, keep, export, judged, remembered: VecDeque::new(), pictures: 0 }
     }
 
-    /// Names that begin so and that the log says are held, and when anything about them was seen last.
+    /// The names with this prefix that are held by the log, and the time of the last transition of each.
     pub fn still_held(&self, prefix: &str) -> Vec<(String, Duration)> {
         let log = self.world.log.lock();
         let names = log.names().filter(|name| name.starts_with(prefix) && !held(log.of(name).iter()).is_empty());
@@ -101,42 +101,46 @@ impl Judge {
         names.map(|name| (name.clone(), last(name))).collect()
     }
 
-    /// A lease with such a name that is held for longer than it may be.
+    /// A violation by a lease with this prefix that is still held after its bound.
     pub fn overdue(&self, prefix: &str) -> Option<Broken> {
         let held = self.still_held(prefix);
-        let (log, book) = (self.world.log.lock(), self.world.book.lock());
+        let (log, recorder) = (self.world.log.lock(), self.world.recorder.lock());
         held.iter().find_map(|(name, _)| {
-            let evidence = Evidence { operations: book.operations_of(name), queues: &[], log: log.of(name) };
-            let late = expiry_happens::check(&evidence, &book.progress, now()).late?;
+            let evidence = Evidence { operations: recorder.operations_of(name), queues: &[], log: log.of(name) };
+            let late = expiry_happens::check(&evidence, &recorder.progress, now()).late?;
             Some(Broken::of_lease("expiry_happens", name, late))
         })
     }
 
-    /// Judges all leases of an episode, and forgets them.
-    pub fn episode(&mut self, episode: u64, shades: &[Shade]) -> Result<()> {
-        let pages = self.world.book.lock().take(&names::prefix(episode));
-        let (logs, hole) = self.take_logs(&names::prefix(episode));
+    /// Checks and removes all leases of an episode.
+    pub fn episode(&mut self, episode: u64, windows: &[FaultWindow]) -> Result<()> {
+        let records = self.world.recorder.lock().take(&names::prefix(episode));
+        let (logs, has_gap) = self.take_logs(&names::prefix(episode));
         if let Some(export) = &mut self.export {
-            let operations = pages.values().flat_map(|page| &page.history.operations);
+            let operations = records.values().flat_map(|record| &record.history.operations);
             let own = logs.iter().filter(|(name, _)| names::episode(name) == Some(episode));
             export.add(operations, own.flat_map(|(_, log)| log)).context("the file of --history")?;
         }
         self.late(&logs);
-        if hole {
-            self.judged.unjudged += pages.len() as u64;
+        if has_gap {
+            self.judged.unjudged += records.len() as u64;
         } else {
-            for (name, page) in &pages {
+            for (name, record) in &records {
                 let log = logs.get(name.as_str()).map_or(&[][..], Vec::as_slice);
-                self.lease(name.as_str(), page, log, shades);
+                self.lease(name.as_str(), record, log, windows);
             }
             for name in logs.keys().filter(|name| names::episode(name) == Some(episode)) {
-                if !pages.keys().any(|known| known.as_str() == name) {
-                    self.world.break_promise(Broken::of_lease("unknown_is_said", name, "nobody ever asked for it"));
+                if !records.keys().any(|known| known.as_str() == name) {
+                    self.world.break_promise(Broken::of_lease(
+                        "unknown_is_said",
+                        name,
+                        "no client requested this lease",
+                    ));
                 }
             }
         }
-        let unknown = pages.into_iter().map(|(name, page)| {
-            let operations = page.history.operations.into_iter();
+        let unknown = records.into_iter().map(|(name, record)| {
+            let operations = record.history.operations.into_iter();
             (name.to_string(), operations.filter(|operation| operation.ended == Ended::Unknown).collect())
         });
         self.remembered.push_back((episode, unknown.collect()));
@@ -146,7 +150,7 @@ impl Judge {
         Ok(())
     }
 
-    /// What the log has of these names and of those that were judged before, which it then forgets.
+    /// Removes the log of these names and of the remembered episodes. Also returns whether the log has a gap.
     fn take_logs(&self, prefix: &str) -> (BTreeMap<String, Vec<Seen>>, bool) {
         let mut log = self.world.log.lock();
         let before = |name: &str| self.remembered.iter().any(|(episode, _)| names::episode(name) == Some(*episode));
@@ -156,24 +160,24 @@ impl Judge {
             logs.insert(name.clone(), log.of(&name).to_vec());
             log.forget(&name);
         }
-        (logs, log.take_hole())
+        (logs, log.take_common_gap())
     }
 
-    fn lease(&mut self, name: &str, page: &Page, log: &[Seen], shades: &[Shade]) {
-        let evidence = Evidence { operations: &page.history.operations, queues: &page.queues, log };
+    fn lease(&mut self, name: &str, record: &LeaseRecord, log: &[Seen], windows: &[FaultWindow]) {
+        let evidence = Evidence { operations: &record.history.operations, queues: &record.queues, log };
         let (mut broken, decided) = promises::check(name, &evidence);
         self.judged.leases += 1;
-        self.judged.too_hard += u64::from(decided == Decided::TooHard);
-        let (late, timed) = promises::check_bounds(name, &evidence, &self.world.book.lock().progress, now());
+        self.judged.too_hard += u64::from(decided == SearchResult::TooHard);
+        let (late, timed) = promises::check_bounds(name, &evidence, &self.world.recorder.lock().progress, now());
         self.judged.add(&timed, &evidence);
         broken.extend(late);
         if !broken.is_empty() {
-            self.keep(name, &evidence, shades);
+            self.keep(name, &evidence, windows);
         }
         broken.into_iter().for_each(|broken| self.world.break_promise(broken));
     }
 
-    /// What happened to leases that were judged before: only operations of unknown outcome may have done it.
+    /// Checks late transitions of remembered leases. Only operations of unknown outcome may cause them.
     fn late(&mut self, logs: &BTreeMap<String, Vec<Seen>>) {
         for (name, seen) in logs.iter().flat_map(|(name, log)| log.iter().map(move |seen| (name, seen))) {
             let episode = names::episode(name);
@@ -183,25 +187,26 @@ impl Judge {
             let operations = unknown.get(name).map_or(&[][..], Vec::as_slice);
             self.judged.late += u64::from(seen.event.event != EventKind::Expired);
             if seen.event.event != EventKind::Expired && !promises::explains_late(operations, seen) {
-                let how = format!("after everything was over: {:?}; unknown were {operations:?}", seen.event);
+                let how =
+                    format!("{:?} after the end of the episode; the unknown operations are {operations:?}", seen.event);
                 self.world.break_promise(Broken::of_lease("unknown_is_said", name, how));
             }
         }
     }
 
-    /// Judges a lease of the holders, as far as its log goes.
+    /// Checks a lease of the holders by its log.
     pub fn lock(&mut self, name: &str) {
         let log = self.world.log.lock().of(name).to_vec();
         let broken = promises::check_log(name, &log).into_iter().chain(self.register.lock().judge(name, &log));
         broken.for_each(|broken| self.world.break_promise(broken));
     }
 
-    pub fn register(&self) -> super::register::Figures {
+    pub fn register(&self) -> super::register::WriteCounts {
         self.register.lock().figures()
     }
 
-    /// Writes down everything about a lease, as lines and as a picture.
-    fn keep(&mut self, name: &str, evidence: &Evidence, shades: &[Shade]) {
+    /// Saves the history of a lease as JSON lines and as a drawing.
+    fn keep(&mut self, name: &str, evidence: &Evidence, windows: &[FaultWindow]) {
         self.pictures += 1;
         if self.pictures > MAX_PICTURES {
             return;
@@ -209,17 +214,17 @@ impl Judge {
         let mut lines = Vec::new();
         let mut writer = HistoryWriter::new(&mut lines, "faults".to_owned());
         let transitions = evidence.log.iter().map(export::transition);
-        writer.write(evidence.operations, transitions).expect("memory takes all that is written");
+        writer.write(evidence.operations, transitions).expect("a write to memory succeeds");
         let queues = evidence.queues.iter().map(|queue| json!({"queue": queue.waiters, "index": queue.index}));
-        let faults = shades.iter().map(|shade| json!({"fault": format!("{shade:?}")}));
+        let faults = windows.iter().map(|window| json!({"fault": format!("{window:?}")}));
         for note in faults.chain(queues) {
             lines.extend(format!("{}\n", json!({"type": "note", "value": note})).into_bytes());
         }
         let write = |ending: &str, text: &[u8]| std::fs::write(self.keep.join(format!("{name}.{ending}")), text);
         let written = write("history.jsonl", &lines)
-            .and_then(|()| write("svg", drawing::draw(name, evidence, shades).as_bytes()));
+            .and_then(|()| write("svg", drawing::draw(name, evidence, windows).as_bytes()));
         if let Err(error) = written {
-            eprintln!("the history of {name} cannot be kept: {error}");
+            eprintln!("cannot save the history of {name}: {error}");
         }
     }
 }
@@ -238,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_expire_is_noticed() {
+    fn unexpired_lease_is_detected() {
         assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), [("job".to_owned(), Duration::from_millis(1))]);
         assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
     }
 
     #[test]
-    fn what_happens_to_a_judged_lease_must_have_been_unknown() {
+    fn late_transition_needs_an_unknown_operation() {
         let late = |unknown: Vec<Operation>| {
             let mut judge = judge_of(Vec::new());
             judge.remembered.push_back((7, Unknown::from([("e7.0.0".to_owned(), unknown)])));

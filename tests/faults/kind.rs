@@ -1,9 +1,9 @@
-//! The kinds of faults.
+//! The fault kinds.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What can be done to a cluster and to the holders outside of it.
+/// A fault of the cluster or of its lease holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     LeaderIsolated,
@@ -101,7 +101,7 @@ impl Kind {
         }
     }
 
-    /// In a ring of three everybody sees everybody, and of three nodes a minority is one.
+    /// In a ring of three nodes every pair is connected, and a minority of three is a single node.
     pub fn needs_five(self) -> bool {
         matches!(self, Kind::Ring | Kind::KillMinority | Kind::PowerCutMinority)
     }
@@ -110,27 +110,29 @@ impl Kind {
         matches!(self, Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift)
     }
 
-    /// Whether the machine of a node is suspended in it.
+    /// Whether the fault suspends the machine of a node.
     pub fn suspends(self) -> bool {
         matches!(self, Kind::Suspend | Kind::SuspendLeader)
     }
 
-    /// Whether both may be on at once. Two that restart nodes could each be undone by the other, and one of them would
-    /// not have happened; one that takes all nodes away leaves nothing to hit. A node that is suspended must not be woken
-    /// by another fault, and must not have other clocks already.
-    pub fn goes_with(self, other: Kind) -> bool {
-        let whole = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
+    /// Whether both faults may be active at once. Excluded are:
+    ///
+    /// - two faults that restart nodes: the end of one would undo the other;
+    /// - a fault that takes all nodes down and one that needs a running node;
+    /// - a suspend and a fault that resumes nodes or changes their clocks.
+    pub fn is_compatible_with(self, other: Kind) -> bool {
+        let takes_all_nodes = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
         let wakes =
             |kind: Kind| kind.suspends() || kind.needs_faketime() || matches!(kind, Kind::Pause | Kind::PauseLeader);
         self != other
             && !(self.suspends() && wakes(other))
             && !(other.suspends() && wakes(self))
             && !(self.ends_nodes() && other.ends_nodes())
-            && !(whole(self) && other.needs_a_node())
-            && !(whole(other) && self.needs_a_node())
+            && !(takes_all_nodes(self) && other.needs_a_node())
+            && !(takes_all_nodes(other) && self.needs_a_node())
     }
 
-    /// Whether processes of nodes end in it.
+    /// Whether the fault ends node processes.
     pub fn ends_nodes(self) -> bool {
         self.needs_faketime()
             || matches!(
@@ -161,24 +163,24 @@ impl fmt::Display for Kind {
 }
 
 impl FromStr for Kind {
-    type Err = UnknownKind;
+    type Err = UnknownFault;
 
-    fn from_str(text: &str) -> Result<Kind, UnknownKind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+    fn from_str(text: &str) -> Result<Kind, UnknownFault> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownFault(text.to_owned()))
     }
 }
 
-/// No fault has this name.
+/// The text names no fault.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no fault {0:?}; the faults are: {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
-pub struct UnknownKind(String);
+#[error("unknown fault {0:?}: expected one of {names}", names = Kind::ALL.map(Kind::as_str).join(", "))]
+pub struct UnknownFault(String);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back() {
+    fn fault_names_parse_to_their_kind() {
         for kind in Kind::ALL {
             assert_eq!(kind.as_str().parse::<Kind>().expect("its own name"), kind);
         }
@@ -186,12 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_would_undo_each_other_are_not_on_at_once() {
-        assert!(!Kind::Kill.goes_with(Kind::PowerCut));
-        assert!(!Kind::PowerCutAll.goes_with(Kind::PauseLeader));
-        assert!(!Kind::Loss.goes_with(Kind::Loss));
-        assert!(!Kind::SuspendLeader.goes_with(Kind::Pause) && !Kind::WallJump.goes_with(Kind::Suspend));
-        assert!(Kind::SuspendLeader.goes_with(Kind::Kill) && !Kind::SuspendLeader.goes_with(Kind::KillAll));
-        assert!(Kind::PowerCutAll.goes_with(Kind::Loss) && Kind::Minority.goes_with(Kind::PowerCut));
+    fn conflicting_faults_are_incompatible() {
+        assert!(!Kind::Kill.is_compatible_with(Kind::PowerCut));
+        assert!(!Kind::PowerCutAll.is_compatible_with(Kind::PauseLeader));
+        assert!(!Kind::Loss.is_compatible_with(Kind::Loss));
+        assert!(
+            !Kind::SuspendLeader.is_compatible_with(Kind::Pause) && !Kind::WallJump.is_compatible_with(Kind::Suspend)
+        );
+        assert!(
+            Kind::SuspendLeader.is_compatible_with(Kind::Kill)
+                && !Kind::SuspendLeader.is_compatible_with(Kind::KillAll)
+        );
+        assert!(Kind::PowerCutAll.is_compatible_with(Kind::Loss) && Kind::Minority.is_compatible_with(Kind::PowerCut));
     }
 }

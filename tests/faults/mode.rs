@@ -1,4 +1,5 @@
-//! How the leases of a name are held. The name and the seed of the run decide it, so all claims of a name agree.
+//! The mode of a lease: its limit, ttl and lock delay. The name and the seed of the run decide it, so all claims of a
+//! name agree.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use tenure::types::{HolderId, LeaseName};
 
 use super::history::What;
 
-/// Of a hundred names, how many are counted, infinite, or have a lock delay. A name can be two or three of these.
+/// The percentage of counted names, infinite names, and names with a lock delay. A name can have several of these
+/// modes.
 const COUNTED_PERCENT: u32 = 30;
 const INFINITE_PERCENT: u32 = 20;
 const DELAYED_PERCENT: u32 = 30;
@@ -19,7 +21,7 @@ pub const LONGEST_DELAY: Duration = Duration::from_millis(1_000);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// How many may hold the lease.
+    /// The number of holders that the lease may have.
     pub limit: u32,
     pub is_infinite: bool,
     pub lock_delay: Duration,
@@ -28,16 +30,16 @@ pub struct Mode {
 impl Mode {
     pub fn of(name: &LeaseName, seed: u64) -> Mode {
         let hash = name.as_str().bytes().fold(seed, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        let mut dice = StdRng::seed_from_u64(hash);
-        let mut is = |percent| dice.random_range(0..100) < percent;
+        let mut rng = StdRng::seed_from_u64(hash);
+        let mut is = |percent| rng.random_range(0..100) < percent;
         let (is_counted, is_infinite, is_delayed) = (is(COUNTED_PERCENT), is(INFINITE_PERCENT), is(DELAYED_PERCENT));
-        let limit = if is_counted { dice.random_range(2..=4) } else { 1 };
-        let lock_delay = dice.random_range(SHORTEST_DELAY..LONGEST_DELAY);
+        let limit = if is_counted { rng.random_range(2..=4) } else { 1 };
+        let lock_delay = rng.random_range(SHORTEST_DELAY..LONGEST_DELAY);
         let lock_delay = Duration::from_millis(if is_delayed { lock_delay.as_millis() as u64 } else { 0 });
         Mode { limit, is_infinite, lock_delay }
     }
 
-    /// The body of a claim, and what the history says of it. A finite lease has this ttl.
+    /// The body of an acquire request, and its record in the history. A finite lease has the given ttl.
     pub fn claim(&self, by: &HolderId, ttl_ms: u64, wait: Option<Duration>) -> (Value, What) {
         let ttl_ms = (!self.is_infinite).then_some(ttl_ms);
         let lock_delay_ms = self.lock_delay.as_millis() as u64;
@@ -46,7 +48,7 @@ impl Mode {
         if let Some(wait) = wait {
             body["wait_ms"] = (wait.as_millis() as u64).into();
         }
-        // Absent fields have the meaning of a plain lease.
+        // An absent field has its default: one holder, no lock delay.
         if self.limit > 1 {
             body["limit"] = self.limit.into();
         }
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_comes_alone_and_with_others() {
+    fn modes_occur_alone_and_combined() {
         let modes = modes(1);
         let count = |is: fn(&Mode) -> bool| modes.iter().filter(|mode| is(mode)).count();
         assert!(count(|mode| mode.limit == 1 && !mode.is_infinite && mode.lock_delay.is_zero()) > 50, "plain");
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_says_what_the_history_says() {
+    fn claim_matches_its_history_record() {
         let by = HolderId::new("a").expect("valid");
         let plain = Mode { limit: 1, is_infinite: false, lock_delay: Duration::ZERO };
         let (body, what) = plain.claim(&by, 900, None);

@@ -1,16 +1,16 @@
-//! The names of the leases that clients work on. The search for an order of operations bears only so many of one name, so
-//! each episode has names of its own, and a name is given up for the next when it has had enough.
+//! The names of the leases that the clients use. The linearizability search handles a limited number of operations per
+//! name. So each episode has separate names, and each name is replaced after a number of operations.
 
 use tenure::types::LeaseName;
 
-/// Leases that are worked on at once.
+/// The number of leases in use at once.
 pub const SLOTS: usize = 24;
-/// Operations on one name.
+/// The number of operations on one name.
 const MAX_OPERATIONS: usize = 150;
 
 pub struct Names {
     episode: u64,
-    /// For each slot the generation of its name, and how many operations that has had.
+    /// For each slot: the generation of its name, and the operations on that name.
     slots: [(u64, usize); SLOTS],
 }
 
@@ -19,7 +19,7 @@ impl Names {
         Names { episode, slots: [(0, 0); SLOTS] }
     }
 
-    /// The name of a slot's lease, for one operation, and its episode.
+    /// Returns the name of a slot for one operation, and its episode.
     pub fn next(&mut self, slot: usize) -> (LeaseName, u64) {
         let (generation, operations) = &mut self.slots[slot];
         if *operations == MAX_OPERATIONS {
@@ -27,16 +27,16 @@ impl Names {
         }
         *operations += 1;
         let name = format!("{}{slot}.{generation}", prefix(self.episode));
-        (LeaseName::new(name).expect("short, of letters, digits and dots"), self.episode)
+        (LeaseName::new(name).expect("the name is short and has letters, digits and dots only"), self.episode)
     }
 }
 
-/// What the names of an episode begin with.
+/// The prefix of the names of an episode.
 pub fn prefix(episode: u64) -> String {
     format!("e{episode}.")
 }
 
-/// The episode that a name is of, if it is of one.
+/// The episode of a name, or `None` for other names.
 pub fn episode(name: &str) -> Option<u64> {
     name.strip_prefix('e')?.split('.').next()?.parse().ok()
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_given_up_when_it_has_had_enough() {
+    fn name_is_replaced_after_its_last_operation() {
         let mut names = Names::new(7);
         let used: Vec<_> = (0..2 * MAX_OPERATIONS).map(|_| names.next(3).0).collect();
         assert_eq!((used[0].as_str(), used[MAX_OPERATIONS].as_str()), ("e7.3.0", "e7.3.1"));

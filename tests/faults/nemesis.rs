@@ -1,5 +1,5 @@
-//! Makes faults and undoes them. Each is begun, looked after while it lasts, and ended; [`Nemesis::heal`] ends all that is
-//! left in whatever order, and nothing of any fault is in force behind it.
+//! Injects faults and ends them. Each fault begins, is updated while it lasts, and ends. [`Nemesis::heal`] ends the
+//! remaining faults in any order. Afterwards no fault is in force.
 
 use std::time::{Duration, Instant};
 
@@ -9,84 +9,84 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 
 use super::clocks;
-use super::cluster::{Cluster, Excuse};
+use super::cluster::{Cluster, ExpectedExit};
 use super::holders::Holders;
 use super::kind::Kind;
 use super::network::{self, Cut};
+use super::network_faults::NetworkFaults;
 use super::plan::Fault;
-use super::weather::NetworkFaults;
 
-/// How long a fault of the leader waits for there to be one.
-const LEADER: Duration = Duration::from_secs(3);
+/// How long a fault of the leader waits until the cluster has one.
+const LEADER_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a machine that woke is still without the other nodes, if it was cut off while it was suspended.
+/// If a suspended machine is cut off from the other nodes, the cut lasts for this time after the suspend.
 const WITHOUT_NODES: Duration = Duration::from_secs(1);
 
-/// What faults are made to.
-pub struct Field {
+/// The targets of faults.
+pub struct Targets {
     pub cluster: Cluster,
     pub holders: Holders,
 }
 
-/// A fault that is on.
-pub struct Active {
+/// An active fault.
+pub struct ActiveFault {
     pub fault: Fault,
-    /// Unlike any other's of the run.
+    /// A number that is unique in the run.
     number: usize,
-    /// The nodes, or the holders, that it hit.
+    /// The nodes or holders that the fault affects.
     pub hit: Vec<u64>,
     ends: Instant,
-    dice: StdRng,
-    /// When something is to be done next while it lasts.
+    rng: StdRng,
+    /// The time of the next update.
     next: Instant,
     is_down: bool,
-    /// Of a rolling restart: who is still to come, and who was told to stop.
+    /// For a rolling restart: the nodes that remain, and the node that is stopping.
     rolling: Vec<u64>,
     stopping: Option<u64>,
 }
 
 #[derive(Default)]
 pub struct Nemesis {
-    active: Vec<Active>,
+    active: Vec<ActiveFault>,
     made: usize,
 }
 
 impl Nemesis {
-    /// Makes a fault. Says whether there was something to be hit.
-    pub async fn begin(&mut self, field: &mut Field, fault: &Fault) -> Result<bool> {
+    /// Begins a fault. Returns whether it had a target.
+    pub async fn begin(&mut self, targets: &mut Targets, fault: &Fault) -> Result<bool> {
         self.made += 1;
         let now = Instant::now();
-        let mut active = Active {
+        let mut active = ActiveFault {
             fault: fault.clone(),
             number: self.made,
             hit: Vec::new(),
             ends: now + fault.lasts,
-            dice: StdRng::seed_from_u64(fault.draw),
+            rng: StdRng::seed_from_u64(fault.draw),
             next: now,
             is_down: false,
             rolling: Vec::new(),
             stopping: None,
         };
-        let happened = active.begin(field).await?;
+        let happened = active.begin(targets).await?;
         if happened {
             self.active.push(active);
         }
         Ok(happened)
     }
 
-    /// Looks after the faults that are on, and ends those whose time is over. Returns the ended.
-    pub async fn look(&mut self, field: &mut Field) -> Result<Vec<Active>> {
+    /// Updates the active faults and ends those whose time is over. Returns the ended faults.
+    pub async fn advance(&mut self, targets: &mut Targets) -> Result<Vec<ActiveFault>> {
         let now = Instant::now();
         for active in &mut self.active {
             if now >= active.next {
-                active.go_on(field).await?;
+                active.update(targets).await?;
             }
         }
         let is_over =
-            |active: &mut Active| now >= active.ends && active.rolling.is_empty() && active.stopping.is_none();
-        let mut over: Vec<Active> = self.active.extract_if(.., is_over).collect();
+            |active: &mut ActiveFault| now >= active.ends && active.rolling.is_empty() && active.stopping.is_none();
+        let mut over: Vec<ActiveFault> = self.active.extract_if(.., is_over).collect();
         for active in &mut over {
-            active.end(field)?;
+            active.end(targets)?;
         }
         Ok(over)
     }
@@ -95,23 +95,23 @@ impl Nemesis {
         self.active.is_empty()
     }
 
-    /// Everything is whole again, and everybody runs.
-    pub fn heal(&mut self, field: &mut Field) -> Result<()> {
+    /// Ends all faults, and starts all nodes and holders.
+    pub fn heal(&mut self, targets: &mut Targets) -> Result<()> {
         for mut active in self.active.drain(..) {
-            active.end(field)?;
+            active.end(targets)?;
         }
-        for id in field.cluster.ids() {
-            field.cluster.network.link(id, true)?;
-            field.cluster.pause(id, false)?;
-            revive(&mut field.cluster, id)?;
+        for id in targets.cluster.ids() {
+            targets.cluster.network.link(id, true)?;
+            targets.cluster.pause(id, false)?;
+            repair_and_start(&mut targets.cluster, id)?;
         }
-        field.holders.restart()
+        targets.holders.restart()
     }
 }
 
-impl Active {
-    async fn begin(&mut self, field: &mut Field) -> Result<bool> {
-        let cluster = &mut field.cluster;
+impl ActiveFault {
+    async fn begin(&mut self, targets: &mut Targets) -> Result<bool> {
+        let cluster = &mut targets.cluster;
         let nodes = cluster.nodes.len() as u64;
         let order = self.fault.order.clone();
         let some = order[..cluster.minority()].to_vec();
@@ -121,15 +121,16 @@ impl Active {
             Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
             Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
             Kind::OneWay => {
-                // Half of the time the leader, if there is one: the others hear it and it hears nobody, or the reverse.
-                let of_leader = self.dice.random_bool(0.5);
+                // Half of these faults choose the leader, if there is one. The cut blocks one direction: to the node,
+                // or from it.
+                let of_leader = self.rng.random_bool(0.5);
                 let leader = if of_leader { leader(cluster).await } else { None };
                 let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
                 let all = network::apart(&[one], nodes).into_iter();
                 self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
             }
             Kind::Flapping => self.hit = vec![order[0]],
-            Kind::Loss | Kind::Delay => return self.bad_weather(cluster, &order),
+            Kind::Loss | Kind::Delay => return self.impair_network(cluster, &order),
             Kind::LeaderIsolated
             | Kind::RestartInPromise
             | Kind::KillLeader
@@ -144,7 +145,7 @@ impl Active {
             Kind::Pause => return self.pause(cluster, up.first().copied()),
             Kind::Suspend => return self.suspend(cluster, up.first().copied()),
             Kind::RollingRestart => (self.rolling, self.hit) = (up.clone(), up),
-            Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut field.holders),
+            Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut targets.holders),
             Kind::PowerCut => return self.cut_power(cluster, &up[..up.len().min(1)]),
             Kind::PowerCutMinority => return self.cut_power(cluster, &some),
             Kind::PowerCutAll => return self.cut_power(cluster, &up),
@@ -153,11 +154,11 @@ impl Active {
                 self.hit = vec![one];
                 let node = cluster.node(one);
                 if self.fault.kind == Kind::DiskFull {
-                    node.excuse = Some(Excuse::DiskFull);
+                    node.expected_exit = Some(ExpectedExit::DiskFull);
                     node.disk.fill()?;
                 } else {
-                    node.excuse = Some(Excuse::DiskBroken);
-                    node.disk.cut()?;
+                    node.expected_exit = Some(ExpectedExit::DiskBroken);
+                    node.disk.cut_power()?;
                 }
             }
             Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
@@ -171,7 +172,7 @@ impl Active {
                     _ => clocks::at_rate(self.either(2.0, 0.5)),
                 };
                 cluster.launch(one)?;
-                // The node has to start first.
+                // The start of the node takes time.
                 self.ends += Duration::from_secs(2);
             }
         }
@@ -185,7 +186,8 @@ impl Active {
             Kind::PauseLeader => return self.pause(cluster, Some(leader)),
             Kind::SuspendLeader => return self.suspend(cluster, Some(leader)),
             Kind::RestartInPromise => {
-                // A follower that forgot its promise to the leader could elect another while that one still reads.
+                // A follower that loses its promise to the leader could elect another leader while the old one still
+                // serves reads.
                 let Some(follower) = up.iter().copied().find(|id| *id != leader) else { return Ok(false) };
                 cluster.kill(follower)?;
                 self.cut(cluster, vec![leader, follower], network::apart(&[leader], nodes))?;
@@ -196,16 +198,16 @@ impl Active {
         Ok(true)
     }
 
-    async fn go_on(&mut self, field: &mut Field) -> Result<()> {
-        let cluster = &mut field.cluster;
+    async fn update(&mut self, targets: &mut Targets) -> Result<()> {
+        let cluster = &mut targets.cluster;
         match self.fault.kind {
             Kind::Flapping => {
                 self.is_down = !self.is_down;
                 cluster.network.link(self.hit[0], !self.is_down)?;
-                self.next += Duration::from_millis(self.dice.random_range(50..600));
+                self.next += Duration::from_millis(self.rng.random_range(50..600));
             }
             Kind::WallJump => {
-                clocks::jump(cluster.folder(), self.hit[0], self.dice.random_range(-100_000..100_000))?;
+                clocks::jump(cluster.folder(), self.hit[0], self.rng.random_range(-100_000..100_000))?;
                 self.next += Duration::from_millis(300);
             }
             Kind::RollingRestart => self.roll(cluster).await?,
@@ -218,7 +220,7 @@ impl Active {
         Ok(())
     }
 
-    /// One node after the other stops as it was asked to, starts again and is ready before the next one's turn.
+    /// Restarts one node after the other with SIGTERM. Each node must be ready before the next one stops.
     async fn roll(&mut self, cluster: &mut Cluster) -> Result<()> {
         self.next += Duration::from_millis(50);
         match self.stopping {
@@ -230,24 +232,24 @@ impl Active {
                 let node = cluster.node(id);
                 let Some(process) = &node.process else { return Ok(()) };
                 process.signal(Signal::TERM)?;
-                node.excuse = Some(Excuse::Stopped);
+                node.expected_exit = Some(ExpectedExit::Stopped);
                 self.stopping = Some(id);
             }
             Some(id) if !cluster.runs(id) => cluster.launch(id)?,
-            Some(id) if cluster.node(id).excuse == Some(Excuse::Stopped) => {}
+            Some(id) if cluster.node(id).expected_exit == Some(ExpectedExit::Stopped) => {}
             Some(id) if cluster.ask(id, "/readyz").await.is_some() => self.stopping = None,
             Some(_) => {}
         }
         Ok(())
     }
 
-    fn end(&mut self, field: &mut Field) -> Result<()> {
-        let cluster = &mut field.cluster;
+    fn end(&mut self, targets: &mut Targets) -> Result<()> {
+        let cluster = &mut targets.cluster;
         match self.fault.kind {
-            Kind::HolderPause | Kind::HolderKill => return field.holders.restart(),
+            Kind::HolderPause | Kind::HolderKill => return targets.holders.restart(),
             Kind::Loss | Kind::Delay => {
                 for &id in &self.hit {
-                    cluster.node(id).weather.clear();
+                    cluster.node(id).packet_queue.clear();
                     cluster.queue(id, false)?;
                 }
             }
@@ -265,13 +267,13 @@ impl Active {
         }
         if self.fault.kind.ends_nodes() {
             for &id in &self.hit {
-                revive(cluster, id)?;
+                repair_and_start(cluster, id)?;
             }
         }
         Ok(())
     }
 
-    /// One of two variants, as the schedule says.
+    /// One of two variants, chosen by the schedule.
     fn either<T>(&self, one: T, other: T) -> T {
         if self.fault.draw.is_multiple_of(2) { one } else { other }
     }
@@ -295,8 +297,8 @@ impl Active {
         who.map_or(Ok(false), |id| cluster.pause(id, true))
     }
 
-    /// Half of the time the clients reach the machine again before the other nodes do: nothing but its own clocks tells a
-    /// leader then that another may lead.
+    /// Suspends a machine. In half of these faults, the clients reach the machine again before the other nodes do. Only
+    /// its clocks then show a leader that another node may lead.
     fn suspend(&mut self, cluster: &mut Cluster, who: Option<u64>) -> Result<bool> {
         let Some(id) = who else { return Ok(false) };
         self.hit = vec![id];
@@ -311,11 +313,11 @@ impl Active {
         Ok(true)
     }
 
-    /// The disks first, all at the same moment; then the processes, whose last writes reach no device.
+    /// Cuts the power of all disks before it kills the processes. The last writes of a process then reach no device.
     fn cut_power(&mut self, cluster: &mut Cluster, who: &[u64]) -> Result<bool> {
         self.hit = who.iter().copied().filter(|id| cluster.runs(*id)).collect();
         for &id in &self.hit {
-            cluster.node(id).disk.cut()?;
+            cluster.node(id).disk.cut_power()?;
         }
         for &id in &self.hit {
             cluster.kill(id)?;
@@ -324,19 +326,19 @@ impl Active {
         Ok(!self.hit.is_empty())
     }
 
-    fn bad_weather(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
+    fn impair_network(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
         let everywhere = self.either(true, false);
         self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
         let ms = Duration::from_millis;
-        let weather = match self.fault.kind {
-            Kind::Loss => NetworkFaults { loss: self.dice.random_range(0.03..0.3), ..NetworkFaults::default() },
+        let faults = match self.fault.kind {
+            Kind::Loss => NetworkFaults { loss: self.rng.random_range(0.03..0.3), ..NetworkFaults::default() },
             _ => {
-                let most = self.dice.random_range(20..if everywhere { 60 } else { 300 });
-                NetworkFaults { delay: (ms(self.dice.random_range(0..most)), ms(most)), loss: 0.0 }
+                let most = self.rng.random_range(20..if everywhere { 60 } else { 300 });
+                NetworkFaults { delay: (ms(self.rng.random_range(0..most)), ms(most)), loss: 0.0 }
             }
         };
         for &id in &self.hit {
-            cluster.node(id).weather.set(weather, self.fault.draw.wrapping_add(id));
+            cluster.node(id).packet_queue.set(faults, self.fault.draw.wrapping_add(id));
             cluster.queue(id, true)?;
         }
         Ok(true)
@@ -344,7 +346,7 @@ impl Active {
 
     fn hit_holders(&mut self, holders: &mut Holders) -> Result<bool> {
         for place in 0..holders.count() {
-            if self.dice.random_bool(0.4) || place == self.fault.draw as usize % holders.count() {
+            if self.rng.random_bool(0.4) || place == self.fault.draw as usize % holders.count() {
                 let hit = if self.fault.kind == Kind::HolderKill {
                     holders.kill(place)?
                 } else {
@@ -357,11 +359,12 @@ impl Active {
     }
 }
 
-/// The node runs, on a disk that works.
-fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
+/// Starts the node on a working disk.
+fn repair_and_start(cluster: &mut Cluster, id: u64) -> Result<()> {
     let node = cluster.node(id);
-    if node.excuse == Some(Excuse::DiskBroken) {
-        // Nothing of it works again before it is mounted anew. A node that had nothing to write has not noticed.
+    if node.expected_exit == Some(ExpectedExit::DiskBroken) {
+        // A disk without power works again only after a new mount. A node that did not write has not noticed the fault
+        // and still runs.
         cluster.kill(id)?;
         cluster.node(id).disk.unmount()?;
     } else if node.disk.is_full() {
@@ -372,7 +375,7 @@ fn revive(cluster: &mut Cluster, id: u64) -> Result<()> {
 
 async fn leader(cluster: &Cluster) -> Option<u64> {
     let began = Instant::now();
-    while began.elapsed() < LEADER {
+    while began.elapsed() < LEADER_WITHIN {
         if let Some(leader) = cluster.leader().await.filter(|leader| cluster.runs(*leader)) {
             return Some(leader);
         }

@@ -1,7 +1,7 @@
-//! A network of namespaces: each node in one of its own, on a bridge in another, where the clients are.
+//! A network of namespaces. Each node has a namespace, and a bridge in the namespace of the clients connects them.
 //!
-//! What one node may hear of another is decided in the listener's namespace, so every cut is a set of pairs of a listener
-//! and somebody that it does not hear. Clients hear and are heard by everybody whose link is up.
+//! The rules of a listener drop packets of other nodes. So a cut is a set of pairs: a listener, and a node that it does
+//! not hear. Clients and nodes hear each other if the link of the node is up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,24 +14,24 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Every namespace's name begins with this, the process id of the run behind it.
+/// The prefix of all namespaces. The process id of the run follows.
 pub const PREFIX: &str = "tenure-faults-";
-/// Where the clients are.
+/// The last byte of the address of the clients.
 const HUB: u8 = 254;
 
-/// Pairs of a listener and a node that it does not hear.
+/// Pairs of a listener and a node whose packets it drops.
 pub type Cut = BTreeSet<(u64, u64)>;
 
-/// The namespaces of a run. Gone when dropped.
+/// The namespaces of a run. Dropping it removes them.
 pub struct Network {
     prefix: String,
     nodes: u64,
-    /// What each node's namespace was told last.
+    /// The rules that each namespace has.
     rules: BTreeMap<u64, String>,
 }
 
 impl Network {
-    /// Namespaces, links and addresses for so many nodes.
+    /// Creates namespaces, links and addresses for `nodes` nodes.
     pub fn new(nodes: u64) -> Result<Network> {
         let network = Network { prefix: format!("{PREFIX}{}-", std::process::id()), nodes, rules: BTreeMap::new() };
         let hub = network.hub();
@@ -53,7 +53,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Moves this thread, and those that it starts from now on, to the clients' place.
+    /// Moves this thread, and the threads that it starts later, into the namespace of the clients.
     pub fn enter_hub(&self) -> Result<()> {
         enter(&self.hub())
     }
@@ -66,25 +66,25 @@ impl Network {
         format!("{}hub", self.prefix)
     }
 
-    /// From now on exactly these are not heard, and what comes to these nodes goes through their queue first.
+    /// Replaces all cuts, and routes the incoming packets of the `queued` nodes through their packet queues.
     pub fn set(&mut self, cut: &Cut, queued: &BTreeSet<u64>) -> Result<()> {
         for node in 1..=self.nodes {
             let rules = rules(node, cut, queued.contains(&node));
             if self.rules.get(&node) != Some(&rules) {
-                self.tell(node, &rules)?;
+                self.apply_rules(node, &rules)?;
                 self.rules.insert(node, rules);
             }
         }
         Ok(())
     }
 
-    /// Connects or disconnects a node, from everybody.
+    /// Connects a node to the network, or disconnects it.
     pub fn link(&self, node: u64, up: bool) -> Result<()> {
         let port = format!("node{node}");
         ip(&["-n", &self.hub(), "link", "set", &port, if up { "up" } else { "down" }])
     }
 
-    fn tell(&self, node: u64, rules: &str) -> Result<()> {
+    fn apply_rules(&self, node: u64, rules: &str) -> Result<()> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(node), "iptables-restore"]).stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().context("iptables-restore")?;
@@ -100,21 +100,21 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in (1..=self.nodes).map(|node| self.namespace(node)).chain([self.hub()]) {
-            // Fails for one that was not made yet, which is as good.
+            // The namespace may not exist yet.
             let _ = ip(&["netns", "del", &name]);
         }
     }
 }
 
 pub fn node_address(node: u64) -> Ipv4Addr {
-    address(u8::try_from(node).expect("few nodes"))
+    address(u8::try_from(node).expect("a cluster has at most 9 nodes"))
 }
 
 fn address(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-/// The file that stands for a namespace.
+/// The file of a namespace.
 pub fn file(namespace: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(namespace)
 }
@@ -125,7 +125,7 @@ pub fn enter(namespace: &str) -> Result<()> {
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).with_context(|| namespace.to_owned())
 }
 
-/// All rules of a node's namespace. `--queue-bypass`: without anybody at the queue everything passes.
+/// The rules of a namespace. With `--queue-bypass`, packets pass while no program reads the queue.
 fn rules(node: u64, cut: &Cut, queued: bool) -> String {
     let mut text = "*filter\n:INPUT ACCEPT [0:0]\n".to_owned();
     for (_, unheard) in cut.iter().filter(|(listener, _)| *listener == node) {
@@ -137,13 +137,13 @@ fn rules(node: u64, cut: &Cut, queued: bool) -> String {
     text + "COMMIT\n"
 }
 
-/// Both ways between these and all others.
+/// A cut in both directions between `some` nodes and all others.
 pub fn apart(some: &[u64], nodes: u64) -> Cut {
     let others = (1..=nodes).filter(|other| !some.contains(other));
     others.flat_map(|other| some.iter().flat_map(move |one| [(*one, other), (other, *one)])).collect()
 }
 
-/// In this order each hears only its two neighbours.
+/// A cut that leaves each node its two neighbours in this order.
 pub fn ring(order: &[u64]) -> Cut {
     pairs(order, |one, other| {
         let distance = one.abs_diff(other);
@@ -151,13 +151,13 @@ pub fn ring(order: &[u64]) -> Cut {
     })
 }
 
-/// The first one hears and is heard by everybody; the two halves of the rest do not hear each other.
+/// A cut between two halves of the nodes. The first node belongs to both halves.
 pub fn bridge(order: &[u64]) -> Cut {
     let half = order.len().div_ceil(2);
     pairs(order, |one, other| one == 0 || other == 0 || (one < half) == (other < half))
 }
 
-/// All pairs whose places do not hear each other.
+/// The cut of all pairs that do not hear each other. `hear` takes positions in `order`.
 fn pairs(order: &[u64], hear: impl Fn(usize, usize) -> bool) -> Cut {
     let places = (0..order.len()).flat_map(|one| (0..order.len()).map(move |other| (one, other)));
     let cut = places.filter(|(one, other)| one != other && !hear(*one, *other));
@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn the_two_sides_of_a_cut_hear_themselves_only() {
+    fn cut_sides_hear_only_themselves() {
         let cut = apart(&[2, 5], 5);
         assert_eq!(heard(&cut, 2, 5), [5]);
         assert_eq!(heard(&cut, 1, 5), [3, 4]);
     }
 
     #[test]
-    fn in_a_ring_everybody_hears_two() {
+    fn ring_node_hears_two_neighbours() {
         let cut = ring(&[3, 1, 5, 2, 4]);
         assert_eq!(heard(&cut, 3, 5), [1, 4]);
         assert_eq!(heard(&cut, 5, 5), [1, 2]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_bridge_two_halves_hear_one_node_between_them() {
+    fn bridge_halves_hear_one_common_node() {
         let cut = bridge(&[4, 1, 2, 3, 5]);
         assert_eq!(heard(&cut, 4, 5), [1, 2, 3, 5]);
         assert_eq!(heard(&cut, 1, 5), [2, 4]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_drops_who_it_does_not_hear_and_queues_the_rest() {
+    fn listener_drops_cut_nodes_and_queues_the_rest() {
         let text = rules(1, &Cut::from([(1, 2), (2, 1)]), true);
         assert_eq!(text.matches("DROP").count(), 1);
         assert!(text.contains("-s 10.77.0.2 -j DROP") && text.contains("--queue-bypass"), "{text}");

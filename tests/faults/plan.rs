@@ -1,6 +1,7 @@
-//! What a seed decides before anything runs: which faults each episode has, when, for how long and where.
+//! The fault schedule of a run: the faults of each episode, with their times and targets.
 //!
-//! It does not decide how processes and packets race: the same seed is the same schedule, not the same run.
+//! The seed decides the schedule only. It does not decide the timing of processes and packets, so two runs of one seed
+//! differ.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::kind::Kind;
 
-/// When the first fault of an episode begins, at the latest.
+/// Each fault of an episode begins within this time.
 const LATEST_BEGIN: Duration = Duration::from_millis(2_500);
 const SHORTEST: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_millis(7_000);
@@ -20,42 +21,43 @@ const LONGEST: Duration = Duration::from_millis(7_000);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Since the faults of the episode began.
+    /// The delay from the start of the episode's faults.
     pub begins: Duration,
     pub lasts: Duration,
-    /// The nodes in an order of chance: the first that fit are hit.
+    /// The nodes in random order. The fault affects the first ones that qualify.
     pub order: Vec<u64>,
-    /// Which of several variants, and the seed of what is random inside the fault.
+    /// Chooses a variant of the fault, and seeds its random decisions.
     pub draw: u64,
 }
 
 /// The schedule of a run.
 pub struct Plan {
-    dice: StdRng,
+    rng: StdRng,
     nodes: u64,
     kinds: Vec<Kind>,
-    /// Kinds that no episode had yet, in this round through all of them.
+    /// The kinds that remain in this round through all kinds.
     left: Vec<Kind>,
 }
 
 impl Plan {
-    /// `kinds` are those that may be chosen.
+    /// Creates a plan with these fault kinds.
     pub fn new(seed: u64, nodes: u64, kinds: Vec<Kind>) -> Plan {
-        assert!(!kinds.is_empty(), "a plan without a kind of fault");
-        Plan { dice: StdRng::seed_from_u64(seed), nodes, kinds, left: Vec::new() }
+        assert!(!kinds.is_empty(), "a plan needs at least one fault kind");
+        Plan { rng: StdRng::seed_from_u64(seed), nodes, kinds, left: Vec::new() }
     }
 
-    /// The faults of the next episode: one, two or three at once. Every kind comes before any comes again as first.
+    /// The faults of the next episode: one to three at once. Each kind comes first once before a kind comes first
+    /// again.
     pub fn episode(&mut self) -> Vec<Fault> {
         if self.left.is_empty() {
             self.left = self.kinds.clone();
-            self.left.shuffle(&mut self.dice);
+            self.left.shuffle(&mut self.rng);
         }
-        let first = self.left.pop().expect("refilled");
+        let first = self.left.pop().expect("the round was refilled");
         let mut kinds = vec![first];
-        while kinds.len() < 3 && self.dice.random_bool(0.5) {
-            let next = *self.kinds.choose(&mut self.dice).expect("not empty");
-            if kinds.iter().all(|kind| kind.goes_with(next)) {
+        while kinds.len() < 3 && self.rng.random_bool(0.5) {
+            let next = *self.kinds.choose(&mut self.rng).expect("a plan has at least one kind");
+            if kinds.iter().all(|kind| kind.is_compatible_with(next)) {
                 kinds.push(next);
             } else {
                 break;
@@ -66,22 +68,22 @@ impl Plan {
 
     fn fault(&mut self, kind: Kind) -> Fault {
         let mut order: Vec<u64> = (1..=self.nodes).collect();
-        order.shuffle(&mut self.dice);
-        let begins = self.dice.random_range(Duration::ZERO..LATEST_BEGIN);
-        let lasts = self.dice.random_range(SHORTEST..LONGEST);
-        Fault { kind, begins, lasts, order, draw: self.dice.random() }
+        order.shuffle(&mut self.rng);
+        let begins = self.rng.random_range(Duration::ZERO..LATEST_BEGIN);
+        let lasts = self.rng.random_range(SHORTEST..LONGEST);
+        Fault { kind, begins, lasts, order, draw: self.rng.random() }
     }
 }
 
-/// How often each kind was planned and how often it happened.
+/// How often each kind was planned and injected.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct FaultCounts {
     pub planned: BTreeMap<Kind, u64>,
     pub happened: BTreeMap<Kind, u64>,
 }
 
-impl Tally {
-    /// Planned, and never happened: a run with such a kind proves nothing about it.
+impl FaultCounts {
+    /// The kinds that were planned and never injected. The run tested nothing about them.
     pub fn missing(&self) -> Vec<Kind> {
         self.planned.keys().filter(|kind| !self.happened.contains_key(kind)).copied().collect()
     }
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_schedule() {
+    fn seed_decides_the_schedule() {
         let schedule = |seed| {
             let mut plan = Plan::new(seed, 5, Kind::ALL.to_vec());
             (0..50).map(|_| plan.episode()).collect::<Vec<_>>()
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_comes_before_any_comes_again_and_some_episodes_have_several() {
+    fn each_round_begins_an_episode_with_every_kind() {
         let mut plan = Plan::new(1, 3, Kind::ALL.to_vec());
         let episodes: Vec<_> = Kind::ALL.iter().map(|_| plan.episode()).collect();
         for kind in Kind::ALL {
@@ -113,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_planned_and_never_happened_is_noticed() {
-        let mut tally = Tally::default();
+    fn planned_fault_without_injection_is_missing() {
+        let mut tally = FaultCounts::default();
         tally.planned.insert(Kind::Kill, 2);
         tally.planned.insert(Kind::Bridge, 1);
         tally.happened.insert(Kind::Kill, 1);

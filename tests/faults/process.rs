@@ -1,4 +1,4 @@
-//! A process that this one started: signalled, watched, and never left behind.
+//! A child process. It ends with the harness.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,29 +13,31 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::clocks;
 
-/// Most that is shown of what a process said last.
+/// The largest part of the output in an error message.
 const SHOWN_BYTES: u64 = 4_000;
 
-/// Killed when dropped.
+/// A child process. Dropping it kills the process.
 pub struct Process {
     pub name: String,
     child: Child,
     log: PathBuf,
-    /// Where in the log this life of it begins.
+    /// The offset in the log at which the output of this process begins.
     said_before: u64,
 }
 
 impl Process {
-    /// Starts it, in a namespace if one is named, with what it says at the end of `log`. It ends with the thread that
-    /// calls this, so that a killed run leaves none behind: call it from the main thread.
-    #[expect(unsafe_code, reason = "what runs between fork and exec is unsafe to choose")]
+    /// Starts a process in a network namespace, if one is given, and appends its output to `log`.
+    ///
+    /// Call it from the main thread: the process ends with the thread that starts it, so a killed run leaves no
+    /// process.
+    #[expect(unsafe_code, reason = "code between fork and exec must be async-signal-safe")]
     pub fn start(name: &str, mut command: Command, namespace: Option<&str>, log: &Path) -> Result<Process> {
         let mut file = OpenOptions::new().create(true).append(true).open(log)?;
         let said_before = file.seek(SeekFrom::End(0))?;
         let network = namespace.map(|namespace| File::open(super::network::file(namespace))).transpose()?;
-        // A group of its own: Ctrl-C is for the run, which ends the others in order.
+        // A separate process group, because Ctrl-C must reach only the run. The run ends the other processes in order.
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
-        // SAFETY: two system calls, which neither allocate nor take a lock.
+        // SAFETY: the closure makes two system calls. They neither allocate nor take a lock.
         unsafe {
             command.pre_exec(move || {
                 if let Some(network) = &network {
@@ -53,27 +55,28 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), signal).with_context(|| format!("{signal:?} to {}", self.name))
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("cannot send {signal:?} to {}", self.name))
     }
 
-    /// Stops it, and returns when none of its threads runs, or when it has ended.
+    /// Sends SIGSTOP and waits until all threads have stopped, or the process has ended.
     pub fn stop(&self) -> Result<()> {
-        stop(&self.child).with_context(|| format!("stopping {}", self.name))
+        stop(&self.child).with_context(|| format!("cannot stop {}", self.name))
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// The last of what it said in this life.
+    /// The last output of this process.
     pub fn said(&self) -> String {
         let read = || {
             let mut file = File::open(&self.log)?;
@@ -87,7 +90,7 @@ impl Process {
     }
 }
 
-/// Stops a child, and returns when none of its threads runs, or when it has ended.
+/// Sends SIGSTOP and waits until all threads of the child have stopped, or the child has ended.
 pub fn stop(child: &Child) -> rustix::io::Result<()> {
     let process = Pid::from_child(child);
     kill_process(process, Signal::STOP)?;
@@ -97,8 +100,8 @@ pub fn stop(child: &Child) -> rustix::io::Result<()> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails for one that has ended, which is as good.
+        // The process may have ended already.
         let _ = self.kill();
-        clocks::forget(self.id());
+        clocks::remove_shared_files(self.id());
     }
 }

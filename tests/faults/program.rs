@@ -1,22 +1,21 @@
-//! Real processes under faults: a cluster of the binary, each node in a network namespace and on a disk of its own, with
-//! clients, holders and watchers outside. `scripts/faults` runs it; `cargo test` runs the tests of its parts.
+//! Tests a cluster of real processes under faults. Each node has a network namespace and a disk. Clients, holders and
+//! watchers run outside the nodes. `scripts/faults` runs this program; `cargo test` runs its unit tests.
 //!
-//! | file | noun |
+//! | files | content |
 //! |---|---|
-//! | `arguments`, `plan`, `kind` | what is asked for, what the seed decides, and the kinds of faults |
-//! | `network`, `weather`, `disk`, `clocks`, `suspend` | what faults are made of |
-//! | `process`, `cluster`, `holders`, `leftovers` | processes, and what a killed run leaves |
-//! | `nemesis`, `run` | faults, begun and ended; and the episodes of a run |
-//! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | who uses the cluster |
-//! | `book`, `history`, `log` | what was asked and answered, and what the cluster's log says |
-//! | `judge`, `promises`, `linear` | what must hold, one promise a file |
-//! | `figures`, `drawing`, `shade`, `machine`, `verdict` | what is told of it |
+//! | `arguments`, `plan`, `kind` | the command line, the fault schedule, and the fault kinds |
+//! | `network`, `network_faults`, `disk`, `clocks`, `suspend` | the means of fault injection |
+//! | `process`, `cluster`, `holders`, `run_directory` | processes, and the cleanup after killed runs |
+//! | `nemesis`, `run` | fault injection, and the episodes of a run |
+//! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | the users of the cluster |
+//! | `recorder`, `history`, `log` | requests, outcomes, and the transitions in the log |
+//! | `judge`, `promises`, `linear` | the checks, one promise per file |
+//! | `figures`, `drawing`, `fault_window`, `machine`, `verdict` | the report |
 //!
-//! The process ends with 0 when every promise was kept, 1 when one was broken, 2 when it cannot run here, 3 when the harness
-//! itself failed, and 130 when it was interrupted.
+//! Exit codes: 0 if every promise holds, 1 if one is broken, 2 if the program cannot run on this machine, 3 if the
+//! harness failed, 130 after an interrupt.
 
 mod arguments;
-mod book;
 mod client;
 mod clocks;
 mod cluster;
@@ -25,6 +24,7 @@ mod control;
 mod disk;
 mod drawing;
 mod export;
+mod fault_window;
 mod figures;
 #[expect(dead_code, reason = "the simulation uses the rest of it")]
 #[path = "../support/history.rs"]
@@ -36,7 +36,6 @@ mod holders;
 mod import;
 mod judge;
 mod kind;
-mod leftovers;
 #[path = "../support/linear.rs"]
 mod linear;
 mod log;
@@ -46,17 +45,18 @@ mod mode;
 mod names;
 mod nemesis;
 mod network;
+mod network_faults;
 mod plan;
 mod process;
 mod progress;
 mod promises;
+mod recorder;
 mod register;
 mod run;
-mod shade;
+mod run_directory;
 mod suspend;
 mod verdict;
 mod watcher;
-mod weather;
 mod workload;
 mod world;
 
@@ -78,7 +78,7 @@ const HARNESS_FAILED: u8 = 3;
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("the system has threads");
     match Arguments::parse() {
         Arguments::Hold(arguments) => match runtime.block_on(holder::run(arguments)) {
             Ok(()) => ExitCode::SUCCESS,
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
 fn judge_file(file: &Path) -> ExitCode {
     let opened = File::open(file).with_context(|| file.display().to_string());
     match opened.and_then(|file| import::judge(BufReader::new(file))) {
-        Ok(import::Judged { operations, leases, too_hard, untimed, broken }) => {
+        Ok(import::JudgedFile { operations, leases, too_hard, untimed, broken }) => {
             broken.iter().for_each(|broken| println!("VIOLATION: {broken}"));
             println!(
                 "{operations} operations on {leases} leases judged, {too_hard} too hard to order, {untimed} without \
@@ -111,13 +111,13 @@ fn judge_file(file: &Path) -> ExitCode {
             if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
         }
         Err(error) => {
-            eprintln!("this file cannot be judged: {error:#}");
+            eprintln!("cannot check {}: {error:#}", file.display());
             ExitCode::from(HARNESS_FAILED)
         }
     }
 }
 
-/// Whether this machine and user can do what a run needs: tried once, on a small scale.
+/// Fails if this machine or user cannot run the faults. It tries the required operations once.
 fn possible(arguments: &Run) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces and mounts need root");
@@ -128,11 +128,13 @@ fn possible(arguments: &Run) -> Result<()> {
         found.with_context(|| format!("{tool} (Debian: {package})"))?;
     }
     arguments.kinds()?;
-    leftovers::sweep()?;
-    let folder = leftovers::Folder::new()?;
+    run_directory::remove_orphans()?;
+    let folder = run_directory::RunDirectory::new()?;
     let queued = network::Network::new(1).and_then(|mut network| network.set(&Default::default(), &[1].into()));
-    queued.context("namespaces, or rules with NFQUEUE")?;
-    disk::Disk::new(folder.path(), "disk").and_then(|disk| disk.cut()).context("an ext4 image that can be cut off")
+    queued.context("cannot create namespaces or NFQUEUE rules")?;
+    disk::Disk::new(folder.path(), "disk")
+        .and_then(|disk| disk.cut_power())
+        .context("cannot simulate a power cut on an ext4 image")
 }
 
 async fn until_interrupted(arguments: &Run) -> ExitCode {
@@ -143,7 +145,7 @@ async fn until_interrupted(arguments: &Run) -> ExitCode {
             return ExitCode::from(HARNESS_FAILED);
         }
     };
-    // What is dropped here takes everything that it made with it.
+    // Dropping the run removes everything that it created.
     tokio::select! {
         code = judged(arguments) => code,
         _ = interrupt.recv() => interrupted(),
@@ -152,16 +154,16 @@ async fn until_interrupted(arguments: &Run) -> ExitCode {
 }
 
 fn interrupted() -> ExitCode {
-    eprintln!("INTERRUPTED: nothing is known");
+    eprintln!("INTERRUPTED: no result");
     ExitCode::from(INTERRUPTED)
 }
 
 async fn judged(arguments: &Run) -> ExitCode {
-    match play(arguments).await {
+    match run_once(arguments).await {
         Ok(0) => ExitCode::SUCCESS,
         Ok(violations) => {
-            eprintln!("VIOLATIONS: {violations}. What is known of them is in {}", arguments.keep.display());
-            eprintln!("The same schedule again: {}", arguments.command());
+            eprintln!("VIOLATIONS: {violations}. Details are in {}", arguments.keep.display());
+            eprintln!("To repeat the schedule: {}", arguments.command());
             ExitCode::from(BROKEN)
         }
         Err(error) => {
@@ -171,26 +173,26 @@ async fn judged(arguments: &Run) -> ExitCode {
     }
 }
 
-/// One run. Returns how many promises were broken.
-async fn play(arguments: &Run) -> Result<usize> {
+/// Runs the program once. Returns the number of broken promises.
+async fn run_once(arguments: &Run) -> Result<usize> {
     let _folder = take_folder(&arguments.keep)?;
     let mut run = run::Run::start(arguments, &arguments.keep).await?;
-    let played = run.play(arguments.time).await;
+    let completed = run.run_episodes(arguments.time).await;
     let broken = run.broken();
     let violations = broken.len() + usize::from(run.figures().stale() > 0);
     let table = run.figures().table(violations);
     println!("{table}");
     let lines: String = broken.iter().map(|broken| format!("\nVIOLATION: {broken}\n")).collect();
     std::fs::write(arguments.keep.join("summary.txt"), table + &lines)?;
-    // What was seen of the product counts, even if the harness failed behind it.
+    // Observed violations count even if the harness failed later.
     if violations == 0 {
-        played?;
+        completed?;
         run.figures().check()?;
     }
     Ok(violations)
 }
 
-/// Makes the folder that keeps the logs. Two runs in one folder would write into each other's logs.
+/// Creates and locks the directory of the logs. Two runs in one directory would mix their logs.
 fn take_folder(folder: &Path) -> Result<File> {
     let named = || folder.display().to_string();
     std::fs::create_dir_all(folder).with_context(named)?;
@@ -198,7 +200,7 @@ fn take_folder(folder: &Path) -> Result<File> {
     match taken.try_lock() {
         Ok(()) => Ok(taken),
         Err(TryLockError::WouldBlock) => {
-            bail!("another run keeps its logs in {}: choose a folder with --keep", named())
+            bail!("another run writes its logs to {}: choose a folder with --keep", named())
         }
         Err(TryLockError::Error(error)) => Err(error).with_context(named),
     }
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runs_do_not_share_a_folder() {
+    fn second_run_in_a_folder_is_refused() {
         let parent = tempfile::TempDir::new().expect("a folder");
         let folder = parent.path().join("kept");
         let first = take_folder(&folder).expect("it is free");

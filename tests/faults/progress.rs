@@ -1,21 +1,20 @@
-//! When the cluster committed, as the clients' answers show it.
+//! The commits of the cluster, as the answers to clients show them.
 
 use std::time::Duration;
 
-/// The first time at which some answer showed the log up to an index, for indices that rise. Each is a commit since the
-/// one before.
+/// The first answer that showed each higher log index. At least one commit lies between two of these answers.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Vec<(u64, Duration)>);
 
 impl Progress {
-    /// An answer showed the log up to `index`.
+    /// Records that an answer showed the log up to `index`.
     pub fn saw(&mut self, index: u64, now: Duration) {
         if self.0.last().is_none_or(|(last, _)| *last < index) {
             self.0.push((index, now));
         }
     }
 
-    /// When an answer first showed the log up to `index` or further.
+    /// The time of the first answer that showed the log up to `index` or further.
     pub fn first_at(&self, index: u64) -> Option<Duration> {
         self.0.get(self.0.partition_point(|(seen, _)| *seen < index)).map(|(_, at)| *at)
     }
@@ -24,7 +23,7 @@ impl Progress {
         self.0.is_empty()
     }
 
-    /// How much of the time between these lies in pauses between two commits that are longer than `longest`.
+    /// The part of a period that lies in pauses between commits longer than `longest`.
     pub fn without_commits(&self, from: Duration, until: Duration, longest: Duration) -> Duration {
         let first = self.0.partition_point(|(_, at)| *at <= from).saturating_sub(1);
         let times = self.0[first..].iter().map(|(_, at)| *at);
@@ -34,7 +33,7 @@ impl Progress {
         pauses.map(|(begin, end)| end.min(until).saturating_sub(begin.max(from))).sum()
     }
 
-    /// Forgets what lies before, but for the last commit.
+    /// Removes all commits before `time`, except the last one.
     pub fn forget_before(&mut self, time: Duration) {
         let keep = self.0.partition_point(|(_, at)| *at < time).saturating_sub(1);
         self.0.drain(..keep);
@@ -64,18 +63,18 @@ mod tests {
     }
 
     #[test]
-    fn pauses_count_as_far_as_they_are_asked_about() {
+    fn pauses_are_clipped_to_the_period() {
         let without = |from, until| progress().without_commits(ms(from), ms(until), ms(250));
         assert_eq!(without(0, 3_100), ms(800 + 2_000));
-        assert_eq!(without(0, 210), ms(10), "the pause that begins there is a long one");
+        assert_eq!(without(0, 210), ms(10), "a long pause begins at 200 ms");
         assert_eq!(without(500, 1_500), ms(500 + 400));
         assert_eq!(without(1_000, 1_100), Duration::ZERO);
-        assert_eq!(without(3_200, 3_300), ms(100), "nothing was committed since 3.1 s");
+        assert_eq!(without(3_200, 3_300), ms(100), "no commit after 3.1 s");
         assert_eq!(Progress::default().without_commits(ms(0), ms(9), ms(1)), Duration::ZERO);
     }
 
     #[test]
-    fn what_is_forgotten_leaves_the_last_commit() {
+    fn forget_before_keeps_the_last_commit() {
         let mut short = progress();
         short.forget_before(ms(1_050));
         assert_eq!(short.without_commits(ms(1_050), ms(3_100), ms(250)), ms(2_000));

@@ -1,5 +1,5 @@
-//! A resource outside of the cluster, which holders write to over a socket: it applies the rule of [`tenure::fence`], and
-//! whatever it accepted is judged again by what the log says.
+//! A resource outside the cluster. Holders write to it over a socket, and it enforces fencing tokens with
+//! [`tenure::fence`]. The judge checks all accepted writes again by the log of the cluster.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,22 +20,22 @@ use super::log::Seen;
 use super::verdict::Broken;
 use super::world::World;
 
-/// A write that a holder asks for.
+/// A write request of a holder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Write {
     pub name: String,
     pub holder: String,
     pub token: u64,
-    /// The clock that the run has too, read before the holder asked itself whether it holds the lease, which it did.
+    /// The time before the holder found that it holds the lease, by the clock that the run uses, too.
     pub looked_at: Duration,
 }
 
-/// One token's stay at the register.
+/// The accepted writes with one token.
 #[derive(Clone, Debug)]
-struct Stay {
+struct TokenWrites {
     holder: String,
     token: FencingToken,
-    /// When the holder last believed to hold.
+    /// The last time at which the holder believed to hold the lease.
     last: Duration,
     first: Duration,
 }
@@ -44,27 +44,27 @@ struct Stay {
 struct Resource {
     mark: Option<HighWater>,
     /// By token.
-    stays: BTreeMap<u64, Stay>,
+    by_token: BTreeMap<u64, TokenWrites>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct WriteCounts {
     pub accepted: u64,
     pub refused: u64,
-    /// Accepted below a token that was accepted before: must stay 0.
+    /// Writes that were accepted after a write with a higher token. The number must stay 0.
     pub stale: u64,
-    /// Pairs of holders that believed to hold at the same time.
+    /// Pairs of holders that believed to hold the lease at the same time.
     pub overlaps: u64,
 }
 
 #[derive(Default)]
 pub struct Register {
     resources: BTreeMap<String, Resource>,
-    figures: Figures,
+    figures: WriteCounts,
 }
 
 impl Register {
-    /// Accepts the write, or not.
+    /// Checks the token of a write. Returns whether the write is accepted.
     fn write(&mut self, write: &Write) -> bool {
         let Ok(token) = FencingToken::try_from(write.token) else { return false };
         let resource = self.resources.entry(write.name.clone()).or_default();
@@ -79,58 +79,62 @@ impl Register {
         true
     }
 
-    /// Notes what was accepted, and knows nothing of the mark.
+    /// Records an accepted write. It does not use the high-water mark, so it also detects errors of the fence.
     fn accepted(&mut self, write: &Write, token: FencingToken) {
         let resource = self.resources.entry(write.name.clone()).or_default();
         self.figures.accepted += 1;
-        if resource.stays.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
+        if resource.by_token.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
             self.figures.stale += 1;
         }
-        let stay = resource.stays.entry(write.token).or_insert_with(|| Stay {
+        let token_writes = resource.by_token.entry(write.token).or_insert_with(|| TokenWrites {
             holder: write.holder.clone(),
             token,
             last: write.looked_at,
             first: write.looked_at,
         });
-        stay.last = stay.last.max(write.looked_at);
-        if stay.holder != write.holder {
+        token_writes.last = token_writes.last.max(write.looked_at);
+        if token_writes.holder != write.holder {
             self.figures.stale += 1;
         }
     }
 
-    /// Judges what was accepted for a lease by its log, and forgets all but the last stay.
+    /// Checks the accepted writes of a lease by its log. Keeps only the writes of the last token.
     pub fn judge(&mut self, name: &str, log: &[Seen]) -> Vec<Broken> {
         let Some(resource) = self.resources.get_mut(name) else { return Vec::new() };
         let broken = |promise, how: String| Broken::of_lease(promise, name, how);
         let mut found = Vec::new();
-        for stay in resource.stays.values() {
-            let own = |seen: &&Seen| seen.event.token == stay.token && seen.event.holder == stay.holder;
+        for token_writes in resource.by_token.values() {
+            let own = |seen: &&Seen| seen.event.token == token_writes.token && seen.event.holder == token_writes.holder;
             if !log.iter().any(|seen| own(&seen) && seen.event.event == EventKind::Granted) {
-                found.push(broken("fenced", format!("{stay:?} wrote, and the log has no such grant")));
+                found.push(broken("fenced", format!("{token_writes:?} wrote, but the log has no such grant")));
             }
-            // Heard of after it was committed: whoever believed later than that believed too long.
+            // A watcher receives an expiry after its commit. So a holder that believed to hold the lease after that
+            // event believed it too long.
             let expiry = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
-            if let Some(expiry) = expiry.filter(|expiry| expiry.at < stay.last) {
+            if let Some(expiry) = expiry.filter(|expiry| expiry.at < token_writes.last) {
                 found.push(broken(
                     "holder_stops_first",
-                    format!("{stay:?} outlives {:?} at {:?}", expiry.event, expiry.at),
+                    format!(
+                        "{token_writes:?} believed to hold the lease after {:?}, seen at {:?}",
+                        expiry.event, expiry.at
+                    ),
                 ));
             }
         }
-        let stays: Vec<&Stay> = resource.stays.values().collect();
-        self.figures.overlaps += stays.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
-        while resource.stays.len() > 1 {
-            resource.stays.pop_first();
+        let by_token: Vec<&TokenWrites> = resource.by_token.values().collect();
+        self.figures.overlaps += by_token.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
+        while resource.by_token.len() > 1 {
+            resource.by_token.pop_first();
         }
         found
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> WriteCounts {
         self.figures
     }
 }
 
-/// Takes writes at a socket until the world stops.
+/// Accepts connections at a socket until the run stops.
 pub fn serve(
     world: &Arc<World>,
     register: &Arc<Mutex<Register>>,
@@ -144,7 +148,7 @@ pub fn serve(
         loop {
             tokio::select! {
                 accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                    writers.spawn(take(stream, register.clone()));
+                    writers.spawn(serve_holder(stream, register.clone()));
                 },
                 _ = writers.join_next(), if !writers.is_empty() => {}
                 () = world.stop.cancelled() => return,
@@ -154,8 +158,8 @@ pub fn serve(
     Ok(())
 }
 
-/// One line asks for one write, and one line answers it.
-async fn take(stream: UnixStream, register: Arc<Mutex<Register>>) {
+/// Serves a connection. Each line requests one write, and one line answers it.
+async fn serve_holder(stream: UnixStream, register: Arc<Mutex<Register>>) {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -178,19 +182,19 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_write_is_refused_and_would_be_noticed() {
+    fn stale_write_is_refused_and_detected() {
         let mut register = Register::default();
         assert!(register.write(&write("a", 5, 10)) && register.write(&write("b", 9, 20)));
         assert!(!register.write(&write("a", 5, 30)));
         assert_eq!((register.figures().accepted, register.figures().refused, register.figures().stale), (2, 1, 0));
-        // A register without the rule.
+        // A register without the fence.
         register.accepted(&write("a", 5, 30), token(5));
         register.accepted(&write("c", 9, 30), token(9));
         assert_eq!(register.figures().stale, 2);
     }
 
     #[test]
-    fn a_write_that_the_log_does_not_explain_is_noticed() {
+    fn write_without_a_grant_in_the_log_is_detected() {
         let log = [granted(5, "a", 5), expired(100, "a", 5, 8), granted(110, "b", 9)];
         let broken = |writes: &[Write]| {
             let mut register = Register::default();
@@ -199,8 +203,8 @@ mod tests {
         };
         assert!(broken(&[write("a", 5, 90), write("b", 9, 120)]).is_empty());
         assert_eq!(broken(&[write("a", 5, 101)]), ["holder_stops_first"]);
-        assert_eq!(broken(&[write("x", 7, 90)]), ["fenced"], "never granted");
-        assert_eq!(broken(&[write("x", 5, 90)]), ["fenced"], "granted to another");
+        assert_eq!(broken(&[write("x", 7, 90)]), ["fenced"], "the token was never granted");
+        assert_eq!(broken(&[write("x", 5, 90)]), ["fenced"], "the grant has another holder");
     }
 
     #[test]
@@ -209,7 +213,7 @@ mod tests {
         for write in [write("a", 5, 10), write("a", 5, 50), write("b", 9, 40)] {
             register.write(&write);
         }
-        // The last of a was looked at before it was granted to b, but written late: that is what the order of tokens shows.
+        // Holder a checked its lease before the grant to b, but wrote later. The order of tokens shows the overlap.
         register.judge("job", &[granted(5, "a", 5), expired(60, "a", 5, 8), granted(61, "b", 9)]);
         assert_eq!(register.figures().overlaps, 1);
     }

@@ -1,8 +1,8 @@
-//! One run: episode after episode of faults, healing, calm and judgement, until the time is over.
+//! Runs episodes until the time is over. An episode injects faults, heals the cluster, waits, and checks the leases.
 //!
-//! An episode has leases of its own. Its faults begin, last and end; then everything is healed, all nodes must be ready and
-//! agree, and after a calm moment the clients go on to the next episode's leases. The old ones must expire, all watchers must
-//! have heard of it, and then each of them is judged.
+//! Each episode has separate leases. After the faults, all nodes must become ready and agree. After a calm period the
+//! clients move to the leases of the next episode. The old leases must expire, all watchers must receive the expiries,
+//! and then the judge checks each lease.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,69 +18,70 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::arguments::Run as Arguments;
-use super::book::now;
-use super::client::{Answer, Client};
+use super::client::{Client, Reply};
 use super::cluster::Cluster;
 use super::export::Export;
+use super::fault_window::FaultWindow;
 use super::figures::Figures;
 use super::history::Ended;
 use super::holders::{self, Holders};
 use super::judge::Judge;
-use super::leftovers::Folder;
 use super::machine::Machine;
 use super::mode::LONGEST_DELAY;
 use super::names::{self, Names};
-use super::nemesis::{Field, Nemesis};
+use super::nemesis::{Nemesis, Targets};
 use super::plan::{Fault, Plan};
+use super::recorder::now;
 use super::register::{self, Register};
-use super::shade::Shade;
+use super::run_directory::RunDirectory;
 use super::verdict::Broken;
 use super::watcher;
 use super::workload::{self, LONGEST_TTL, LONGEST_WAIT, Worker};
 use super::world::World;
 
-const LOOK: Duration = Duration::from_millis(20);
-/// The longest that a cluster takes, once everything works, until it serves and all nodes are ready and equally far.
-const CONVERGENCE: Duration = Duration::from_secs(30);
-/// How long clients go on after that.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The limit for convergence after the last fault: the cluster serves, and all nodes are ready and have the same log.
+const CONVERGES_WITHIN: Duration = Duration::from_secs(30);
+/// How long the clients use the healed cluster.
 const CALM: Duration = Duration::from_millis(1_500);
-/// A lease's holder and whoever waits for it are gone: the ttl, once more for a waiter that gets it last, a tick of the
-/// cluster's time, and some time for a busy machine.
-const EXPIRY: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
-/// How long it may take until every lease that no client uses is granted to the operator.
-const CLAIMS: Duration = Duration::from_secs(EXPIRY.as_secs() + LONGEST_DELAY.as_secs() + CONVERGENCE.as_secs());
-/// The longest that a watcher is behind once everything works. A stream that broke without a word is given up after 30 s.
-const WATCH: Duration = Duration::from_secs(45);
-/// The longest that faults of one episode last. What takes longer is the harness's own fault.
-const FAULTS: Duration = Duration::from_secs(90);
-/// A cluster that takes longer for a write is not serving.
-const BRISK: Duration = Duration::from_secs(1);
-const ANSWERS: Duration = Duration::from_secs(20);
+/// The limit for the end of abandoned leases: the ttl twice (a waiter may get the lease last), a wait, a tick of
+/// cluster time, and a reserve for a busy machine.
+const EXPIRES_WITHIN: Duration = Duration::from_secs(2 * LONGEST_TTL.as_secs() + LONGEST_WAIT.as_secs() + 1 + 3);
+/// The limit for the operator to acquire every lease that no client uses.
+const CLAIMED_WITHIN: Duration =
+    Duration::from_secs(EXPIRES_WITHIN.as_secs() + LONGEST_DELAY.as_secs() + CONVERGES_WITHIN.as_secs());
+/// The limit for watchers to catch up in a healed cluster. A watcher gives up a stream without data after 30 s.
+const WATCHED_WITHIN: Duration = Duration::from_secs(45);
+/// The limit for the faults of one episode. A longer time is an error of the harness.
+const FAULTS_END_WITHIN: Duration = Duration::from_secs(90);
+/// While a write takes longer than this, the cluster does not count as serving.
+const SERVING_WITHIN: Duration = Duration::from_secs(1);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Everything that a run has made. What it made outside of this process is gone when it is dropped.
+/// All resources of a run. Dropping it removes those outside this process.
 pub struct Run {
     world: Arc<World>,
-    field: Field,
+    targets: Targets,
     nemesis: Nemesis,
     plan: Plan,
     judge: Judge,
     figures: Figures,
-    shades: Vec<Shade>,
+    windows: Vec<FaultWindow>,
     client: Client,
-    /// Revokes infinite leases, and claims those that must be free.
+    /// Revokes infinite leases, and acquires leases that must be free.
     operator: Worker,
     tasks: JoinSet<()>,
-    /// Where clients run. The driver has a runtime of its own, whose thread is the parent of all processes.
+    /// The runtime of the clients. The driver has another runtime, whose thread is the parent of all processes.
     clients: Option<Runtime>,
     machine: Machine,
-    /// Last, when nothing uses it any more.
-    _folder: Folder,
+    /// Declared last: the other fields use the directory.
+    _folder: RunDirectory,
 }
 
 impl Run {
     pub async fn start(arguments: &Arguments, keep: &Path) -> Result<Run> {
         let nodes = arguments.nodes;
-        let folder = Folder::new()?;
+        let folder = RunDirectory::new()?;
         let suspends = arguments.kinds()?.iter().any(|kind| kind.suspends());
         let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep, suspends)?;
         let figures = Figures::new(arguments, &cluster)?;
@@ -94,12 +95,12 @@ impl Run {
             register::serve(&world, &register, &socket, &mut tasks)?;
         }
         let mut run = Run {
-            field: Field { holders: Holders::new(nodes, &socket, keep), cluster },
+            targets: Targets { holders: Holders::new(nodes, &socket, keep), cluster },
             nemesis: Nemesis::default(),
             plan: Plan::new(arguments.seed, nodes, arguments.kinds()?),
             judge: Judge::new(world.clone(), register, keep, export),
             figures,
-            shades: Vec::new(),
+            windows: Vec::new(),
             operator: Worker::operator(&world, &client, arguments.seed),
             client,
             tasks,
@@ -108,36 +109,36 @@ impl Run {
             _folder: folder,
             world,
         };
-        run.field.cluster.ids().into_iter().try_for_each(|id| run.field.cluster.launch(id))?;
+        run.targets.cluster.ids().into_iter().try_for_each(|id| run.targets.cluster.launch(id))?;
         let began = Instant::now();
-        let index = run.marker(began + CONVERGENCE).await?;
-        if let Err(how) = run.field.cluster.settled(index, CONVERGENCE).await {
-            bail!("the cluster did not start: {how}");
+        let index = run.write_marker(began + CONVERGES_WITHIN).await?;
+        if let Err(how) = run.targets.cluster.settled(index, CONVERGES_WITHIN).await {
+            bail!("the cluster did not become ready: {how}");
         }
-        run.field.holders.restart()?;
-        let clients = run.clients.as_ref().expect("it was just made").enter();
+        run.targets.holders.restart()?;
+        let clients = run.clients.as_ref().expect("the runtime exists until the run is dropped").enter();
         workload::start(&run.world, arguments.seed, arguments.rate, &mut run.tasks)?;
         watcher::start(&run.world, arguments.seed, &mut run.tasks)?;
         drop(clients);
         Ok(run)
     }
 
-    /// Episodes, until so much time is over. Stops at the first that broke a promise.
-    pub async fn play(&mut self, time: Duration) -> Result<()> {
+    /// Runs episodes for `time`. Stops after the first episode with a broken promise.
+    pub async fn run_episodes(&mut self, time: Duration) -> Result<()> {
         let began = Instant::now();
         for episode in 1.. {
             let faults = self.plan.episode();
             let words: Vec<String> = faults.iter().map(|fault| fault.kind.to_string()).collect();
-            let (seconds, operations) = (began.elapsed().as_secs(), self.world.book.lock().operations());
+            let (seconds, operations) = (began.elapsed().as_secs(), self.world.recorder.lock().operations());
             eprintln!("{seconds:>6} s  {operations:>8} operations  episode {episode}: {}", words.join(", "));
-            self.make(&faults).await?;
-            self.nemesis.heal(&mut self.field)?;
+            self.inject(&faults).await?;
+            self.nemesis.heal(&mut self.targets)?;
             self.converge().await?;
             tokio::time::sleep(CALM).await;
-            self.close(episode).await?;
+            self.finish_episode(episode).await?;
             self.figures.note(&self.world, &self.judge, self.machine.standstills(), began.elapsed());
             if !self.world.broken().is_empty() || began.elapsed() >= time {
-                for how in self.field.cluster.panics()? {
+                for how in self.targets.cluster.panics()? {
                     self.world.break_promise(Broken::of_cluster("nodes_live", how));
                 }
                 return Ok(());
@@ -154,8 +155,8 @@ impl Run {
         self.world.broken()
     }
 
-    /// Makes the faults of an episode, and returns when all of them are over.
-    async fn make(&mut self, faults: &[Fault]) -> Result<()> {
+    /// Injects the faults of an episode, and returns when all have ended.
+    async fn inject(&mut self, faults: &[Fault]) -> Result<()> {
         let began = Instant::now();
         let mut left: Vec<&Fault> = faults.iter().collect();
         left.sort_by_key(|fault| fault.begins);
@@ -163,50 +164,50 @@ impl Run {
             while left.first().is_some_and(|fault| fault.begins <= began.elapsed()) {
                 let fault = left.remove(0);
                 self.figures.planned(fault.kind);
-                if self.nemesis.begin(&mut self.field, fault).await? {
+                if self.nemesis.begin(&mut self.targets, fault).await? {
                     self.figures.happened(fault.kind);
-                    self.shades.push(Shade { kind: fault.kind, from: now(), until: None });
+                    self.windows.push(FaultWindow { kind: fault.kind, from: now(), until: None });
                 }
             }
-            for over in self.nemesis.look(&mut self.field).await? {
-                let shade = self.shades.iter_mut().rev().find(|shade| shade.kind == over.fault.kind);
-                shade.expect("it was begun").until = Some(now());
+            for over in self.nemesis.advance(&mut self.targets).await? {
+                let window = self.windows.iter_mut().rev().find(|window| window.kind == over.fault.kind);
+                window.expect("the fault has a window").until = Some(now());
             }
-            self.look()?;
-            if began.elapsed() > FAULTS {
-                bail!("the faults are not over after {FAULTS:?}: {faults:?}");
+            self.check_exits()?;
+            if began.elapsed() > FAULTS_END_WITHIN {
+                bail!("the faults have not ended after {FAULTS_END_WITHIN:?}: {faults:?}");
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Nobody has ended who should not have.
-    fn look(&mut self) -> Result<()> {
-        for how in self.field.cluster.look()? {
+    /// Detects unexpected exits of nodes, holders and tasks.
+    fn check_exits(&mut self) -> Result<()> {
+        for how in self.targets.cluster.unexpected_exits()? {
             self.world.break_promise(Broken::of_cluster("nodes_live", how));
         }
-        let ended = self.field.holders.look()?;
+        let ended = self.targets.holders.unexpected_exits()?;
         if !ended.is_empty() {
-            bail!("holders ended: {ended:?}");
+            bail!("holder processes exited: {ended:?}");
         }
         if let Some(task) = self.tasks.try_join_next() {
-            bail!("a task of the harness ended: {task:?}");
+            bail!("a task of the harness ended early: {task:?}");
         }
-        self.field.cluster.weather()
+        self.targets.cluster.check_packet_queues()
     }
 
-    /// Everything works: the cluster has to serve, and every node to be ready and as far as the others.
+    /// Waits until the healed cluster serves, and all nodes are ready and have applied the same log.
     async fn converge(&mut self) -> Result<()> {
-        let until = Instant::now() + CONVERGENCE;
+        let until = Instant::now() + CONVERGES_WITHIN;
         loop {
-            self.look()?;
-            // A node whose disk was full may end only now.
-            for id in self.field.cluster.ids() {
-                self.field.cluster.launch(id)?;
+            self.check_exits()?;
+            // A node with a full disk may exit only now.
+            for id in self.targets.cluster.ids() {
+                self.targets.cluster.launch(id)?;
             }
-            let index = self.marker(until).await?;
-            let settled = self.field.cluster.settled(index, Duration::from_secs(1)).await;
+            let index = self.write_marker(until).await?;
+            let settled = self.targets.cluster.settled(index, Duration::from_secs(1)).await;
             match settled {
                 Ok(()) => break,
                 Err(how) if Instant::now() > until => {
@@ -216,63 +217,67 @@ impl Run {
                 Err(_) => {}
             }
         }
-        self.field.cluster.forgive();
+        self.targets.cluster.expect_no_exits();
         Ok(())
     }
 
-    /// An acknowledged write, and its index.
-    async fn marker(&mut self, until: Instant) -> Result<u64> {
-        let mut last = Answer::Unknown;
-        for node in self.field.cluster.ids().into_iter().cycle() {
+    /// Writes to the cluster until a write is acknowledged. Returns its log index.
+    async fn write_marker(&mut self, until: Instant) -> Result<u64> {
+        let mut last = Reply::Unknown;
+        for node in self.targets.cluster.ids().into_iter().cycle() {
             if Instant::now() > until {
-                let how = format!("nobody serves after {CONVERGENCE:?}: {last:?}");
+                let how = format!("no node acknowledges a write after {CONVERGES_WITHIN:?}: {last:?}");
                 self.world.break_promise(Broken::of_cluster("converges", how));
                 return Ok(0);
             }
             let body = json!({"holder": "marker", "ttl_ms": 500});
             last = self.client.send(node, Method::POST, "/v1/leases/marker/acquire", Some(body), Duration::ZERO).await;
-            if let Answer::Done(_, Some(index)) = last {
+            if let Reply::Done(_, Some(index)) = last {
                 return Ok(index);
             }
-            self.look()?;
-            tokio::time::sleep(LOOK).await;
+            self.check_exits()?;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         unreachable!("nodes go around")
     }
 
-    /// The clients leave the episode's leases; these expiry, and are judged.
-    async fn close(&mut self, episode: u64) -> Result<()> {
+    /// Moves the clients to the next episode, waits for the expiry of the leases, and checks them.
+    async fn finish_episode(&mut self, episode: u64) -> Result<()> {
         *self.world.names.lock() = Names::new(episode + 1);
         let (closed, closed_at) = (Instant::now(), now());
-        while self.world.book.lock().in_flight(episode) > 0 {
-            self.look()?;
-            if closed.elapsed() > ANSWERS {
-                bail!("an operation has neither an answer nor given up after {ANSWERS:?}");
+        while self.world.recorder.lock().in_flight(episode) > 0 {
+            self.check_exits()?;
+            if closed.elapsed() > ANSWERED_WITHIN {
+                bail!("an operation is still open after {ANSWERED_WITHIN:?}; expected an answer or a timeout");
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        self.expiry(episode, &BTreeSet::new()).await?;
+        self.wait_for_expiry(episode, &BTreeSet::new()).await?;
         let ambiguous = self.claim_all(episode).await?;
-        self.expiry(episode, &ambiguous).await?;
-        let index = self.marker(Instant::now() + CONVERGENCE).await?;
-        self.told(index).await?;
-        self.agree(episode, index).await?;
-        self.judge.episode(episode, &self.shades)?;
+        self.wait_for_expiry(episode, &ambiguous).await?;
+        let index = self.write_marker(Instant::now() + CONVERGES_WITHIN).await?;
+        self.wait_for_watchers(index).await?;
+        self.check_replicas(episode, index).await?;
+        self.judge.episode(episode, &self.windows)?;
         holders::names().for_each(|name| self.judge.lock(&name));
-        for silence in self.world.book.lock().take_silences() {
-            self.figures.silence(silence, &self.shades);
+        for gap in self.world.recorder.lock().take_gaps() {
+            self.figures.add_gap(gap, &self.windows);
         }
-        self.shades.clear();
-        // Leases of this episode are judged; those of the next are younger than the clients' last look at this one.
-        self.world.book.lock().progress.forget_before(closed_at);
+        self.windows.clear();
+        // The leases of this episode are checked. The leases of the next one begin after `closed_at`.
+        self.world.recorder.lock().progress.forget_before(closed_at);
         Ok(())
     }
 
-    /// Waits until all leases of the episode have ended. A lease whose last extension is known is overdue at its own bound.
-    /// The others have [`EXPIRY`]: a request whose client has given up may still be applied, and extend one. Time without
-    /// a commit does not count, up to [`CONVERGENCE`] of it: all disks are those of this machine, and may hang at once.
-    /// A lease that an `ambiguous` claim of the operator may hold is revoked, like an infinite one: its ttl is longer.
-    async fn expiry(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
+    /// Waits until all leases of the episode have ended.
+    ///
+    /// A lease whose last extension is known has its own bound. The others have [`EXPIRES_WITHIN`], because the
+    /// cluster may still apply a request that its client gave up. Time without a commit does not count, up to
+    /// [`CONVERGES_WITHIN`]: all disks belong to this machine, and may hang at once.
+    ///
+    /// The operator revokes infinite leases, and leases with an `ambiguous` claim of the operator: their ttl is too
+    /// long to wait.
+    async fn wait_for_expiry(&mut self, episode: u64, ambiguous: &BTreeSet<LeaseName>) -> Result<()> {
         let (closed, mut last, mut served) = (now(), Duration::ZERO, Duration::ZERO);
         loop {
             let held = self.judge.still_held(&names::prefix(episode));
@@ -285,7 +290,7 @@ impl Run {
                 return Ok(());
             }
             let waited = now().saturating_sub(last.max(closed));
-            if served > EXPIRY || waited > EXPIRY + CONVERGENCE {
+            if served > EXPIRES_WITHIN || waited > EXPIRES_WITHIN + CONVERGES_WITHIN {
                 let how = format!("still held after {waited:?}, of which the cluster served {served:?}: {held:?}");
                 self.world.break_promise(Broken::of_cluster("expiry_happens", how));
                 return Ok(());
@@ -297,18 +302,20 @@ impl Run {
                 }
             }
             let asked = Instant::now();
-            self.marker(asked + CONVERGENCE).await?;
-            tokio::time::sleep(LOOK).await;
-            served += Some(asked.elapsed()).filter(|took| *took < BRISK).unwrap_or_default();
-            self.look()?;
+            self.write_marker(asked + CONVERGES_WITHIN).await?;
+            tokio::time::sleep(POLL_INTERVAL).await;
+            served += Some(asked.elapsed()).filter(|took| *took < SERVING_WITHIN).unwrap_or_default();
+            self.check_exits()?;
         }
     }
 
-    /// Claims every place of every lease of the episode at once. All of them are free, once the last lock delays are over.
-    /// Only a request whose client has given up may still take one, so this may take as long as such a grant lasts. Returns
-    /// the leases with a claim of unknown outcome: the cluster may apply it after the release.
+    /// Acquires every place of every lease of the episode at once. All places are free after the last lock delay,
+    /// except for a request that its client gave up and the cluster applies late. So this may take as long as such a
+    /// grant lasts.
+    ///
+    /// Returns the leases with a claim of unknown outcome: the cluster may apply the claim after the release.
     async fn claim_all(&mut self, episode: u64) -> Result<BTreeSet<LeaseName>> {
-        let names = self.world.book.lock().names(&names::prefix(episode));
+        let names = self.world.recorder.lock().names(&names::prefix(episode));
         let places = |name: &LeaseName| (0..self.operator.mode(name).limit).map(|_| name.clone()).collect::<Vec<_>>();
         let claims: Vec<LeaseName> = names.iter().flat_map(places).collect();
         let mut left: Vec<(LeaseName, HolderId)> =
@@ -318,8 +325,8 @@ impl Run {
         while !left.is_empty() {
             let mut refused = Vec::new();
             for (name, by) in std::mem::take(&mut left) {
-                // Long, so that all places of a name are held at the same time.
-                match self.operator.claim(episode, &by, &name, CLAIMS.as_millis() as u64, None).await {
+                // A long ttl, so that all places of a name are held at the same time.
+                match self.operator.claim(episode, &by, &name, CLAIMED_WITHIN.as_millis() as u64, None).await {
                     Ended::Held(token, _) => granted.push((name, by, token)),
                     ended => {
                         if ended == Ended::Unknown {
@@ -329,77 +336,81 @@ impl Run {
                     }
                 }
             }
-            if began.elapsed() > CLAIMS {
-                let how = format!("after {:?} these claims of free leases are refused: {refused:?}", began.elapsed());
+            if began.elapsed() > CLAIMED_WITHIN {
+                let how = format!("claims of free leases are refused after {:?}: {refused:?}", began.elapsed());
                 self.world.break_promise(Broken::of_cluster("waiters_are_served", how));
                 break;
             }
             left = refused.into_iter().map(|(name, by, _)| (name, by)).collect();
-            self.look()?;
-            tokio::time::sleep(LOOK).await;
+            self.check_exits()?;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         for (name, by, token) in granted {
-            // What was certainly not done is done again, like what is unknown: a node has no leader for a moment.
-            while !matches!(self.operator.give_back(episode, &by, &name, token).await, Ended::Changed(_)) {
-                if began.elapsed() > 2 * CLAIMS {
-                    bail!("the lease {name} cannot be released for {:?}", began.elapsed());
+            // The operator also repeats a release that was certainly not applied: the cluster may have no leader for a
+            // moment.
+            while !matches!(self.operator.release_grant(episode, &by, &name, token).await, Ended::Changed(_)) {
+                if began.elapsed() > 2 * CLAIMED_WITHIN {
+                    bail!("cannot release lease {name} within {:?}", began.elapsed());
                 }
-                self.look()?;
-                tokio::time::sleep(LOOK).await;
+                self.check_exits()?;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
         Ok(ambiguous)
     }
 
-    /// Every watcher has heard of everything up to an index.
-    async fn told(&mut self, index: u64) -> Result<()> {
+    /// Waits until every watcher has received all events up to an index.
+    async fn wait_for_watchers(&mut self, index: u64) -> Result<()> {
         let began = Instant::now();
         while !self.world.log.lock().is_beyond(index) {
-            if began.elapsed() > WATCH {
-                let how = format!("{WATCH:?} after {index} watchers are at {:?}", self.world.log.lock().places());
+            if began.elapsed() > WATCHED_WITHIN {
+                let how = format!(
+                    "{WATCHED_WITHIN:?} after index {index} the watchers are at {:?}",
+                    self.world.log.lock().indices()
+                );
                 self.world.break_promise(Broken::of_cluster("watch_complete", how));
                 return Ok(());
             }
-            self.look()?;
-            tokio::time::sleep(LOOK).await;
+            self.check_exits()?;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// `replicas_agree`: once they are as far as an index, all nodes tell the same of the episode's leases, which nobody
-    /// uses any more.
-    async fn agree(&mut self, episode: u64, index: u64) -> Result<()> {
-        if let Err(how) = self.field.cluster.settled(index, CONVERGENCE).await {
+    /// Checks `replicas_agree`: after all nodes have applied an index, they show the same state of the episode's unused
+    /// leases.
+    async fn check_replicas(&mut self, episode: u64, index: u64) -> Result<()> {
+        if let Err(how) = self.targets.cluster.settled(index, CONVERGES_WITHIN).await {
             self.world.break_promise(Broken::of_cluster("converges", how));
             return Ok(());
         }
         let path = format!("/v1/leases?consistency=stale&limit=1000&prefix={}", names::prefix(episode));
-        let mut told: Vec<(u64, Value)> = Vec::new();
-        for id in self.field.cluster.ids() {
+        let mut answers: Vec<(u64, Value)> = Vec::new();
+        for id in self.targets.cluster.ids() {
             let began = Instant::now();
             let answer = loop {
-                if let Some(answer) = self.field.cluster.ask(id, &path).await {
+                if let Some(answer) = self.targets.cluster.ask(id, &path).await {
                     break answer;
                 }
-                if began.elapsed() > ANSWERS {
-                    bail!("node {id} lists nothing within {ANSWERS:?}");
+                if began.elapsed() > ANSWERED_WITHIN {
+                    bail!("node {id} does not list its leases within {ANSWERED_WITHIN:?}");
                 }
-                self.look()?;
+                self.check_exits()?;
             };
-            told.push((id, answer));
+            answers.push((id, answer));
         }
-        if let Some(how) = disagreement(&told) {
+        if let Some(how) = disagreement(&answers) {
             self.world.break_promise(Broken::of_cluster("replicas_agree", how));
         }
         Ok(())
     }
 }
 
-/// Two nodes that do not tell the same.
-fn disagreement(told: &[(u64, Value)]) -> Option<String> {
-    let pair = told.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
+/// The difference between two nodes, or `None` if all nodes agree.
+fn disagreement(answers: &[(u64, Value)]) -> Option<String> {
+    let pair = answers.windows(2).find(|pair| pair[0].1 != pair[1].1)?;
     let ((one, first), (other, second)) = (&pair[0], &pair[1]);
-    let leases = |told: &Value| told["leases"].as_array().cloned().unwrap_or_default();
+    let leases = |answer: &Value| answer["leases"].as_array().cloned().unwrap_or_default();
     let (first, second) = (leases(first), leases(second));
     let only = |these: &[Value], those: &[Value]| -> Vec<String> {
         these.iter().filter(|lease| !those.contains(lease)).map(Value::to_string).collect()
@@ -421,10 +432,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replicas_that_tell_different_things_are_noticed() {
-        let mut told: Vec<_> = (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
-        assert_eq!(disagreement(&told), None);
-        told[2].1["leases"][0]["renewals"] = json!(1);
-        assert!(disagreement(&told).expect("a renewal is missing").starts_with("only node 2"));
+    fn replica_disagreement_is_detected() {
+        let mut answers: Vec<_> =
+            (1..=3).map(|id| (id, json!({"leases": [{"name": "e1.0.0", "renewals": 2}]}))).collect();
+        assert_eq!(disagreement(&answers), None);
+        answers[2].1["leases"][0]["renewals"] = json!(1);
+        assert!(disagreement(&answers).expect("a renewal is missing").starts_with("only node 2"));
     }
 }

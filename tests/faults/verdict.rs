@@ -1,8 +1,8 @@
-//! What a run came to.
+//! A broken promise.
 
 use std::fmt;
 
-/// Which promise was broken, for which lease if it is about one, and how.
+/// A broken promise: its name, the lease if it concerns one, and the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     pub promise: &'static str,

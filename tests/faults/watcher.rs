@@ -1,5 +1,5 @@
-//! Those who watch everything: each begins at a node of its own, goes on at another when that is gone or for no reason at
-//! all, and must get every transition once and in order.
+//! Watchers of all leases. Each watcher starts at another node, and moves to the next node after an error or a random
+//! time. It must receive every transition once and in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,36 +12,36 @@ use tenure::client::{CallError, Endpoints, Remote};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::book::now;
 use super::cluster;
+use super::recorder::now;
 use super::verdict::Broken;
 use super::world::World;
 
-/// How long a watcher stays with one node.
-const STAY: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(12));
-/// Pause before the next node, when one does not answer.
+/// How long a watcher uses one node.
+const STAY_AT_NODE: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(12));
+/// The pause before the next node after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts a watcher for each node.
+/// Starts one watcher per node.
 pub fn start(world: &Arc<World>, seed: u64, tasks: &mut JoinSet<()>) -> Result<()> {
     for number in 0..world.nodes {
-        let dice = StdRng::seed_from_u64(seed.wrapping_mul(2_000).wrapping_add(number));
+        let rng = StdRng::seed_from_u64(seed.wrapping_mul(2_000).wrapping_add(number));
         let remotes = (0..world.nodes).map(|place| {
             let endpoints: Endpoints = cluster::url((number + place) % world.nodes + 1).parse()?;
             Ok(Remote::new(endpoints).with_timeout(Duration::from_secs(1)))
         });
         let remotes = remotes.collect::<Result<Vec<Remote>>>()?;
-        tasks.spawn(watch(world.clone(), number as usize, remotes, dice));
+        tasks.spawn(watch(world.clone(), number as usize, remotes, rng));
     }
     Ok(())
 }
 
-async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut dice: StdRng) {
+async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut rng: StdRng) {
     let mut after = EventId { index: 0, part: None };
-    // What each node, one after the other, said is no longer kept.
+    // The oldest index that each node kept, for consecutive nodes that refused the position as compacted.
     let mut compacted: Vec<u64> = Vec::new();
     for remote in remotes.iter().cycle() {
-        let until = Instant::now() + dice.random_range(STAY.0..STAY.1);
+        let until = Instant::now() + rng.random_range(STAY_AT_NODE.0..STAY_AT_NODE.1);
         let mut stream = remote.watch("", Some(after));
         let ended = loop {
             let next = tokio::select! {
@@ -66,7 +66,7 @@ async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut dice:
         {
             compacted.push(problem.oldest.unwrap_or(after.index));
             if compacted.len() == remotes.len() {
-                // Nobody keeps it: what is missed is known to be missed, and the watch goes on behind it.
+                // No node keeps the log at this position. The watcher records the gap and continues behind it.
                 let oldest = compacted.drain(..).min().expect("one for each node");
                 world.log.lock().compacted(number, oldest);
                 after = EventId { index: oldest, part: None };

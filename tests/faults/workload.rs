@@ -1,5 +1,4 @@
-//! Clients that claim, renew, give back, hand over, revoke and read leases, each at whichever node chance names, and note
-//! everything in the book.
+//! Clients that acquire, renew, release, hand over, revoke and read leases at random nodes. They record all operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,25 +13,25 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Client};
+use super::client::{Client, Reply};
 use super::history::{Ended, What};
 use super::mode::Mode;
 use super::names::SLOTS;
-use super::promises::Queued;
+use super::promises::ObservedQueue;
 use super::verdict::Broken;
 use super::world::World;
 
-/// Clients at once.
+/// The number of clients.
 const CLIENTS: u64 = 64;
-/// The longest ttl that anybody asks for.
+/// The longest ttl of a claim.
 pub const LONGEST_TTL: Duration = Duration::from_millis(3_000);
-/// How often the client of an infinite lease dies, or another client revokes one: a part of the operations on it.
-const LOSES: f64 = 0.04;
+/// The probability that an operation on an infinite lease is a crash of its client, or a revoke by another client.
+const CRASH_PROBABILITY: f64 = 0.04;
 const SHORTEST_TTL: Duration = Duration::from_millis(400);
-/// The longest that anybody waits in a queue.
+/// The longest time that a client waits in a queue.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
 
-/// Starts the clients, who ask for so much in a second all together when they are answered at once.
+/// Starts the clients. Together they send `rate` operations per second if the answers come at once.
 pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) -> Result<()> {
     let http = Client::new()?;
     for number in 0..CLIENTS {
@@ -42,67 +41,67 @@ pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) 
     Ok(())
 }
 
-/// What a worker believes to hold in a slot.
+/// A lease that a worker believes to hold in a slot.
 #[derive(Clone)]
-struct Has {
+struct HeldLease {
     name: LeaseName,
     by: HolderId,
     token: FencingToken,
 }
 
-/// A client that notes all that it asks.
+/// A client that records its operations.
 pub struct Worker {
     world: Arc<World>,
     http: Client,
     number: u64,
-    /// Of the run.
+    /// The seed of the run.
     seed: u64,
-    dice: StdRng,
-    /// Numbers its holders: nobody is the same holder as anybody before.
+    rng: StdRng,
+    /// Numbers its holder ids. Each claim has a new one.
     asked: u64,
-    has: HashMap<usize, Has>,
+    held: HashMap<usize, HeldLease>,
 }
 
 impl Worker {
     fn new(world: &Arc<World>, http: &Client, number: u64, seed: u64) -> Worker {
-        let dice = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
+        let rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
         let (world, http) = (world.clone(), http.clone());
-        Worker { world, http, number, seed, dice, asked: 0, has: HashMap::new() }
+        Worker { world, http, number, seed, rng, asked: 0, held: HashMap::new() }
     }
 
-    /// A client that does only what it is told to.
+    /// A client that works only on request.
     pub fn operator(world: &Arc<World>, http: &Client, seed: u64) -> Worker {
         Worker::new(world, http, CLIENTS, seed)
     }
 
-    /// How the leases of a name are held.
+    /// The mode of the leases of a name.
     pub fn mode(&self, name: &LeaseName) -> Mode {
         Mode::of(name, self.seed)
     }
 
-    /// Works until it is told to stop, with a pause of chance, up to this long, behind each operation.
+    /// Sends operations until the run stops, with a random pause of at most `pause` between them.
     async fn work(mut self, pause: Duration) {
         let stop = self.world.stop.clone();
         while !stop.is_cancelled() {
-            tokio::time::sleep(self.dice.random_range(Duration::ZERO..pause)).await;
+            tokio::time::sleep(self.rng.random_range(Duration::ZERO..pause)).await;
             let slot = self.slot();
             let (name, episode) = self.world.names.lock().next(slot);
-            let has = self.has.get(&slot).filter(|has| has.name == name).cloned();
-            if has.is_none() {
-                self.has.remove(&slot);
+            let held = self.held.get(&slot).filter(|held| held.name == name).cloned();
+            if held.is_none() {
+                self.held.remove(&slot);
             }
-            if self.mode(&name).is_infinite && self.dice.random_bool(LOSES) {
-                // The client of an infinite lease dies. Without a revoke, no other client gets the lease any more.
-                match self.has.remove(&slot) {
+            if self.mode(&name).is_infinite && self.rng.random_bool(CRASH_PROBABILITY) {
+                // The client of an infinite lease crashes. Without a revoke, no other client gets the lease again.
+                match self.held.remove(&slot) {
                     Some(_) => continue,
                     None => self.revoke(episode, &name).await,
                 }
                 continue;
             }
-            match (has, self.dice.random_range(0..100)) {
-                (Some(has), 0..25) => self.renew(episode, slot, &has).await,
-                (Some(has), 25..40) => self.release(episode, slot, &has).await,
-                (Some(has), 53..64) => self.hand_over(episode, slot, &has).await,
+            match (held, self.rng.random_range(0..100)) {
+                (Some(held), 0..25) => self.renew(episode, slot, &held).await,
+                (Some(held), 25..40) => self.release(episode, slot, &held).await,
+                (Some(held), 53..64) => self.hand_over(episode, slot, &held).await,
                 (Some(_), 64..65) | (None, 0..1) => self.revoke(episode, &name).await,
                 (None, 1..30) => self.acquire(episode, slot, &name).await,
                 (None, 30..45) => self.wait(episode, slot, &name).await,
@@ -112,10 +111,10 @@ impl Worker {
         }
     }
 
-    /// Mostly one where it believes to hold something.
+    /// Chooses a slot, preferably one whose lease it believes to hold.
     fn slot(&mut self) -> usize {
-        let own = self.has.keys().min().copied().filter(|_| self.dice.random_bool(0.6));
-        own.unwrap_or_else(|| self.dice.random_range(0..SLOTS))
+        let own = self.held.keys().min().copied().filter(|_| self.rng.random_bool(0.6));
+        own.unwrap_or_else(|| self.rng.random_range(0..SLOTS))
     }
 
     pub fn new_holder(&mut self) -> HolderId {
@@ -124,7 +123,7 @@ impl Worker {
     }
 
     fn ttl_ms(&mut self) -> u64 {
-        self.dice.random_range(SHORTEST_TTL..LONGEST_TTL).as_millis() as u64
+        self.rng.random_range(SHORTEST_TTL..LONGEST_TTL).as_millis() as u64
     }
 
     async fn acquire(&mut self, episode: u64, slot: usize, name: &LeaseName) {
@@ -133,11 +132,11 @@ impl Worker {
         loop {
             let ended = self.claim(episode, &by, name, ttl_ms, None).await;
             if let Ended::Held(token, _) = ended {
-                self.has.insert(slot, Has { name: name.clone(), by, token });
+                self.held.insert(slot, HeldLease { name: name.clone(), by, token });
                 return;
             }
-            // The same holder may claim again what it may have got.
-            if ended != Ended::Unknown || tries == 3 || self.dice.random_bool(0.5) {
+            // The same holder may repeat a claim of unknown outcome.
+            if ended != Ended::Unknown || tries == 3 || self.rng.random_bool(0.5) {
                 return;
             }
             tries += 1;
@@ -146,13 +145,13 @@ impl Worker {
 
     async fn wait(&mut self, episode: u64, slot: usize, name: &LeaseName) {
         let (by, ttl_ms) = (self.new_holder(), self.ttl_ms());
-        let wait = self.dice.random_range(Duration::from_millis(50)..LONGEST_WAIT);
+        let wait = self.rng.random_range(Duration::from_millis(50)..LONGEST_WAIT);
         if let Ended::Held(token, _) = self.claim(episode, &by, name, ttl_ms, Some(wait)).await {
-            self.has.insert(slot, Has { name: name.clone(), by, token });
+            self.held.insert(slot, HeldLease { name: name.clone(), by, token });
         }
     }
 
-    /// Claims a lease as its mode says.
+    /// Claims a lease in its mode.
     pub async fn claim(
         &mut self,
         episode: u64,
@@ -165,76 +164,76 @@ impl Worker {
         self.change(episode, by, name, what, "acquire", body, wait.unwrap_or_default()).await
     }
 
-    async fn renew(&mut self, episode: u64, slot: usize, has: &Has) {
-        let what = What::Renew { token: has.token };
-        let mut body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
-        // A shorter ttl than before leaves the expiry where it is. Any finite one leaves an infinite lease infinite.
-        if self.dice.random_bool(0.5) {
+    async fn renew(&mut self, episode: u64, slot: usize, held: &HeldLease) {
+        let what = What::Renew { token: held.token };
+        let mut body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
+        // A shorter ttl leaves the expiry unchanged. A finite ttl leaves an infinite lease infinite.
+        if self.rng.random_bool(0.5) {
             body["ttl_ms"] = self.ttl_ms().into();
         }
-        let ended = self.change(episode, &has.by, &has.name, what, "renew", body, Duration::ZERO).await;
+        let ended = self.change(episode, &held.by, &held.name, what, "renew", body, Duration::ZERO).await;
         if matches!(ended, Ended::Refused(code) if code == "lost") {
-            self.has.remove(&slot);
+            self.held.remove(&slot);
         }
     }
 
-    async fn release(&mut self, episode: u64, slot: usize, has: &Has) {
-        self.has.remove(&slot);
-        self.give_back(episode, &has.by, &has.name, has.token).await;
+    async fn release(&mut self, episode: u64, slot: usize, held: &HeldLease) {
+        self.held.remove(&slot);
+        self.release_grant(episode, &held.by, &held.name, held.token).await;
     }
 
     /// Releases a grant.
-    pub async fn give_back(&mut self, episode: u64, by: &HolderId, name: &LeaseName, token: FencingToken) -> Ended {
+    pub async fn release_grant(&mut self, episode: u64, by: &HolderId, name: &LeaseName, token: FencingToken) -> Ended {
         let what = What::Release { token };
         let body = json!({"holder": by.as_str(), "token": token.to_string()});
         self.change(episode, by, name, what, "release", body, Duration::ZERO).await
     }
 
-    async fn hand_over(&mut self, episode: u64, slot: usize, has: &Has) {
-        let what = What::HandOver { token: has.token };
-        let body = json!({"holder": has.by.as_str(), "token": has.token.to_string()});
-        let ended = self.change(episode, &has.by, &has.name, what, "handover", body, Duration::ZERO).await;
+    async fn hand_over(&mut self, episode: u64, slot: usize, held: &HeldLease) {
+        let what = What::HandOver { token: held.token };
+        let body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
+        let ended = self.change(episode, &held.by, &held.name, what, "handover", body, Duration::ZERO).await;
         if !matches!(ended, Ended::Refused(code) if code == "no_such_waiter") {
-            self.has.remove(&slot);
+            self.held.remove(&slot);
         }
     }
 
     pub async fn revoke(&mut self, episode: u64, name: &LeaseName) {
         let by = self.new_holder();
-        let ticket = self.world.book.lock().begin(episode, &by, name, What::Revoke);
+        let pending = self.world.recorder.lock().begin(episode, &by, name, What::Revoke);
         let (node, path) = (self.node(), format!("/v1/leases/{name}?reason=faults"));
         let answer = self.http.send(node, Method::DELETE, &path, None, Duration::ZERO).await;
-        self.end(ticket, name, answer, |value, _| Some(Ended::Changed(value["revoked"].as_u64()? > 0)));
+        self.end(pending, name, answer, |value, _| Some(Ended::Changed(value["revoked"].as_u64()? > 0)));
     }
 
     async fn read(&mut self, episode: u64, name: &LeaseName) {
         let by = HolderId::new(format!("r{}", self.number)).expect("short");
-        let ticket = self.world.book.lock().begin(episode, &by, name, What::Read);
-        let consistency = if self.dice.random_bool(0.6) { "leader" } else { "linearizable" };
+        let pending = self.world.recorder.lock().begin(episode, &by, name, What::Read);
+        let consistency = if self.rng.random_bool(0.6) { "leader" } else { "linearizable" };
         let (node, path) = (self.node(), format!("/v1/leases/{name}?consistency={consistency}"));
         let answer = match self.http.send(node, Method::GET, &path, None, Duration::ZERO).await {
-            // Nobody holds what is not remembered.
-            Answer::Refused(code, index) if code == "not_found" && index.is_some() => Answer::Done(Value::Null, index),
+            // A lease that the cluster does not know has no holder.
+            Reply::Refused(code, index) if code == "not_found" && index.is_some() => Reply::Done(Value::Null, index),
             answer => answer,
         };
-        self.end(ticket, name, answer, |value, index| Some(Ended::Saw(holders(&value)?, index?)));
+        self.end(pending, name, answer, |value, index| Some(Ended::Saw(holders(&value)?, index?)));
     }
 
     async fn queue(&mut self, name: &LeaseName) {
         let (node, path) = (self.node(), format!("/v1/leases/{name}/queue?consistency=linearizable"));
         let answer = self.http.send(node, Method::GET, &path, None, Duration::ZERO).await;
-        let Answer::Done(value, Some(index)) = answer else { return };
+        let Reply::Done(value, Some(index)) = answer else { return };
         let waiters = value["waiters"].as_array().into_iter().flatten();
         let waiters = waiters.filter_map(|waiter| Some(waiter["holder"].as_str()?.to_owned())).collect();
-        self.world.book.lock().queue(name, Queued { index, waiters });
+        self.world.recorder.lock().queue(name, ObservedQueue { index, waiters });
     }
 
     fn node(&mut self) -> u64 {
-        self.dice.random_range(1..=self.world.nodes)
+        self.rng.random_range(1..=self.world.nodes)
     }
 
-    /// Posts something that changes a lease, and notes what came of it.
-    #[expect(clippy::too_many_arguments, reason = "an operation and the request for it")]
+    /// Sends a request that changes a lease, and records its outcome.
+    #[expect(clippy::too_many_arguments, reason = "an operation and its request")]
     async fn change(
         &mut self,
         episode: u64,
@@ -245,13 +244,14 @@ impl Worker {
         body: Value,
         wait: Duration,
     ) -> Ended {
-        let ticket = self.world.book.lock().begin(episode, by, name, what);
+        let pending = self.world.recorder.lock().begin(episode, by, name, what);
         let (node, path) = (self.node(), format!("/v1/leases/{name}/{verb}"));
         let answer = self.http.send(node, Method::POST, &path, Some(body), wait).await;
-        self.end(ticket, name, answer, |value, _| match value["released"].as_bool() {
+        self.end(pending, name, answer, |value, _| match value["released"].as_bool() {
             Some(released) => Some(Ended::Changed(released)),
             None => {
-                // More than its ttl after a renewal with a shorter one, less after a claim of a lease that it has.
+                // Longer than the requested ttl after a renewal with a shorter one. Shorter after a repeated claim of
+                // the same holder.
                 Some(Ended::Held(token(&value)?, value["expires_in_ms"].as_u64()))
             }
         })
@@ -259,24 +259,24 @@ impl Worker {
 
     fn end(
         &self,
-        ticket: super::book::Ticket,
+        pending: super::recorder::PendingOperation,
         name: &LeaseName,
-        answer: Answer,
+        answer: Reply,
         read: impl FnOnce(Value, Option<u64>) -> Option<Ended>,
     ) -> Ended {
         let (ended, index) = match answer {
-            Answer::Done(value, index) => match read(value.clone(), index) {
+            Reply::Done(value, index) => match read(value.clone(), index) {
                 Some(ended) => (ended, index),
                 None => {
-                    let how = format!("an answer that nobody can read: {value}");
+                    let how = format!("unexpected answer: {value}");
                     self.world.break_promise(Broken::of_lease("api", name.as_str(), how));
                     (Ended::Unknown, None)
                 }
             },
-            Answer::Refused(code, index) => (Ended::Refused(code), index),
-            Answer::Unknown => (Ended::Unknown, None),
+            Reply::Refused(code, index) => (Ended::Refused(code), index),
+            Reply::Unknown => (Ended::Unknown, None),
         };
-        let noted = self.world.book.lock().end(ticket, ended.clone(), index);
+        let noted = self.world.recorder.lock().end(pending, ended.clone(), index);
         if let Err(how) = noted {
             self.world.break_promise(Broken::of_lease("reads_are_current", name.as_str(), how));
         }
@@ -288,7 +288,7 @@ fn token(lease: &Value) -> Option<FencingToken> {
     lease["token"].as_str()?.parse().ok()
 }
 
-/// Who holds the lease that an answer shows.
+/// The holders of the lease in an answer.
 fn holders(lease: &Value) -> Option<Vec<(String, FencingToken)>> {
     if lease.is_null() || lease["state"].as_str()? != "active" {
         return Some(Vec::new());
@@ -303,16 +303,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_of_a_counted_lease_tells_all_holders() {
+    fn read_of_a_counted_lease_lists_all_holders() {
         let one = |holder: &str, token: &str| json!({"state": "active", "holder": holder, "token": token});
-        let told = |lease: &Value| -> Vec<String> {
+        let listed = |lease: &Value| -> Vec<String> {
             holders(lease).expect("an answer").into_iter().map(|(holder, token)| format!("{holder} {token}")).collect()
         };
         let mut lease = one("a", "281474976710661");
-        assert_eq!(told(&lease), ["a 281474976710661"]);
+        assert_eq!(listed(&lease), ["a 281474976710661"]);
         lease["holders"] = json!([one("a", "281474976710661"), one("b", "281474976710668")]);
-        assert_eq!(told(&lease), ["a 281474976710661", "b 281474976710668"]);
+        assert_eq!(listed(&lease), ["a 281474976710661", "b 281474976710668"]);
         lease["state"] = "expired".into();
-        assert!(told(&lease).is_empty());
+        assert!(listed(&lease).is_empty());
     }
 }

@@ -1,19 +1,19 @@
-//! What the tasks of a run share.
+//! The state that the tasks of a run share.
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::book::Book;
 use super::log::Log;
 use super::names::Names;
+use super::recorder::Recorder;
 use super::verdict::Broken;
 
-/// Violations that are told at once. All of them are in the table's file.
+/// The largest number of violations on standard error. The file of the table has all of them.
 const MAX_SHOWN: usize = 20;
 
 pub struct World {
     pub nodes: u64,
-    pub book: Mutex<Book>,
+    pub recorder: Mutex<Recorder>,
     pub log: Mutex<Log>,
     pub names: Mutex<Names>,
     broken: Mutex<Vec<Broken>>,
@@ -25,7 +25,7 @@ impl World {
     pub fn new(nodes: u64) -> World {
         World {
             nodes,
-            book: Mutex::default(),
+            recorder: Mutex::default(),
             log: Mutex::new(Log::new(nodes as usize)),
             names: Mutex::new(Names::new(1)),
             broken: Mutex::default(),

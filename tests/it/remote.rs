@@ -13,10 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::steady::{steady, strict};
 
-<<<<<<< HEAD
 steady!(
-    the_next_node_is_asked_when_one_is_gone_or_has_no_leader,
-    a_wait_goes_on_at_the_next_node_when_its_own_hangs,
+    client_skips_nodes_that_are_down_or_leaderless,
+    wait_continues_at_the_next_node_when_one_hangs,
     watch_pauses_after_each_round_of_refusals,
 );
 strict!(
@@ -24,16 +23,6 @@ strict!(
     error_names_the_node_and_its_cause,
     lists_send_the_filters_that_are_set,
     pages_of_a_list_are_read_to_the_last,
-    without_any_node_nothing_was_done,
-    a_refusal_is_final,
-    a_release_whose_answer_is_lost_is_sent_again,
-    a_claim_whose_answer_is_lost_is_sent_again,
-    a_claim_that_is_refused_after_an_answer_was_lost_stays_unknown,
-    a_watch_goes_on_behind_the_last_event_when_its_connection_breaks,
-    handover_whose_answer_is_lost_is_not_repeated,
-=======
-steady!(client_skips_nodes_that_are_down_or_leaderless, wait_continues_at_the_next_node_when_one_hangs,);
-strict!(
     release_without_any_node_is_unavailable,
     refusal_is_final,
     release_with_a_lost_answer_is_retried,
@@ -41,7 +30,6 @@ strict!(
     claim_refused_after_a_lost_answer_stays_unknown,
     broken_watch_resumes_after_the_last_event,
     handover_with_a_lost_answer_is_not_retried,
->>>>>>> own-h
 );
 
 const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
@@ -287,23 +275,23 @@ async fn probed(probes_before_answer: usize, readiness: u16) -> String {
 
 async fn wait_stays_at_its_node_while_that_is_ready() {
     for (readiness, asked_elsewhere) in [(200, 0), (404, 0), (503, 1)] {
-        let (own, other) = (probed(2, readiness).await, Node::start(vec![lease()]).await);
+        let (own, other) = (probed(2, readiness).await, ScriptedNode::start(vec![lease()]).await);
         let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
         let granted = remote(&[&own, &other.address]).acquire(&name(), &claim).await.expect("one of them grants");
-        assert_eq!((granted.token, other.asked()), (TOKEN, asked_elsewhere), "{readiness}");
+        assert_eq!((granted.token, other.request_count()), (TOKEN, asked_elsewhere), "{readiness}");
     }
 }
 
 async fn error_names_the_node_and_its_cause() {
-    let address = nobody().await;
-    let error = remote(&[&address]).queue(&name()).await.expect_err("nobody listens");
+    let address = unused_address().await;
+    let error = remote(&[&address]).queue(&name()).await.expect_err("no node listens");
     let CallError::Unavailable(why) = error else { panic!("{error:?}") };
     let cause = why.strip_prefix(&format!("http://{address}/: ")).unwrap_or_else(|| panic!("{why}"));
     assert!(cause.contains("refused"), "{cause}");
 }
 
 async fn lists_send_the_filters_that_are_set() {
-    let node = Node::start(vec![answer(200, json!({"leases": [], "cursor": null}))]).await;
+    let node = ScriptedNode::start(vec![answer(200, json!({"leases": [], "cursor": null}))]).await;
     let remote = remote(&[&node.address]);
     remote.list(&ListQuery::default(), None).await.expect("a page");
     let query =
@@ -316,20 +304,20 @@ async fn lists_send_the_filters_that_are_set() {
 
 async fn pages_of_a_list_are_read_to_the_last() {
     let page = |cursor: Option<&str>| answer(200, json!({"leases": [], "cursor": cursor}));
-    let node = Node::start(vec![page(Some("one")), page(Some("two")), page(None)]).await;
+    let node = ScriptedNode::start(vec![page(Some("one")), page(Some("two")), page(None)]).await;
     let held = remote(&[&node.address]).held("job".to_owned(), RetryBudget::within(Duration::from_secs(5))).await;
     assert_eq!(held, Ok(Vec::new()));
     let first = "/v1/leases?prefix=job&state=active&limit=1000";
-    let asked: Vec<String> = (0..node.asked()).map(|number| node.request(number)).collect();
+    let asked: Vec<String> = (0..node.request_count()).map(|number| node.request(number)).collect();
     let expected = [first.to_owned(), format!("{first}&cursor=one"), format!("{first}&cursor=two")];
     assert_eq!(asked, expected.map(|path| format!("GET {path} HTTP/1.1")));
 }
 
 /// A cluster without a leader refuses at once. Without pauses its clients would ask as fast as they can.
 async fn watch_pauses_after_each_round_of_refusals() {
-    let node = Node::start(vec![problem(Code::ShuttingDown)]).await;
+    let node = ScriptedNode::start(vec![problem(Code::ShuttingDown)]).await;
     let ended = remote(&[&node.address]).watch("", None).next().await;
     assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
     // Within half a second, with pauses of 200 ms.
-    assert!((2..=4).contains(&node.asked()), "{}", node.asked());
+    assert!((2..=4).contains(&node.request_count()), "{}", node.request_count());
 }

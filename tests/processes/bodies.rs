@@ -1,4 +1,4 @@
-//! Many clients that send a part of a large renewal and then nothing more.
+//! Many clients that send a part of a large renewal and then stop.
 
 use std::time::{Duration, Instant};
 
@@ -8,39 +8,39 @@ use tokio::net::TcpStream;
 
 use crate::cluster::Cluster;
 use crate::figures;
-use crate::flood::{Line, token};
+use crate::flood::{Connection, token};
 use crate::steady::strict;
 
-strict!(half_sent_renewals_take_no_more_memory_than_the_budget,);
+strict!(half_sent_renewals_stay_within_the_memory_budget,);
 
 const SENDERS: usize = 600;
-/// Bytes of a body, announced and sent.
+/// The announced length of a body, and the bytes that are sent.
 const ANNOUNCED: usize = 2 << 20;
 const SENT: usize = 1_200_000;
-/// Budget of the node for bodies, and what a connection and the allocator may take beside that.
+/// The node's memory budget for bodies, and the allowance per connection for sockets and the allocator.
 const BUDGET: u64 = 64 << 20;
 const EACH: u64 = 128 << 10;
-/// For so long is the memory looked at after the last byte. The bodies may take 10 s.
+/// How long the test observes the memory after the last byte. A body may take 10 s.
 const LOOKED: Duration = Duration::from_secs(3);
 const HONEST: usize = 20;
 
-/// The connection, with as much of the body as the node takes.
+/// Opens a connection and sends as much of the body as the node accepts.
 async fn send_half(node: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(node).await.expect("the node takes connections");
+    let mut stream = TcpStream::connect(node).await.expect("the node accepts connections");
     let head = format!(
         "POST /v1/renew HTTP/1.1\r\nhost: n\r\ncontent-type: application/json\r\ncontent-length: {ANNOUNCED}\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await.expect("it takes the head");
-    // A node that has refused the body closes the connection.
+    stream.write_all(head.as_bytes()).await.expect("the node accepts the head");
+    // A node that refuses the body closes the connection.
     let _ = stream.write_all(&vec![b' '; SENT]).await;
     stream
 }
 
-async fn half_sent_renewals_take_no_more_memory_than_the_budget() {
+async fn half_sent_renewals_stay_within_the_memory_budget() {
     let cluster = Cluster::start("").await;
     let node = cluster.client.endpoints().split(',').next().expect("a node").replace("http://", "");
-    let mut line = Line::open(&node).await.expect("the node takes connections");
-    let held = line.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+    let mut connection = Connection::open(&node).await.expect("the node accepts connections");
+    let held = connection.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
     let renewal = format!(r#"{{"holder":"h","token":"{}"}}"#, token(&held));
     let memory = || figures::memory(cluster.nodes[&1].id());
     let before = memory();
@@ -53,8 +53,8 @@ async fn half_sent_renewals_take_no_more_memory_than_the_budget() {
         most = most.max(memory());
         if statuses.len() < 2 * HONEST {
             let claim = format!("leases/new-{}/acquire", statuses.len());
-            let claimed = line.post(&claim, r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
-            let renewed = line.post("leases/held/renew", &renewal).await.expect("an answer");
+            let claimed = connection.post(&claim, r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");
+            let renewed = connection.post("leases/held/renew", &renewal).await.expect("an answer");
             statuses.extend([claimed.status, renewed.status]);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

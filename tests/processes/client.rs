@@ -1,28 +1,28 @@
-//! Calls to the nodes, and what came of them: done, refused, not done or unknown.
+//! Requests to the nodes and their outcomes: done, refused, not done or unknown.
 
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// Time for one attempt at one node, beside what it waits for a lease.
+/// The time limit of one attempt, in addition to its wait for a lease.
 pub const ATTEMPT: Duration = Duration::from_secs(2);
-/// A request that is neither done nor refused after this long fails its test.
+/// A test fails if its request is neither done nor refused within this time.
 const SETTLED_WITHIN: Duration = Duration::from_secs(30);
-/// Pause before a request is sent again.
+/// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug)]
 pub enum Outcome {
     Done(Value),
     Refused(Value),
-    /// Certainly not done; another node, or a later moment, may do it.
+    /// Certainly not applied. Another node, or a later attempt, may apply it.
     NotDone(String),
     Unknown(String),
 }
 
-/// One request, as often as it has to be sent.
+/// A request that can be sent several times.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub method: Method,
@@ -44,7 +44,7 @@ impl Call {
         Call::post(format!("/v1/leases/{name}/acquire"), json!({"holder": holder, "ttl_ms": ttl_ms}))
     }
 
-    /// Claims a lease and waits for it.
+    /// Acquires a lease and waits for it.
     pub fn wait(name: &str, holder: &str, ttl_ms: u64, wait: Duration) -> Call {
         let body = json!({"holder": holder, "ttl_ms": ttl_ms, "wait_ms": wait.as_millis() as u64});
         Call { timeout: wait + ATTEMPT, ..Call::post(format!("/v1/leases/{name}/acquire"), body) }
@@ -59,7 +59,7 @@ impl Call {
     }
 }
 
-/// The nodes of a cluster, by their place in its file.
+/// A client for the nodes of a cluster, in the order of its configuration file.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -69,15 +69,15 @@ pub struct Client {
 impl Client {
     pub fn new(urls: Vec<String>) -> Client {
         let http = reqwest::Client::builder().no_proxy().tcp_nodelay(true).retry(reqwest::retry::never()).build();
-        Client { http: http.expect("it has nothing to load"), urls }
+        Client { http: http.expect("a client without TLS options is valid"), urls }
     }
 
-    /// The nodes, as `--endpoints` takes them.
+    /// The node addresses in the format of `--endpoints`.
     pub fn endpoints(&self) -> String {
         self.urls.join(",")
     }
 
-    /// One attempt at the node in this place; places go around.
+    /// Sends the request once. `place` is a position in the configuration file, modulo the number of nodes.
     pub async fn attempt(&self, place: usize, call: &Call) -> Outcome {
         let url = format!("{}{}", self.urls[place % self.urls.len()], call.path);
         let mut request = self.http.request(call.method.clone(), &url).timeout(call.timeout);
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Sends the request at one node after the other, from this place on, until it is done (`Ok`) or refused (`Err`).
+    /// Sends the request to one node after the other, from `first` on, until it is done (`Ok`) or refused (`Err`).
     pub async fn settle(&self, first: usize, call: &Call) -> Result<Value, Value> {
         let began = Instant::now();
         for place in first.. {
@@ -105,24 +105,27 @@ impl Client {
                 Outcome::Refused(problem) => return Err(problem),
                 Outcome::NotDone(why) | Outcome::Unknown(why) => why,
             };
-            assert!(began.elapsed() < SETTLED_WITHIN, "{call:?} is not settled after {SETTLED_WITHIN:?}: {last}");
+            assert!(
+                began.elapsed() < SETTLED_WITHIN,
+                "{call:?} is neither done nor refused after {SETTLED_WITHIN:?}: {last}"
+            );
             tokio::time::sleep(PAUSE).await;
         }
         unreachable!("places go on")
     }
 
-    /// [`settle`](Self::settle) for a request that must not be refused.
+    /// Like [`settle`](Self::settle), but panics if the request is refused.
     pub async fn done(&self, first: usize, call: &Call) -> Value {
         self.settle(first, call).await.unwrap_or_else(|problem| panic!("{call:?} was refused: {problem}"))
     }
 
-    /// Claims a lease that is free, and returns its token.
+    /// Acquires a free lease and returns its token.
     pub async fn acquire(&self, name: &str, holder: &str, ttl_ms: u64) -> u64 {
         token(&self.done(0, &Call::acquire(name, holder, ttl_ms)).await)
     }
 }
 
-/// 503 and 429 say that nothing was done, other 4xx are refusals, and the rest leaves it open.
+/// 503 and 429 mean certainly not applied. Other 4xx statuses are refusals. All other errors leave the outcome unknown.
 fn judge(status: StatusCode, value: Value) -> Outcome {
     match status.as_u16() {
         200..300 => Outcome::Done(value),
@@ -132,7 +135,7 @@ fn judge(status: StatusCode, value: Value) -> Outcome {
     }
 }
 
-/// The fencing token of a lease on the wire.
+/// The fencing token in a JSON lease.
 pub fn token(lease: &Value) -> u64 {
     let token = lease["token"].as_str().and_then(|text| text.parse().ok());
     token.unwrap_or_else(|| panic!("no token in {lease}"))

@@ -1,4 +1,4 @@
-//! A cluster of real processes, on ports and in a folder of its own.
+//! A cluster of real processes with its own ports and folder.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,22 +14,22 @@ use crate::client::{Call, Client, Outcome};
 use crate::port;
 use crate::process::{Process, tenure};
 
-/// One cluster at a time: two cores are few, and a starved node looks like a failing one.
+/// One cluster runs at a time. On two cores, a starved node looks like a failed one.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Long enough that only a fault exceeds it, also on a busy machine.
+/// The limit for events that come soon unless there is a fault, also on a busy machine.
 pub const SOON: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
 pub const NODES: [u64; 3] = [1, 2, 3];
 
-/// Waits for the moment in which no other cluster runs.
+/// Waits until no other cluster runs.
 pub async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-/// Three nodes that run, or do not.
+/// Three nodes. Each of them may run or not.
 pub struct Cluster {
-    /// Killed before the folder goes.
+    /// Declared before the folder: the processes end before the folder is removed.
     pub nodes: BTreeMap<u64, Process>,
     pub client: Client,
     config: PathBuf,
@@ -38,12 +38,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A folder with a `cluster.toml`; nothing runs. `settings` are the sections behind the nodes.
+    /// Creates a folder with a `cluster.toml`, and starts no process. `settings` are the sections after the nodes.
     pub async fn new(settings: &str) -> Cluster {
         Cluster::with_data(settings, |id| PathBuf::from(format!("data/{id}"))).await
     }
 
-    /// The same, with the nodes' data where `data` says.
+    /// Like [`new`](Self::new), with the data directories that `data` returns.
     pub async fn with_data(settings: &str, data: impl Fn(u64) -> PathBuf) -> Cluster {
         let turn = turn().await;
         let folder = TempDir::new().expect("a folder");
@@ -56,11 +56,11 @@ impl Cluster {
         }
         text.push_str(settings);
         let config = folder.path().join("cluster.toml");
-        std::fs::write(&config, text).expect("the folder is the test's own");
+        std::fs::write(&config, text).expect("the folder is writable");
         Cluster { nodes: BTreeMap::new(), client: Client::new(urls), config, folder, _turn: turn }
     }
 
-    /// All three run, and each of them is ready.
+    /// Creates a cluster, starts all nodes and waits until they are ready.
     pub async fn start(settings: &str) -> Cluster {
         let mut cluster = Cluster::new(settings).await;
         cluster.launch_all().await;
@@ -76,14 +76,14 @@ impl Cluster {
         }
     }
 
-    /// Starts a node, which does not have to succeed.
+    /// Starts a node. The node may fail to start.
     pub fn launch(&mut self, id: u64) -> &mut Process {
         let process = self.other_process(id, &self.config);
         self.nodes.insert(id, process);
-        self.nodes.get_mut(&id).expect("it was just put there")
+        self.nodes.get_mut(&id).expect("the node is in the map")
     }
 
-    /// A process for node `id` of another file, beside those of this cluster.
+    /// Starts a process for node `id` with another configuration file.
     pub fn other_process(&self, id: u64, config: &Path) -> Process {
         let mut command = tenure();
         command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]);
@@ -91,12 +91,12 @@ impl Cluster {
     }
 
     pub fn node(&mut self, id: u64) -> &mut Process {
-        self.nodes.get_mut(&id).unwrap_or_else(|| panic!("node {id} was started"))
+        self.nodes.get_mut(&id).unwrap_or_else(|| panic!("node {id} does not run"))
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL.
     pub fn kill(&mut self, id: u64) {
-        self.nodes.remove(&id).unwrap_or_else(|| panic!("node {id} runs")).kill();
+        self.nodes.remove(&id).unwrap_or_else(|| panic!("node {id} does not run")).kill();
     }
 
     pub fn stop(&self, id: u64) {
@@ -111,17 +111,17 @@ impl Cluster {
         self.folder.path()
     }
 
-    /// Where the other nodes reach node `id`.
+    /// The peer address of node `id`.
     pub fn peer_address(&self, id: u64) -> String {
-        let config = tenure::config::Config::load(&self.config).expect("the nodes read it, too");
-        config.node(id).expect("it is in the file").peer.clone()
+        let config = tenure::config::Config::load(&self.config).expect("the configuration is valid");
+        config.node(id).expect("the node is in the configuration").peer.clone()
     }
 
     pub fn data(&self, id: u64) -> PathBuf {
         self.folder.path().join(format!("data/{id}"))
     }
 
-    /// One answer of one node, if it gives one.
+    /// Sends a GET request to one node. Returns `None` without a successful answer.
     pub async fn ask(&self, id: u64, path: &str) -> Option<Value> {
         let call = Call { timeout: Duration::from_millis(500), ..Call::get(path) };
         match self.client.attempt(place(id), &call).await {
@@ -130,17 +130,17 @@ impl Cluster {
         }
     }
 
-    /// Waits until the node says that it is ready.
+    /// Waits until the node reports that it is ready.
     pub async fn ready(&mut self, id: u64) {
         let began = Instant::now();
         while self.ask(id, "/readyz").await.is_none() {
-            assert!(self.node(id).is_running(), "node {id} ended");
+            assert!(self.node(id).is_running(), "node {id} exited");
             assert!(began.elapsed() < SOON, "node {id} is not ready after {SOON:?}");
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits for a node that says of itself that it leads, in a term that no other has gone beyond.
+    /// Waits until a node reports itself as leader in the highest term.
     pub async fn leader(&self) -> u64 {
         self.leader_within(SOON).await
     }
@@ -154,26 +154,26 @@ impl Cluster {
             let term = newest.map(|status| status["term"].clone());
             let leads = |status: &&Value| status["leader"] == status["node"] && Some(&status["term"]) == term.as_ref();
             if let Some(leader) = status.iter().flatten().find(leads) {
-                return leader["node"].as_u64().expect("a node has a number");
+                return leader["node"].as_u64().expect("a node reports its id");
             }
-            assert!(began.elapsed() < within, "nobody leads after {within:?}: {status:?}");
+            assert!(began.elapsed() < within, "no leader after {within:?}: {status:?}");
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// The term that node `id` is in.
+    /// The current term of node `id`.
     pub async fn term(&self, id: u64) -> u64 {
         let status = self.ask(id, "/v1/cluster").await;
         status.and_then(|status| status["term"].as_u64()).unwrap_or_else(|| panic!("node {id} does not answer"))
     }
 
-    /// A node that does not lead.
+    /// A running node that does not lead.
     pub async fn follower(&self) -> u64 {
         let leader = self.leader().await;
-        NODES.into_iter().find(|id| *id != leader && self.nodes.contains_key(id)).expect("more than one runs")
+        NODES.into_iter().find(|id| *id != leader && self.nodes.contains_key(id)).expect("at least two nodes run")
     }
 
-    /// Waits until node `id` has applied what the others had when it was called.
+    /// Waits until node `id` has applied the entries that the leader had applied before this call.
     pub async fn caught_up(&self, id: u64) {
         let leader = self.leader().await;
         let target = self.ask(leader, "/v1/cluster").await.expect("the leader answers")["applied"].as_u64();
@@ -185,16 +185,16 @@ impl Cluster {
     }
 }
 
-/// Where node `id` is in the file.
+/// The position of node `id` in the configuration file.
 pub fn place(id: u64) -> usize {
     id as usize - 1
 }
 
-/// A `[[node]]` table.
+/// A `[[node]]` table of the configuration file.
 pub fn node_entry(id: u64, http: u16, peer: u16, data: &Path) -> String {
     let mut text = String::new();
     let data = data.display();
     let table = format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\n");
-    writeln!(text, "{table}data = \"{data}\"").expect("text grows");
+    writeln!(text, "{table}data = \"{data}\"").expect("a write to a string succeeds");
     text
 }

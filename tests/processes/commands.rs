@@ -1,4 +1,4 @@
-//! The client commands against a running cluster: what they print, and their exit codes.
+//! Tests the output and the exit codes of the client commands against a running cluster.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use crate::process::{Process, tenure};
 use crate::steady::strict;
 
 strict!(
-    commands_take_keep_show_and_give_back_a_lease,
+    commands_acquire_renew_show_and_release_a_lease,
     commands_hand_over_revoke_and_watch,
-    commands_tell_refused_unknown_and_unavailable_apart,
+    exit_code_shows_refused_unknown_or_unavailable,
 );
 
-/// A command that has ended.
+/// A command that has exited.
 #[derive(Debug)]
-struct Ended {
+struct CommandOutput {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-impl Ended {
-    /// Its stdout as JSON, which it ended well with.
+impl CommandOutput {
+    /// Parses the standard output of a successful command as JSON.
     fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -38,7 +38,7 @@ impl Ended {
     }
 }
 
-/// Starts `tenure` with the words of `line`.
+/// Starts `tenure` with the words of `line` as arguments.
 fn start(cluster: &Cluster, line: &str) -> Process {
     let mut command = tenure();
     command.args(line.split(' ')).env("TENURE_ENDPOINTS", cluster.client.endpoints());
@@ -50,20 +50,20 @@ fn start(cluster: &Cluster, line: &str) -> Process {
     )
 }
 
-async fn end(mut process: Process) -> Ended {
+async fn finish(mut process: Process) -> CommandOutput {
     let status = process.exit(SOON).await;
-    Ended { code: status.code(), stdout: process.printed(), stderr: process.said() }
+    CommandOutput { code: status.code(), stdout: process.printed(), stderr: process.said() }
 }
 
-async fn run(cluster: &Cluster, line: &str) -> Ended {
-    end(start(cluster, line)).await
+async fn run(cluster: &Cluster, line: &str) -> CommandOutput {
+    finish(start(cluster, line)).await
 }
 
 async fn json(cluster: &Cluster, line: &str) -> Value {
     run(cluster, &format!("{line} -o json")).await.json()
 }
 
-/// Waits until this many wait for the lease.
+/// Waits until the queue of the lease has this many waiters.
 async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
     let began = Instant::now();
     loop {
@@ -71,16 +71,19 @@ async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
         if queue["waiters"].as_array().map(Vec::len) == Some(waiters) {
             return queue;
         }
-        assert!(began.elapsed() < SOON, "not {waiters} waiters: {queue}");
+        assert!(began.elapsed() < SOON, "expected {waiters} waiters, found {queue}");
     }
 }
 
-async fn commands_take_keep_show_and_give_back_a_lease() {
+async fn commands_acquire_renew_show_and_release_a_lease() {
     let cluster = Cluster::start("").await;
     let taken = run(&cluster, "lease acquire jobs --holder a --ttl 60s --meta host=x").await;
     assert_eq!(taken.code, Some(0), "{taken:?}");
     let token = taken.stdout.trim_end().to_owned();
-    assert!(token.parse::<u64>().is_ok() && taken.stderr.contains("held: jobs by a"), "data and words: {taken:?}");
+    assert!(
+        token.parse::<u64>().is_ok() && taken.stderr.contains("held: jobs by a"),
+        "the token on stdout and a message on stderr: {taken:?}"
+    );
     let held = json(&cluster, "lease get jobs").await;
     assert_eq!(
         (&held["holder"], &held["token"], &held["metadata"]["host"]),
@@ -109,9 +112,9 @@ async fn commands_hand_over_revoke_and_watch() {
     let cluster = Cluster::start("").await;
     let mut watch = start(&cluster, "lease watch duty -o json");
     let began = Instant::now();
-    // Until the watch shows something, nothing that it has to show may happen.
+    // The watch must be active before the first event that it has to show.
     while watch.printed().is_empty() {
-        assert!(began.elapsed() < SOON, "the watch shows nothing: {}", watch.said());
+        assert!(began.elapsed() < SOON, "the watch shows no event: {}", watch.said());
         let token = run(&cluster, "lease acquire duty-warm-up --holder a --ttl 60s").await.stdout;
         run(&cluster, &format!("lease release duty-warm-up --holder a --token {token}").replace('\n', "")).await;
     }
@@ -127,7 +130,7 @@ async fn commands_hand_over_revoke_and_watch() {
     let revoked = run(&cluster, "lease revoke duty --reason maintenance").await;
     assert_eq!(revoked.code, Some(0), "{revoked:?}");
     let [b, c] = waiting;
-    let (b, c) = (end(b).await.json(), end(c).await.json());
+    let (b, c) = (finish(b).await.json(), finish(c).await.json());
     assert_eq!((&b["holder"], &c["holder"], &c["token"]), (&"b".into(), &"c".into(), &handed["token"]));
     assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 1);
     assert_eq!(json(&cluster, "lease revoke duty").await["revoked"], 0);
@@ -155,12 +158,12 @@ async fn commands_hand_over_revoke_and_watch() {
     let shown_pairs: Vec<_> = shown.iter().map(|event| (event["event"].as_str(), event["holder"].as_str())).collect();
     assert_eq!(shown_pairs, expected.map(|(event, holder)| (Some(event), Some(holder))), "{shown:?}");
     assert_eq!(shown[3]["reason"], "maintenance", "{shown:?}");
-    assert!(watch.is_running(), "a watch has no end");
+    assert!(watch.is_running(), "a watch runs until it is interrupted");
     watch.signal(Signal::INT);
     watch.exit(SOON).await;
 }
 
-async fn commands_tell_refused_unknown_and_unavailable_apart() {
+async fn exit_code_shows_refused_unknown_or_unavailable() {
     let mut cluster = Cluster::start("").await;
     let leader = cluster.leader().await;
     let status = json(&cluster, "cluster status").await;
@@ -175,7 +178,7 @@ async fn commands_tell_refused_unknown_and_unavailable_apart() {
     let token = json(&cluster, "lease acquire jobs --holder a --ttl 60s").await["token"].clone();
     let token = token.as_str().expect("a decimal string");
 
-    // A majority that stands still answers nobody: what becomes of a release is open.
+    // A stopped majority answers no request, so the outcome of the release is unknown.
     for id in NODES {
         cluster.stop(id);
     }
@@ -188,7 +191,7 @@ async fn commands_tell_refused_unknown_and_unavailable_apart() {
     }
     cluster.leader().await;
 
-    // Without a majority nothing is done, and that is certain.
+    // Without a majority no request is applied, and the node knows it.
     for id in NODES.into_iter().filter(|id| *id != leader) {
         cluster.kill(id);
     }
@@ -198,16 +201,16 @@ async fn commands_tell_refused_unknown_and_unavailable_apart() {
     cluster.launch(leader);
     let began = Instant::now();
     while cluster.ask(leader, "/v1/cluster").await.is_none() {
-        assert!(began.elapsed() < SOON, "it does not answer");
+        assert!(began.elapsed() < SOON, "the node does not answer");
     }
     let acquire = Call { timeout: SOON, ..Call::acquire("other", "a", 60_000) };
     let leaderless = cluster.client.attempt(place(leader), &acquire).await;
     assert!(
         matches!(&leaderless, Outcome::NotDone(problem) if problem.contains("no_leader")),
-        "one of three refuses as certainly not done: {leaderless:?}"
+        "one of three nodes answers not done: {leaderless:?}"
     );
     let leaderless = run(&cluster, "lease acquire other --holder a --ttl 60s").await;
-    assert_eq!(leaderless.code, Some(4), "with the time that a node needs to be sure: {leaderless:?}");
+    assert_eq!(leaderless.code, Some(4), "with the default timeout: {leaderless:?}");
     let nowhere = run(&cluster, &format!("lease list --timeout 1s --endpoints 127.0.0.1:{}", port::free())).await;
     assert_eq!(nowhere.code, Some(4), "{nowhere:?}");
 }

@@ -1,4 +1,4 @@
-//! kill -9.
+//! Tests of SIGKILL.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::steady::{safety, steady};
 
 steady!(leases_outlive_kill_9_of_the_leader, kill_9_of_all_three_loses_nothing);
 
-/// How often the leader is killed, unless `TENURE_KILLS` says otherwise.
+/// The number of leader kills, unless `TENURE_KILLS` sets it.
 const KILLS: usize = 10;
 const HOLDERS: usize = 20;
 const LEASES_EACH: usize = 5;
 const TTL_MS: u64 = 3000;
-/// Longest gap in service after a kill. The profile's election takes at most 900 ms; the rest is for busy machines.
+/// The longest allowed gap in service after a kill. An election takes at most 900 ms; the rest is a reserve for busy
+/// machines.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 
-/// What all clients of a test count.
+/// The counters of all clients of a test.
 #[derive(Default)]
 struct Counts {
     renewals: AtomicU64,
@@ -42,12 +43,20 @@ async fn leases_outlive_kill_9_of_the_leader() {
         let (name, holder) = (format!("held-{number}"), format!("holder-{}", number % HOLDERS));
         let token = cluster.client.acquire(&name, &holder, TTL_MS).await;
         held.insert(name.clone(), (holder.clone(), token));
-        clients.spawn(keep(cluster.client.clone(), number, name, holder, token, stop.clone(), counts.clone()));
+        clients.spawn(renew_until_stopped(
+            cluster.client.clone(),
+            number,
+            name,
+            holder,
+            token,
+            stop.clone(),
+            counts.clone(),
+        ));
     }
-    let mut takers = JoinSet::new();
+    let mut acquirers = JoinSet::new();
     for number in 0..4 {
-        takers.spawn(take_and_give_back(cluster.client.clone(), number, stop.clone(), counts.clone()));
-        takers.spawn(take_more(cluster.client.clone(), number, stop.clone(), counts.clone()));
+        acquirers.spawn(acquire_and_release(cluster.client.clone(), number, stop.clone(), counts.clone()));
+        acquirers.spawn(acquire_more(cluster.client.clone(), number, stop.clone(), counts.clone()));
     }
     let prober = Prober::start(cluster.client.clone()).await;
     let mut gaps = Vec::new();
@@ -57,9 +66,9 @@ async fn leases_outlive_kill_9_of_the_leader() {
         let killed = Instant::now();
         cluster.kill(leader);
         let next = cluster.leader().await;
-        assert!(cluster.term(next).await > term, "the one that was killed led until then");
+        assert!(cluster.term(next).await > term, "the killed node was the leader");
         prober.serves(&cluster.client).await;
-        // Long enough that every lease has to be renewed once by the new leader.
+        // Long enough for each lease to need a renewal by the new leader.
         tokio::time::sleep(Duration::from_millis(TTL_MS / 3)).await;
         gaps.push(prober.longest_pause(killed));
         cluster.launch(leader);
@@ -68,7 +77,7 @@ async fn leases_outlive_kill_9_of_the_leader() {
     }
     stop.cancel();
     clients.join_all().await;
-    let taken = takers.join_all().await;
+    let taken = acquirers.join_all().await;
     for (name, (holder, token)) in held.iter().chain(taken.iter().flatten()) {
         is_held(&cluster.client, name, holder, *token).await;
     }
@@ -79,8 +88,8 @@ async fn leases_outlive_kill_9_of_the_leader() {
     assert!(gaps.iter().all(|gap| *gap < LONGEST_GAP), "{gaps:?}");
 }
 
-/// Renews a lease until it is told to stop. A renewal that is refused fails the test.
-async fn keep(
+/// Renews a lease until `stop`. A refused renewal fails the test.
+async fn renew_until_stopped(
     client: Client,
     number: usize,
     name: String,
@@ -97,10 +106,15 @@ async fn keep(
     }
 }
 
-type Held = BTreeMap<String, (String, u64)>;
+type HeldLeases = BTreeMap<String, (String, u64)>;
 
-/// Takes one name again and again, each time with a higher token. Returns what it holds in the end: nothing.
-async fn take_and_give_back(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+/// Acquires and releases one name repeatedly. Each token must be higher than the last. It holds no lease at the end.
+async fn acquire_and_release(
+    client: Client,
+    number: usize,
+    stop: CancellationToken,
+    counts: Arc<Counts>,
+) -> HeldLeases {
     let (name, holder) = (format!("taken-{number}"), format!("taker-{number}"));
     let mut highest = 0;
     while !stop.is_cancelled() {
@@ -111,13 +125,13 @@ async fn take_and_give_back(client: Client, number: usize, stop: CancellationTok
         client.done(number, &Call::release(&name, &holder, token)).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Held::new()
+    HeldLeases::new()
 }
 
-/// Takes one name after the other, and returns all that was acknowledged.
-async fn take_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> Held {
+/// Acquires one name after the other. Returns all acknowledged grants.
+async fn acquire_more(client: Client, number: usize, stop: CancellationToken, counts: Arc<Counts>) -> HeldLeases {
     let holder = format!("collector-{number}");
-    let mut held = Held::new();
+    let mut held = HeldLeases::new();
     while !stop.is_cancelled() {
         let name = format!("kept-{number}-{}", held.len());
         let lease = client.done(number, &Call::acquire(&name, &holder, 600_000)).await;
@@ -135,16 +149,16 @@ async fn is_held(client: &Client, name: &str, holder: &str, expected: u64) -> Va
     lease
 }
 
-/// Leases that nobody renews after the crash.
+/// The number of leases without a renewal after the crash.
 const LEFT_ALONE: usize = 50;
 const LEFT_TTL: Duration = Duration::from_secs(3);
-/// Cluster time reaches the log at least this often.
+/// The longest time between two writes of cluster time to the log.
 const TICK: Duration = Duration::from_secs(1);
 
 async fn kill_9_of_all_three_loses_nothing() {
     let mut cluster = Cluster::start("").await;
     let client = cluster.client.clone();
-    let mut kept = Held::new();
+    let mut kept = HeldLeases::new();
     for number in 0..200 {
         let name = format!("kept-{number}");
         let token = client.acquire(&name, "a", 600_000).await;
@@ -178,8 +192,8 @@ async fn kill_9_of_all_three_loses_nothing() {
     figures::print("lease ended behind its ttl", &mut late);
 }
 
-/// A lease that nobody renews is held for its ttl since the renewal was sent, and gone soon after. Then it is granted
-/// with a higher token. Returns how late it was gone.
+/// Checks that a lease stays held for its ttl after the last renewal was sent, and expires soon after. The next grant
+/// has a higher token. Returns the time from the end of the ttl to the next grant.
 async fn expiry(client: Client, name: String, old: u64, sent: Instant, at_latest: Instant) -> Duration {
     let claim = Call::wait(&name, "b", 60_000, SOON);
     let lease = client.done(0, &claim).await;

@@ -1,4 +1,4 @@
-//! `tenure dev`.
+//! Tests `tenure dev`.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -11,29 +11,32 @@ use crate::cluster::{SOON, turn};
 use crate::process::{Process, tenure};
 use crate::steady::strict;
 
-strict!(dev_brings_up_three_nodes,);
+strict!(dev_starts_three_nodes,);
 
-/// Its ports are part of its promise: the client commands ask there when nothing else is said.
+/// The fixed ports of `tenure dev`: the client commands use them by default.
 const PORTS: [u16; 6] = [7101, 7102, 7103, 7201, 7202, 7203];
-/// Somebody else's `tenure dev` has this long to end.
+/// The time for another `tenure dev` on this machine to exit.
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(60);
 
 async fn wait_for_ports() {
     let began = Instant::now();
     while let Some(port) = PORTS.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err()) {
         let waited = began.elapsed();
-        assert!(waited < PORTS_FREE_WITHIN, "port {port}, which tenure dev needs, is in use: end what uses it");
+        assert!(
+            waited < PORTS_FREE_WITHIN,
+            "port {port} is in use, and tenure dev needs it: end the process that uses it"
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-async fn dev_brings_up_three_nodes() {
+async fn dev_starts_three_nodes() {
     let _turn = turn().await;
     wait_for_ports().await;
     let folder = TempDir::new().expect("a folder");
     let client = Client::new((7101..=7103).map(|port| format!("http://127.0.0.1:{port}")).collect());
     let mut token = None;
-    // The second time with the data of the first.
+    // The second iteration uses the data of the first.
     for _ in 0..2 {
         let mut command = tenure();
         command.arg("dev").arg("--data").arg(folder.path().join("data"));
@@ -41,13 +44,13 @@ async fn dev_brings_up_three_nodes() {
         let began = Instant::now();
         for place in 0..3 {
             while !matches!(client.attempt(place, &Call::get("/readyz")).await, Outcome::Done(_)) {
-                assert!(dev.is_running(), "it ended");
+                assert!(dev.is_running(), "tenure dev exited");
                 assert!(began.elapsed() < SOON, "not ready after {SOON:?}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
         let found = client.acquire("jobs", "a", 600_000).await;
-        assert_eq!(*token.get_or_insert(found), found, "the lease outlived the process");
+        assert_eq!(*token.get_or_insert(found), found, "the lease survives the restart");
         let status = client.done(1, &Call::get("/v1/cluster")).await;
         assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
         let shown = format!("token {found}");
@@ -55,7 +58,7 @@ async fn dev_brings_up_three_nodes() {
             assert!(began.elapsed() < SOON, "the grant is not shown: {}", dev.printed());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(dev.said().contains("tenure lease acquire jobs"), "it says what to try: {}", dev.said());
+        assert!(dev.said().contains("tenure lease acquire jobs"), "it suggests a command: {}", dev.said());
         dev.signal(Signal::INT);
         let status = dev.exit(Duration::from_secs(11)).await;
         assert_eq!(status.code(), Some(0), "{}", dev.said());

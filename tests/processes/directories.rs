@@ -1,4 +1,4 @@
-//! Data directories that are not what they should be: refused, with what to do about it, and the cluster goes on.
+//! A node refuses a wrong data directory with instructions, and the cluster keeps serving.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::process::Process;
 use crate::steady::strict;
 
 strict!(
-    a_directory_that_another_process_uses_is_refused,
-    directories_of_another_node_or_cluster_are_refused,
-    an_emptied_directory_is_refused,
-    a_wiped_voter_is_refused,
-    a_wiped_first_node_that_starts_before_the_others_forms_no_second_cluster,
+    directory_in_use_is_refused,
+    directory_of_another_node_or_cluster_is_refused,
+    emptied_directory_is_refused,
+    wiped_voter_is_refused,
+    wiped_first_node_forms_no_second_cluster,
 );
 
-/// A cluster with node 3 down and one lease held.
+/// A cluster with one held lease, in which node 3 is down.
 async fn two_of_three() -> (Cluster, u64) {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
@@ -26,99 +26,99 @@ async fn two_of_three() -> (Cluster, u64) {
     (cluster, token)
 }
 
-/// The cluster serves, and has lost nothing.
-async fn goes_on(cluster: &Cluster, token: u64) {
+/// Checks that the cluster serves and has lost nothing.
+async fn check_service(cluster: &Cluster, token: u64) {
     cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
     let other = cluster.client.acquire("other", "b", 600_000).await;
     assert!(other > token, "{other} after {token}");
 }
 
-/// Node 3 with its own directory in order comes back.
-async fn comes_back(cluster: &mut Cluster) {
+/// Starts node 3 with its correct directory and waits until it has caught up.
+async fn restart_node_3(cluster: &mut Cluster) {
     cluster.launch(3);
     cluster.ready(3).await;
     cluster.caught_up(3).await;
 }
 
-/// A process for node 3 of a file of its own: other ports, the name of the cluster and the directory as given.
-fn stranger(cluster: &Cluster, name: &str, data: PathBuf) -> Process {
+/// Starts node 3 with another configuration file: other ports, and the given cluster name and directory.
+fn start_with_other_config(cluster: &Cluster, name: &str, data: PathBuf) -> Process {
     let node = node_entry(3, port::free(), port::free(), &data);
-    let file = cluster.folder().join("stranger.toml");
-    fs::write(&file, format!("cluster = \"{name}\"\n{node}")).expect("the folder is the test's own");
+    let file = cluster.folder().join("other.toml");
+    fs::write(&file, format!("cluster = \"{name}\"\n{node}")).expect("the folder is writable");
     cluster.other_process(3, &file)
 }
 
-async fn a_directory_that_another_process_uses_is_refused() {
+async fn directory_in_use_is_refused() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
-    let said = stranger(&cluster, "test", cluster.data(3)).failure(SOON).await;
+    let said = start_with_other_config(&cluster, "test", cluster.data(3)).failure(SOON).await;
     assert!(said.contains("is in use by another process: stop that process, or give this node another"), "{said}");
     assert!(cluster.node(3).is_running());
-    goes_on(&cluster, token).await;
+    check_service(&cluster, token).await;
 }
 
-async fn directories_of_another_node_or_cluster_are_refused() {
+async fn directory_of_another_node_or_cluster_is_refused() {
     let (mut cluster, token) = two_of_three().await;
     cluster.kill(2);
-    let said = stranger(&cluster, "test", cluster.data(2)).failure(SOON).await;
+    let said = start_with_other_config(&cluster, "test", cluster.data(2)).failure(SOON).await;
     let expected =
         "belongs to node 2 of cluster \"test\", not to node 3 of cluster \"test\": correct the configuration";
     assert!(said.contains(expected), "{said}");
-    let said = stranger(&cluster, "elsewhere", cluster.data(3)).failure(SOON).await;
+    let said = start_with_other_config(&cluster, "elsewhere", cluster.data(3)).failure(SOON).await;
     let expected = "belongs to node 3 of cluster \"test\", not to node 3 of cluster \"elsewhere\"";
     assert!(said.contains(expected), "{said}");
     cluster.launch(2);
     cluster.ready(2).await;
-    goes_on(&cluster, token).await;
-    comes_back(&mut cluster).await;
+    check_service(&cluster, token).await;
+    restart_node_3(&mut cluster).await;
 }
 
-async fn an_emptied_directory_is_refused() {
+async fn emptied_directory_is_refused() {
     let (mut cluster, token) = two_of_three().await;
     let (store, aside) = (cluster.data(3).join("store"), cluster.folder().join("aside"));
-    fs::rename(&store, &aside).expect("nobody uses it");
+    fs::rename(&store, &aside).expect("no process uses it");
     let said = cluster.launch(3).failure(SOON).await;
     assert!(said.contains("its data is gone") && said.contains("restore the data, or remove this node"), "{said}");
-    assert!(!store.exists(), "nothing was put in its place");
-    goes_on(&cluster, token).await;
-    fs::rename(&aside, &store).expect("it was moved there");
-    comes_back(&mut cluster).await;
+    assert!(!store.exists(), "the node creates no new store");
+    check_service(&cluster, token).await;
+    fs::rename(&aside, &store).expect("the store was moved there");
+    restart_node_3(&mut cluster).await;
 }
 
-/// What is said to a node that joined with another disk.
+/// The message for a voter that joined with another disk.
 const WIPED: &str = "a voter that lost its disk may have forgotten votes and entries that the cluster counts on. \
                      Remove it from the cluster and let it join again under a new id with an empty directory";
 
-async fn a_wiped_voter_is_refused() {
+async fn wiped_voter_is_refused() {
     let (mut cluster, token) = two_of_three().await;
     let aside = cluster.folder().join("aside");
-    fs::rename(cluster.data(3), &aside).expect("nobody uses it");
+    fs::rename(cluster.data(3), &aside).expect("no process uses it");
     for _ in 0..2 {
         let said = cluster.launch(3).failure(SOON).await;
         assert!(said.contains(WIPED), "{said}");
     }
-    goes_on(&cluster, token).await;
-    fs::remove_dir_all(cluster.data(3)).expect("it left one");
-    fs::rename(&aside, cluster.data(3)).expect("it was moved there");
-    comes_back(&mut cluster).await;
+    check_service(&cluster, token).await;
+    fs::remove_dir_all(cluster.data(3)).expect("the refused node left a directory");
+    fs::rename(&aside, cluster.data(3)).expect("the directory was moved there");
+    restart_node_3(&mut cluster).await;
 }
 
-async fn a_wiped_first_node_that_starts_before_the_others_forms_no_second_cluster() {
+async fn wiped_first_node_forms_no_second_cluster() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
     for id in NODES {
         cluster.kill(id);
     }
-    // The node that would form the cluster, were this its first start.
-    fs::remove_dir_all(cluster.data(1)).expect("nobody uses it");
+    // Node 1 forms the cluster on its first start.
+    fs::remove_dir_all(cluster.data(1)).expect("no process uses it");
     cluster.launch(1);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(cluster.term(1).await, 0, "it stood for election in a cluster of its own");
+    assert_eq!(cluster.term(1).await, 0, "node 1 started an election in a second cluster");
     cluster.launch(2);
     cluster.launch(3);
     cluster.ready(2).await;
     cluster.ready(3).await;
     let said = cluster.node(1).failure(SOON).await;
     assert!(said.contains(WIPED), "{said}");
-    goes_on(&cluster, token).await;
+    check_service(&cluster, token).await;
 }

@@ -1,7 +1,7 @@
-//! Disks that are full, broken or read-only.
+//! Full, broken and read-only disks.
 //!
-//! The disks are small file systems that only root can mount. Without root, a limit on the size of files stands in for
-//! a full disk, and a folder without rights for a read-only one.
+//! The tests use small file systems that only root can mount. Without root, a file size limit replaces a full disk, and
+//! a folder without write permission replaces a read-only disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -17,23 +17,23 @@ use crate::process::Process;
 use crate::steady::strict;
 
 strict!(
-    full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing,
-    files_that_may_not_grow_stop_the_nodes_like_a_full_disk,
-    a_failing_disk_of_the_leader_ends_only_the_leader,
-    a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable,
+    full_disks_stop_the_nodes_and_lose_nothing,
+    file_size_limit_stops_the_nodes_like_a_full_disk,
+    failing_disk_of_the_leader_stops_only_the_leader,
+    node_on_a_read_only_disk_starts_once_it_is_writable,
 );
 
-/// Room for what a node writes in these tests, several times.
+/// Several times the space that a node needs in these tests.
 const DISK_MIB: u32 = 64;
-/// Largest file under the limit, in KiB: a started store and a little more.
+/// The file size limit in KiB: slightly more than a started store needs.
 const FILE_LIMIT_KIB: u64 = 200;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Claims leases until nothing is acknowledged for a while. Returns what was.
-async fn claim_until_it_ends(cluster: &mut Cluster) -> Vec<(String, u64)> {
+/// Acquires leases until the cluster stops acknowledging. Returns the acknowledged ones.
+async fn claim_until_refused(cluster: &mut Cluster) -> Vec<(String, u64)> {
     let mut claimed = Vec::new();
     let mut last = Instant::now();
     for number in 0.. {
@@ -54,26 +54,26 @@ async fn claim_until_it_ends(cluster: &mut Cluster) -> Vec<(String, u64)> {
     claimed
 }
 
-async fn nothing_is_lost(cluster: &Cluster, claimed: &[(String, u64)]) {
+async fn assert_nothing_lost(cluster: &Cluster, claimed: &[(String, u64)]) {
     for (name, expected) in claimed {
         let lease = cluster.client.done(0, &Call::get(format!("/v1/leases/{name}"))).await;
         assert_eq!((lease["state"].as_str(), token(&lease)), (Some("active"), *expected), "{lease}");
     }
 }
 
-fn says_that_the_disk_is_full(said: &str) {
+fn assert_reports_full_disk(said: &str) {
     assert!(said.contains("cannot go on"), "{said}");
     assert!(said.contains("free some space on that disk and start the node again"), "{said}");
 }
 
-async fn full_disks_stop_the_nodes_with_a_clear_message_and_lose_nothing() {
+async fn full_disks_stop_the_nodes_and_lose_nothing() {
     let claimed = if is_root() { fill_all_disks().await } else { limit_all_files().await };
     assert!(claimed > 20, "{claimed} leases were claimed before the disks were full");
 }
 
-/// All three disks are full: the worst case, because no majority is left to remember what one forgets.
+/// Fills all three disks. This is the worst case: no majority is left that could repair a lost entry.
 async fn fill_all_disks() -> usize {
-    let disks: BTreeMap<u64, Mount> = NODES.map(|id| (id, Mount::tmpfs(DISK_MIB).expect("root mounts"))).into();
+    let disks: BTreeMap<u64, Mount> = NODES.map(|id| (id, Mount::tmpfs(DISK_MIB).expect("root can mount"))).into();
     let data = |id: u64| disks[&id].path().join("data");
     let mut cluster = Cluster::with_data("", data).await;
     cluster.launch_all().await;
@@ -84,18 +84,18 @@ async fn fill_all_disks() -> usize {
         claimed.push((name, token));
     }
     let ballast: Vec<_> = disks.values().map(Mount::fill).collect();
-    claimed.extend(claim_until_it_ends(&mut cluster).await);
-    // The last one may have had nothing to write since it is alone.
+    claimed.extend(claim_until_refused(&mut cluster).await);
+    // The last node may have had nothing to write after the others exited.
     let mut said = Vec::new();
     for id in NODES {
         if !cluster.node(id).is_running() {
             said.push(cluster.node(id).failure(SOON).await);
         }
     }
-    assert!(said.len() >= 2, "no majority is left");
-    said.iter().for_each(|said| says_that_the_disk_is_full(said));
-    // With its disk as full as before a node does not come back, and says why.
-    let ended = NODES.into_iter().find(|id| !cluster.node(*id).is_running()).expect("two have ended");
+    assert!(said.len() >= 2, "at least two nodes have exited");
+    said.iter().for_each(|said| assert_reports_full_disk(said));
+    // A node with a full disk does not start and reports the reason.
+    let ended = NODES.into_iter().find(|id| !cluster.node(*id).is_running()).expect("two nodes have exited");
     let again = cluster.launch(ended).failure(SOON).await;
     assert!(again.contains("free some space on that disk and start the node again"), "{again}");
 
@@ -106,11 +106,11 @@ async fn fill_all_disks() -> usize {
         cluster.kill(id);
     }
     cluster.launch_all().await;
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     claimed.len()
 }
 
-/// No file of any node may grow beyond a limit.
+/// Limits the size of all files of the nodes.
 async fn limit_all_files() -> usize {
     let mut cluster = Cluster::new("").await;
     for id in NODES {
@@ -124,25 +124,25 @@ async fn limit_all_files() -> usize {
     for id in NODES {
         cluster.ready(id).await;
     }
-    let claimed = claim_until_it_ends(&mut cluster).await;
+    let claimed = claim_until_refused(&mut cluster).await;
     for id in NODES {
         if !cluster.node(id).is_running() {
-            says_that_the_disk_is_full(&cluster.node(id).failure(SOON).await);
+            assert_reports_full_disk(&cluster.node(id).failure(SOON).await);
         }
         cluster.kill(id);
     }
     cluster.launch_all().await;
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     claimed.len()
 }
 
-async fn files_that_may_not_grow_stop_the_nodes_like_a_full_disk() {
+async fn file_size_limit_stops_the_nodes_like_a_full_disk() {
     let claimed = limit_all_files().await;
     assert!(claimed > 10, "{claimed} leases were claimed before the limit");
 }
 
-async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
-    assert!(is_root(), "this test breaks a file system that it mounts: run it as root");
+async fn failing_disk_of_the_leader_stops_only_the_leader() {
+    assert!(is_root(), "this test mounts and breaks a file system: run it as root");
     let disk = Mount::ext4(64);
     let data = |id: u64| if id == 1 { disk.path().join("data") } else { PathBuf::from(format!("data/{id}")) };
     let mut cluster = Cluster::with_data("", data).await;
@@ -154,13 +154,13 @@ async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
     }
     let mut tries = 0;
     while cluster.leader().await != 1 {
-        // Whoever leads instead stands still until somebody else does; sooner or later that is node 1.
+        // Stops the leader until another node leads. After some rounds that node is node 1.
         let leader = cluster.leader().await;
         cluster.stop(leader);
         tokio::time::sleep(Duration::from_millis(1500)).await;
         cluster.go_on(leader);
         tries += 1;
-        assert!(tries < 20, "node 1 never leads");
+        assert!(tries < 20, "node 1 does not become leader");
     }
     disk.break_down();
     let during = cluster.client.acquire("during", "a", 600_000).await;
@@ -169,14 +169,14 @@ async fn a_failing_disk_of_the_leader_ends_only_the_leader() {
     assert!(said.contains("check the disk and the system's log"), "{said}");
     assert!(said.contains(&disk.path().display().to_string()), "{said}");
     claimed.push(("during".to_owned(), during));
-    nothing_is_lost(&cluster, &claimed).await;
+    assert_nothing_lost(&cluster, &claimed).await;
     let second = cluster.leader().await;
     assert_ne!(second, 1);
     assert!(matches!(cluster.client.attempt(place(second), &Call::get("/readyz")).await, Outcome::Done(_)));
 }
 
-async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writable() {
-    let disk = is_root().then(|| Mount::tmpfs(DISK_MIB).expect("root mounts"));
+async fn node_on_a_read_only_disk_starts_once_it_is_writable() {
+    let disk = is_root().then(|| Mount::tmpfs(DISK_MIB).expect("root can mount"));
     let data = |id: u64| match &disk {
         Some(disk) if id == 3 => disk.path().join("data"),
         _ => PathBuf::from(format!("data/{id}")),
@@ -191,7 +191,7 @@ async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writabl
             "mount it writable and start the node again"
         }
         None => {
-            fs::set_permissions(cluster.data(3), Permissions::from_mode(0o500)).expect("it is ours");
+            fs::set_permissions(cluster.data(3), Permissions::from_mode(0o500)).expect("the test owns the folder");
             "give the node's user the right to it and start the node again"
         }
     };
@@ -200,7 +200,7 @@ async fn a_node_on_a_read_only_disk_is_refused_and_comes_back_when_it_is_writabl
     cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
     match &disk {
         Some(disk) => disk.make_writable(),
-        None => fs::set_permissions(cluster.data(3), Permissions::from_mode(0o700)).expect("it is ours"),
+        None => fs::set_permissions(cluster.data(3), Permissions::from_mode(0o700)).expect("the test owns the folder"),
     }
     cluster.launch(3);
     cluster.ready(3).await;

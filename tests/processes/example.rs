@@ -1,11 +1,11 @@
-//! The programs of `examples/`.
+//! Starts the programs of `examples/`.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The command line of an example, which `cargo test` and `cargo nextest run` build beside the tests.
+/// A command for an example. `cargo test` and `cargo nextest run` build the examples next to the tests.
 pub fn example(name: &str) -> Command {
-    let mut path: PathBuf = std::env::current_exe().expect("this program runs");
+    let mut path: PathBuf = std::env::current_exe().expect("the system knows the path of this program");
     path.pop();
     path.pop();
     path.push("examples");

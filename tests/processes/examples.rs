@@ -1,4 +1,4 @@
-//! The programs in `examples/`, run as their readers would.
+//! Runs the programs in `examples/` like a reader would.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::process::Process;
 use crate::steady::steady;
 
 steady!(
-    of_three_replicas_one_does_the_nightly_job,
-    when_the_replica_with_the_nightly_job_dies_another_does_it,
-    the_election_example_has_one_leader_and_a_successor_when_it_dies_or_ends,
-    the_sharded_workers_example_works_on_every_shard_once_whoever_dies,
+    nightly_job_runs_on_one_of_three_replicas,
+    nightly_job_moves_to_another_replica_after_a_crash,
+    election_example_replaces_a_leader_that_ends,
+    sharded_workers_example_covers_each_shard_once,
 );
 
 fn nightly(cluster: &Cluster, replica: usize, reports: &Path) -> Process {
@@ -29,7 +29,7 @@ fn whole_report(reports: &Path) -> bool {
     text.is_ok_and(|text| text.lines().count() == 20)
 }
 
-async fn of_three_replicas_one_does_the_nightly_job() {
+async fn nightly_job_runs_on_one_of_three_replicas() {
     let cluster = Cluster::start("").await;
     let reports = TempDir::new().expect("a folder");
     let mut replicas: Vec<Process> = (0..3).map(|n| nightly(&cluster, n, reports.path())).collect();
@@ -44,7 +44,7 @@ async fn of_three_replicas_one_does_the_nightly_job() {
     assert!(whole_report(reports.path()));
 }
 
-async fn when_the_replica_with_the_nightly_job_dies_another_does_it() {
+async fn nightly_job_moves_to_another_replica_after_a_crash() {
     let cluster = Cluster::start("").await;
     let reports = TempDir::new().expect("a folder");
     let mut replicas: Vec<Process> = (0..2).map(|n| nightly(&cluster, n, reports.path())).collect();
@@ -52,7 +52,7 @@ async fn when_the_replica_with_the_nightly_job_dies_another_does_it() {
     let dies = loop {
         match replicas.iter().position(|replica| replica.printed().contains("working")) {
             Some(working) => break working,
-            None => assert!(begun.elapsed() < SOON, "nobody works"),
+            None => assert!(begun.elapsed() < SOON, "no replica works"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
@@ -69,7 +69,7 @@ fn start(cluster: &Cluster, program: &str, name: &str) -> Process {
     Process::start(name, command, cluster.folder())
 }
 
-/// Waits until exactly one of these has printed the words since what it had printed before; returns which.
+/// Waits until exactly one process prints `words` after its earlier output. Returns its index.
 async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize {
     let begun = Instant::now();
     loop {
@@ -78,13 +78,13 @@ async fn one_says(processes: &[Process], words: &str, before: &[usize]) -> usize
         if let [only] = saying[..] {
             return only;
         }
-        assert!(saying.is_empty(), "{saying:?} say {words:?}");
-        assert!(begun.elapsed() < SOON, "nobody says {words:?}");
+        assert!(saying.is_empty(), "expected one process to print {words:?}, found {saying:?}");
+        assert!(begun.elapsed() < SOON, "no process prints {words:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-async fn the_election_example_has_one_leader_and_a_successor_when_it_dies_or_ends() {
+async fn election_example_replaces_a_leader_that_ends() {
     let cluster = Cluster::start("").await;
     let mut processes: Vec<Process> = ["a", "b", "c"].map(|name| start(&cluster, "election", name)).into();
     let mut before = vec![0; 3];
@@ -100,7 +100,7 @@ async fn the_election_example_has_one_leader_and_a_successor_when_it_dies_or_end
     one_says(&processes, ": established", &before).await;
 }
 
-async fn the_sharded_workers_example_works_on_every_shard_once_whoever_dies() {
+async fn sharded_workers_example_covers_each_shard_once() {
     let cluster = Cluster::start("").await;
     let mut workers: Vec<Process> = ["a", "b"].map(|name| start(&cluster, "sharded_workers", name)).into();
     let shards_of = |worker: &Process| {
@@ -121,13 +121,13 @@ async fn the_sharded_workers_example_works_on_every_shard_once_whoever_dies() {
             assert!(one.is_disjoint(&other), "{one:?} {other:?}");
             break;
         }
-        assert!(begun.elapsed() < SOON, "not all shards are worked on: {one:?} {other:?}");
+        assert!(begun.elapsed() < SOON, "not all shards have a worker: {one:?} {other:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     workers[0].kill();
     let begun = Instant::now();
     while shards_of(&workers[1]).len() < 16 {
-        assert!(begun.elapsed() < SOON, "not all shards came over: {:?}", shards_of(&workers[1]));
+        assert!(begun.elapsed() < SOON, "not all shards moved to the other worker: {:?}", shards_of(&workers[1]));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     workers[1].signal(Signal::INT);

@@ -1,8 +1,8 @@
-//! A holder that is paused for longer than its ttl and writes as soon as it wakes: what the fence is for.
+//! Fencing of a holder that is paused for longer than its ttl and writes when it resumes.
 //!
-//! The workers are those of the example `fenced_postgres`: they look at their lease, take 20 ms for their work, and write
-//! to a table that checks the token and to one that does not. An auditor in the database, which knows nothing of that,
-//! counts what came after a newer holder's write and was accepted.
+//! The workers are those of the example `fenced_postgres`. They check their lease, work for 20 ms, and write to two
+//! tables. One table checks the token and the other does not. A trigger in the database, which is independent of that
+//! check, counts accepted writes that follow a write of a newer holder.
 
 use std::time::{Duration, Instant};
 
@@ -17,30 +17,31 @@ use crate::postgres::PostgresServer;
 use crate::process::Process;
 use crate::steady::{safety, steady};
 
-steady!(a_paused_holders_late_writes_are_refused_by_the_database);
+steady!(database_refuses_late_writes_of_a_paused_holder);
 
 const TABLES: &str = include_str!("../../examples/fenced_postgres/schema.sql");
-/// Pauses in all, unless `TENURE_PAUSES` says otherwise.
+/// The total number of pauses, unless `TENURE_PAUSES` sets it.
 const PAUSES: usize = 200;
-/// Leases that are fought for side by side, each by two workers.
+/// The number of leases. Two workers compete for each.
 const LEASES: usize = 8;
 const TTL_MS: u64 = 400;
 const POLL: Duration = Duration::from_millis(10);
-/// What a worker that goes on may take for its late write.
+/// The time for the late write of a resumed worker.
 const LATE: Duration = Duration::from_millis(150);
 
-async fn a_paused_holders_late_writes_are_refused_by_the_database() {
+async fn database_refuses_late_writes_of_a_paused_holder() {
     let pauses = std::env::var("TENURE_PAUSES").map_or(PAUSES, |text| text.parse().expect("a number"));
     let Some(server) = PostgresServer::start().await else { return };
     let cluster = Cluster::start("").await;
     let database = server.connect().await;
-    database.batch_execute(TABLES).await.expect("a schema of its own");
-    let duels: Vec<Duel> = (0..LEASES).map(|n| Duel::start(&cluster, &server, format!("duel-{n}"))).collect();
-    let fought = duels.iter().enumerate().map(|(n, duel)| {
+    database.batch_execute(TABLES).await.expect("the schema is empty");
+    let contests: Vec<Contest> =
+        (0..LEASES).map(|n| Contest::start(&cluster, &server, format!("contest-{n}"))).collect();
+    let runs = contests.iter().enumerate().map(|(n, contest)| {
         let rounds = pauses / LEASES + usize::from(n < pauses % LEASES);
-        duel.fight(rounds, &cluster.client, &database)
+        contest.run(rounds, &cluster.client, &database)
     });
-    let paused: usize = join_all(fought).await.into_iter().sum();
+    let paused: usize = join_all(runs).await.into_iter().sum();
     let [with, without] = [stale(&database, "guarded").await, stale(&database, "unguarded").await];
     let refused: i64 = count(&database, "SELECT count(*) FROM refused").await;
     println!(
@@ -49,18 +50,18 @@ async fn a_paused_holders_late_writes_are_refused_by_the_database() {
     );
     assert_eq!(paused, pauses);
     safety!(with == 0, "{with} stale writes were accepted with the fence");
-    assert!(without > 0, "no write came late: nothing was tested");
+    assert!(without > 0, "no write came late, so the test shows nothing");
     assert!(refused > 0, "the fence refused nothing");
 }
 
-/// Two workers that want one lease.
-struct Duel {
+/// Two workers that compete for one lease.
+struct Contest {
     name: String,
     workers: [Process; 2],
 }
 
-impl Duel {
-    fn start(cluster: &Cluster, server: &PostgresServer, name: String) -> Duel {
+impl Contest {
+    fn start(cluster: &Cluster, server: &PostgresServer, name: String) -> Contest {
         let worker = |n: usize| {
             let mut command = example("fenced_postgres");
             command.args(["worker", &name]);
@@ -68,19 +69,19 @@ impl Duel {
             command.env("EXAMPLE_TTL_MS", TTL_MS.to_string());
             Process::start(&format!("{name}-{n}"), command, cluster.folder())
         };
-        Duel { workers: [worker(0), worker(1)], name }
+        Contest { workers: [worker(0), worker(1)], name }
     }
 
-    /// Pauses the holder so often, each time until the other one has written. Returns how often.
-    async fn fight(&self, rounds: usize, client: &Client, database: &Database) -> usize {
-        database.execute("INSERT INTO guarded (name) VALUES ($1)", &[&self.name]).await.expect("its own name");
-        database.execute("INSERT INTO unguarded (name) VALUES ($1)", &[&self.name]).await.expect("its own name");
+    /// Pauses the holder `rounds` times, each time until the other worker has written. Returns the number of pauses.
+    async fn run(&self, rounds: usize, client: &Client, database: &Database) -> usize {
+        database.execute("INSERT INTO guarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
+        database.execute("INSERT INTO unguarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
         for _ in 0..rounds {
             let (holder, token) = self.holder_that_writes(client, database).await;
             let paused = Instant::now();
             holder.signal(Signal::STOP);
             self.until(database, token, |fence| fence > token).await;
-            assert!(paused.elapsed() > Duration::from_millis(TTL_MS / 2), "its lease was renewed after it was paused");
+            assert!(paused.elapsed() > Duration::from_millis(TTL_MS / 2), "the lease was renewed during the pause");
             holder.signal(Signal::CONT);
             tokio::time::sleep(LATE).await;
         }
@@ -90,7 +91,7 @@ impl Duel {
     async fn holder_that_writes(&self, client: &Client, database: &Database) -> (&Process, i64) {
         let asked = Instant::now();
         loop {
-            assert!(asked.elapsed() < SOON, "nobody holds {}", self.name);
+            assert!(asked.elapsed() < SOON, "no worker holds {}", self.name);
             let lease = client.settle(0, &Call::get(format!("/v1/leases/{}", self.name))).await;
             let holder = lease.ok().and_then(|lease| {
                 let token: i64 = lease["token"].as_str()?.parse().ok()?;
@@ -112,7 +113,7 @@ impl Duel {
         let asked = Instant::now();
         let query = format!("SELECT fence FROM guarded WHERE name = '{}'", self.name);
         while !is_so(count(database, &query).await) {
-            assert!(asked.elapsed() < SOON, "{}: nobody wrote with a token from {token} on", self.name);
+            assert!(asked.elapsed() < SOON, "{}: no worker wrote with a token of at least {token}", self.name);
             tokio::time::sleep(POLL).await;
         }
     }
@@ -123,5 +124,5 @@ async fn stale(database: &Database, table: &str) -> i64 {
 }
 
 async fn count(database: &Database, query: &str) -> i64 {
-    database.query_one(query, &[]).await.expect("a query of this test").get(0)
+    database.query_one(query, &[]).await.expect("the query is valid").get(0)
 }

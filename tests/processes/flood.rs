@@ -1,5 +1,5 @@
-//! More requests than a cluster can serve: many clients with a connection each, who claim names of their own and give
-//! back what they get. They do as little as HTTP/1.1 allows, because they share the machine with what they ask.
+//! Sends more requests than a cluster can serve. Many clients with one connection each acquire separate names and
+//! release them. They implement only the necessary part of HTTP/1.1, because they share the machine with the cluster.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,74 +9,74 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// A request without an answer after this long counts as unanswered, and its client stops.
+/// A request without an answer after this time counts as unanswered, and its client stops.
 const UNANSWERED: Duration = Duration::from_secs(10);
-/// Names that a client claims in turn.
+/// The number of names that each client uses in turn.
 const NAMES: usize = 50;
 
-/// What is asked, by how many, for how long.
+/// The load of a flood.
 #[derive(Clone)]
 pub struct Flood {
-    /// `host:port` of the nodes; clients are spread over them.
+    /// The addresses `host:port` of the nodes. The clients are distributed over them.
     pub nodes: Vec<String>,
     pub clients: usize,
-    /// Claims that all clients together mean to send. A client whose answer is late is late with its next claim.
-    /// `None`: each claims again as soon as it has released.
+    /// The target rate of acquires of all clients together. A client with a late answer sends its next request late.
+    /// `None`: each client acquires again directly after its release.
     pub per_second: Option<usize>,
-    /// Bytes of metadata in each claim.
+    /// The bytes of metadata in each acquire.
     pub metadata: usize,
     pub time: Duration,
 }
 
-/// What came of it.
+/// The results of a flood.
 #[derive(Default)]
-pub struct Tally {
-    /// Times of claims that were granted, and that were refused as too busy.
+pub struct FloodResults {
+    /// The latencies of granted acquires, and of acquires that were refused as too busy.
     pub served: Vec<Duration>,
     pub refused: Vec<Duration>,
-    /// Times of the releases of what was granted.
+    /// The latencies of the releases.
     pub released: Vec<Duration>,
-    /// Refusals that did not say when to come back.
+    /// Refusals without a `retry-after` header.
     pub without_retry_after: usize,
-    /// Answers that are none of these, by status, with one of them.
+    /// The other answers: by status, their count and one example.
     pub other: BTreeMap<u16, (usize, String)>,
-    /// Requests without an answer: the connection broke, or it took too long.
+    /// Requests without an answer, after a broken connection or a timeout.
     pub unanswered: usize,
 }
 
 impl Flood {
-    /// Runs on a thread of its own, so that it does not take turns with whoever measures beside it.
-    pub async fn run(self) -> Tally {
-        let (done, tally) = tokio::sync::oneshot::channel();
+    /// Runs the flood on a separate thread, so that it does not delay the measurements of the caller.
+    pub async fn run(self) -> FloodResults {
+        let (done, results) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            // Whoever waits may have gone, by a failure.
+            // The caller is gone if its test has failed.
             let _ = done.send(runtime.block_on(self.all()));
         });
-        tally.await.expect("the clients do not panic")
+        results.await.expect("the clients do not panic")
     }
 
-    async fn all(self) -> Tally {
+    async fn all(self) -> FloodResults {
         let until = Instant::now() + self.time;
         let mut clients = JoinSet::new();
         for number in 0..self.clients {
             clients.spawn(self.clone().client(number, until));
         }
-        let mut all = Tally::default();
+        let mut all = FloodResults::default();
         while let Some(one) = clients.join_next().await {
             all.add(one.expect("the clients do not panic"));
         }
         all
     }
 
-    async fn client(self, number: usize, until: Instant) -> Tally {
-        let mut tally = Tally::default();
+    async fn client(self, number: usize, until: Instant) -> FloodResults {
+        let mut results = FloodResults::default();
         let node = &self.nodes[number % self.nodes.len()];
         let pause = self.per_second.map(|rate| Duration::from_secs_f64(self.clients as f64 / rate as f64));
         let mut due = Instant::now() + pause.unwrap_or_default().mul_f64(number as f64 / self.clients as f64);
-        let Ok(mut line) = Line::open(node).await else {
-            tally.unanswered += 1;
-            return tally;
+        let Ok(mut connection) = Connection::open(node).await else {
+            results.unanswered += 1;
+            return results;
         };
         let metadata = "m".repeat(self.metadata);
         let body = format!(r#"{{"holder":"flood","ttl_ms":10000,"metadata":{{"m":"{metadata}"}}}}"#);
@@ -85,29 +85,29 @@ impl Flood {
             if Instant::now() >= until {
                 break;
             }
-            if line.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut tally).await.is_err() {
-                tally.unanswered += 1;
+            if connection.claim(&format!("flood-{number}-{}", turn % NAMES), &body, &mut results).await.is_err() {
+                results.unanswered += 1;
                 break;
             }
             due = (due + pause.unwrap_or_default()).max(Instant::now() - Duration::from_millis(1));
         }
-        tally
+        results
     }
 }
 
-impl Tally {
-    /// Claims that were sent.
+impl FloodResults {
+    /// The number of acquires that were sent.
     pub fn offered(&self) -> usize {
         let other: usize = self.other.values().map(|(count, _)| count).sum();
         self.served.len() + self.refused.len() + other + self.unanswered
     }
 
-    /// Times in order, the shortest first.
+    /// Sorts all latencies in ascending order.
     pub fn sort(&mut self) {
         [&mut self.served, &mut self.refused, &mut self.released].into_iter().for_each(|times| times.sort());
     }
 
-    fn add(&mut self, one: Tally) {
+    fn add(&mut self, one: FloodResults) {
         self.served.extend(one.served);
         self.refused.extend(one.refused);
         self.released.extend(one.released);
@@ -118,7 +118,7 @@ impl Tally {
         self.unanswered += one.unanswered;
     }
 
-    fn count(&mut self, answer: &Answer, took: Duration) {
+    fn count(&mut self, answer: &Response, took: Duration) {
         match answer.status {
             200 => self.served.push(took),
             429 => {
@@ -130,29 +130,29 @@ impl Tally {
     }
 }
 
-/// One connection, with one request at a time.
-pub struct Line {
+/// A connection with one request at a time.
+pub struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
 }
 
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub retry_after: bool,
     pub body: String,
 }
 
-impl Line {
-    pub async fn open(node: &str) -> io::Result<Line> {
+impl Connection {
+    pub async fn open(node: &str) -> io::Result<Connection> {
         let stream = tokio::time::timeout(UNANSWERED, TcpStream::connect(node)).await??;
         stream.set_nodelay(true)?;
-        Ok(Line { stream, received: Vec::new() })
+        Ok(Connection { stream, received: Vec::new() })
     }
 
-    async fn claim(&mut self, name: &str, body: &str, tally: &mut Tally) -> io::Result<()> {
+    async fn claim(&mut self, name: &str, body: &str, results: &mut FloodResults) -> io::Result<()> {
         let sent = Instant::now();
         let answer = self.post(&format!("leases/{name}/acquire"), body).await?;
-        tally.count(&answer, sent.elapsed());
+        results.count(&answer, sent.elapsed());
         if answer.status != 200 {
             return Ok(());
         }
@@ -160,19 +160,19 @@ impl Line {
         let sent = Instant::now();
         let answer = self.post(&format!("leases/{name}/release"), &body).await?;
         match answer.status {
-            200 => tally.released.push(sent.elapsed()),
-            _ => tally.count(&answer, sent.elapsed()),
+            200 => results.released.push(sent.elapsed()),
+            _ => results.count(&answer, sent.elapsed()),
         }
         Ok(())
     }
 
-    /// Sends a request below `/v1` and waits for its answer.
-    pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Answer> {
+    /// Sends a POST request below `/v1` and waits for its answer.
+    pub async fn post(&mut self, path: &str, body: &str) -> io::Result<Response> {
         self.send_post(path, body).await?;
-        tokio::time::timeout(UNANSWERED, self.answer()).await?
+        tokio::time::timeout(UNANSWERED, self.read_response()).await?
     }
 
-    /// Sends it and does not wait.
+    /// Sends a POST request and does not wait for its answer.
     pub async fn send_post(&mut self, path: &str, body: &str) -> io::Result<()> {
         let length = body.len();
         let head = format!("content-type: application/json\r\ncontent-length: {length}");
@@ -183,7 +183,7 @@ impl Line {
         self.stream.write_all(request.as_bytes()).await
     }
 
-    /// Reads until this has come, and forgets what came up to then.
+    /// Reads until `wanted` arrives, and discards everything up to it.
     pub async fn read_until(&mut self, wanted: &str) -> io::Result<()> {
         self.received.clear();
         while !self.received.windows(wanted.len()).any(|window| window == wanted.as_bytes()) {
@@ -194,8 +194,8 @@ impl Line {
         Ok(())
     }
 
-    /// The next answer.
-    pub async fn answer(&mut self) -> io::Result<Answer> {
+    /// Reads the next answer.
+    pub async fn read_response(&mut self) -> io::Result<Response> {
         self.received.clear();
         loop {
             if self.stream.read_buf(&mut self.received).await? == 0 {
@@ -208,20 +208,20 @@ impl Line {
     }
 }
 
-/// The token of a lease in an answer.
-pub fn token(answer: &Answer) -> &str {
+/// The token of the lease in an answer.
+pub fn token(answer: &Response) -> &str {
     let (_, behind) = answer.body.split_once(r#""token":""#).unwrap_or_else(|| panic!("no token in {}", answer.body));
-    behind.split_once('"').expect("a text ends").0
+    behind.split_once('"').expect("the JSON string ends").0
 }
 
-/// An answer, once it is complete.
-fn read(bytes: &[u8]) -> Option<Answer> {
+/// Parses an answer. Returns `None` until it is complete.
+fn read(bytes: &[u8]) -> Option<Response> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
-    let length = head.split_once("content-length: ").expect("answers say their length").1;
+    let length = head.split_once("content-length: ").expect("the answer has a content-length").1;
     let length: usize = length.split("\r\n").next().and_then(|length| length.parse().ok()).expect("a number");
     let complete = body.len() >= length;
-    complete.then(|| Answer {
+    complete.then(|| Response {
         status: head[9..12].parse().expect("a status has three digits"),
         retry_after: head.contains("\r\nretry-after: "),
         body: body.to_owned(),

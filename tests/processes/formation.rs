@@ -1,4 +1,4 @@
-//! A first start.
+//! The first start of a cluster.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use crate::steady::strict;
 
 strict!(
     three_processes_form_a_cluster,
-    a_first_node_that_is_killed_during_its_first_start_forms_later,
-    a_first_node_that_is_stopped_during_its_first_start_forms_later,
+    first_node_killed_in_its_first_start_forms_later,
+    first_node_stopped_in_its_first_start_forms_later,
 );
 
-/// How long after the marker of the first node appeared it ends.
+/// The delays between the marker file of the first node and its end.
 const DELAYS_MS: [u64; 6] = [0, 20, 50, 100, 200, 300];
 
 async fn three_processes_form_a_cluster() {
     let mut cluster = Cluster::new("").await;
     cluster.launch(1);
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(cluster.ask(1, "/readyz").await.is_none(), "one of three is no majority");
-    assert!(cluster.ask(1, "/livez").await.is_some(), "and no reason to restart it");
+    assert!(cluster.ask(1, "/readyz").await.is_none(), "one of three nodes is no majority");
+    assert!(cluster.ask(1, "/livez").await.is_some(), "a node without a majority is alive");
     cluster.launch(2);
     cluster.leader_within(Duration::from_secs(3)).await;
     cluster.launch(3);
     for id in NODES {
         cluster.ready(id).await;
-        let status = cluster.ask(id, "/v1/cluster").await.expect("it is ready");
+        let status = cluster.ask(id, "/v1/cluster").await.expect("a ready node answers");
         assert_eq!(status["cluster_id"], "test");
         assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
     }
@@ -37,22 +37,22 @@ async fn three_processes_form_a_cluster() {
         let lease = cluster.client.done(place(id), &Call::acquire("jobs", "a", 60_000)).await;
         tokens.push(lease["token"].clone());
     }
-    assert!(tokens.iter().all(|token| *token == tokens[0]), "any node serves the same lease: {tokens:?}");
+    assert!(tokens.iter().all(|token| *token == tokens[0]), "all nodes show the same lease: {tokens:?}");
 }
 
-async fn a_first_node_that_is_killed_during_its_first_start_forms_later() {
+async fn first_node_killed_in_its_first_start_forms_later() {
     for delay_ms in DELAYS_MS {
         ends_during_its_first_start(delay_ms, Signal::KILL).await;
     }
 }
 
-async fn a_first_node_that_is_stopped_during_its_first_start_forms_later() {
+async fn first_node_stopped_in_its_first_start_forms_later() {
     for delay_ms in DELAYS_MS {
         ends_during_its_first_start(delay_ms, Signal::TERM).await;
     }
 }
 
-/// Node 1 ends so long after its data directory was initialised. Started again, it forms the cluster.
+/// Ends node 1 shortly after it initialized its data directory. After a restart the node must form the cluster.
 async fn ends_during_its_first_start(delay_ms: u64, signal: Signal) {
     let mut cluster = Cluster::new("").await;
     let marker = cluster.data(1).join("TENURE");
@@ -62,7 +62,7 @@ async fn ends_during_its_first_start(delay_ms: u64, signal: Signal) {
         assert!(began.elapsed() < SOON, "node 1 wrote no marker");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Just later, so that node 1 is often alone when it ends.
+    // The other nodes start later, so that node 1 is often alone when it ends.
     cluster.launch(2);
     cluster.launch(3);
     tokio::time::sleep(Duration::from_millis(delay_ms)).await;

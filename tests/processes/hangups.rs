@@ -1,4 +1,4 @@
-//! Clients that ask and hang up, in masses. What they asked for goes on without them: not for long, and not in much memory.
+//! Many clients that send a read and disconnect. Their reads continue for a limited time and use limited memory.
 
 use std::time::{Duration, Instant};
 
@@ -10,33 +10,33 @@ use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures;
 use crate::steady::strict;
 
-strict!(reads_that_nobody_waits_for_any_more_leave_nothing,);
+strict!(abandoned_reads_leave_no_memory_behind,);
 
-/// Reads that are given up, in each round, and how many at once.
+/// The abandoned reads per round, and the number of concurrent ones.
 const READS: usize = 20_000;
 const AT_ONCE: usize = 200;
-/// How much a leader may grow by what is on its way, and by all that went on before.
+/// The largest growth of the leader during the reads.
 const GROWTH: u64 = 64 << 20;
 
 const READ: &str = "/v1/leases?consistency=linearizable";
 
-/// Reads that a majority has to confirm, at a leader that cannot reach one: each is on its way until its time is over.
-async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
+/// A leader without a majority cannot confirm these reads. Each one lasts until its timeout.
+async fn abandoned_reads_leave_no_memory_behind() {
     let mut cluster = Cluster::start("").await;
     let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
     for round in 1..=3 {
-        // Whoever leads now: those that were stopped may have elected another.
+        // The leader may change between rounds, because the resumed nodes may elect another one.
         let leader = cluster.leader().await;
         let (process, before) = (cluster.node(leader).id(), before[place(leader)]);
         let urls = cluster.client.endpoints();
-        let address = urls.split(',').nth(place(leader)).expect("one of each").replace("http://", "");
+        let address = urls.split(',').nth(place(leader)).expect("each node has an address").replace("http://", "");
         let followers: Vec<u64> = NODES.into_iter().filter(|id| *id != leader).collect();
-        assert!(cluster.ask(leader, READ).await.is_some(), "it is confirmed");
+        assert!(cluster.ask(leader, READ).await.is_some(), "the majority confirms the read");
         followers.iter().for_each(|id| cluster.stop(*id));
-        let asked = futures_util::stream::iter(0..READS).map(|_| ask_and_hang_up(&address));
+        let asked = futures_util::stream::iter(0..READS).map(|_| send_and_disconnect(&address));
         asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         let after = figures::memory(process);
-        assert!(cluster.ask(leader, READ).await.is_none(), "nobody confirms it");
+        assert!(cluster.ask(leader, READ).await.is_none(), "no majority confirms the read");
         followers.iter().for_each(|id| cluster.go_on(*id));
         let went_on = Instant::now();
         cluster.client.acquire(&format!("after-{round}"), "holder", 60_000).await;
@@ -51,10 +51,10 @@ async fn reads_that_nobody_waits_for_any_more_leave_nothing() {
     }
 }
 
-async fn ask_and_hang_up(address: &str) {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
+async fn send_and_disconnect(address: &str) {
+    let mut stream = TcpStream::connect(address).await.expect("the node listens");
     let ask = format!("GET {READ} HTTP/1.1\r\nhost: t\r\n\r\n");
-    stream.write_all(ask.as_bytes()).await.expect("a new connection takes a request");
+    stream.write_all(ask.as_bytes()).await.expect("a new connection accepts a request");
     tokio::time::sleep(Duration::from_millis(20)).await;
-    stream.set_zero_linger().expect("a plain option");
+    stream.set_zero_linger().expect("the option is valid");
 }

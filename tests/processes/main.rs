@@ -1,8 +1,9 @@
-//! Real processes, killed, paused, stopped and starved of their disks, and seen from outside only.
+//! Tests of real processes that are killed, paused and stopped, and that run out of disk space. The tests observe the
+//! processes only from outside.
 //!
-//! Everything is on loopback, on ports and in folders of each test's own. Every test ends by itself and leaves no
-//! process and no mount behind. `TENURE_KILLS`, `TENURE_READS`, `TENURE_PAUSES` and `TENURE_OVERLOAD` make four of
-//! them longer.
+//! All processes use loopback, with separate ports and folders per test. Every test ends without help and leaves no
+//! process and no mount. `TENURE_KILLS`, `TENURE_READS`, `TENURE_PAUSES` and `TENURE_OVERLOAD` extend four of the
+//! tests.
 
 mod client;
 mod cluster;

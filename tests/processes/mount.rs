@@ -1,4 +1,4 @@
-//! Small file systems of a test's own, which can be filled and broken.
+//! Small file systems for tests, which can be filled and broken.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,31 +9,31 @@ use std::process::Command;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::TempDir;
 
-/// A mounted file system. Unmounted when dropped, whoever still uses it.
+/// A mounted file system. Dropping it unmounts it, even while processes use it.
 pub struct Mount {
     path: PathBuf,
     _folder: TempDir,
 }
 
-/// `EXT4_IOC_SHUTDOWN`: from then on every write fails, as on a disk that is gone.
+/// `EXT4_IOC_SHUTDOWN`: afterwards every write fails, as on a removed disk.
 const SHUTDOWN: libc::c_ulong = 0x8004_587d;
-/// ... without writing its journal before.
+/// Skips the write of the journal.
 static NO_LOG_FLUSH: u32 = 2;
 
 impl Mount {
-    /// A file system in memory.
+    /// Mounts a file system in memory.
     pub fn tmpfs(mebibytes: u32) -> Result<Mount, rustix::io::Errno> {
         let folder = TempDir::new().expect("a folder");
-        let size = std::ffi::CString::new(format!("size={mebibytes}m")).expect("no zero in it");
+        let size = std::ffi::CString::new(format!("size={mebibytes}m")).expect("the text contains no zero byte");
         mount("tmpfs", folder.path(), "tmpfs", MountFlags::empty(), Some(size.as_c_str()))?;
         Ok(Mount { path: folder.path().to_owned(), _folder: folder })
     }
 
-    /// An ext4 file system in a file.
+    /// Mounts an ext4 file system in an image file.
     pub fn ext4(mebibytes: u64) -> Mount {
         let folder = TempDir::new().expect("a folder");
         let (image, path) = (folder.path().join("image"), folder.path().join("disk"));
-        std::fs::create_dir(&path).expect("the folder is the test's own");
+        std::fs::create_dir(&path).expect("the folder is writable");
         File::create(&image).and_then(|file| file.set_len(mebibytes << 20)).expect("a sparse file");
         run(Command::new("mkfs.ext4").arg("-q").arg(&image));
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
@@ -44,48 +44,48 @@ impl Mount {
         &self.path
     }
 
-    /// Leaves no byte free.
+    /// Fills the file system up to the last byte.
     pub fn fill(&self) -> Ballast {
         let path = self.path.join("ballast");
-        let mut file = File::create(&path).expect("not full yet");
+        let mut file = File::create(&path).expect("the file system has space");
         for size in [1 << 20, 4096, 1] {
             while file.write_all(&vec![0; size]).is_ok() {}
         }
         Ballast(path)
     }
 
-    /// Makes every further access fail.
+    /// Makes every later access fail.
     #[expect(unsafe_code, reason = "an ioctl that no safe crate has")]
     pub fn break_down(&self) {
-        let root = File::open(&self.path).expect("it is mounted");
+        let root = File::open(&self.path).expect("the file system is mounted");
         // SAFETY: the request reads one u32, which outlives the call.
         let failed = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const NO_LOG_FLUSH) };
         assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Nobody may have a file of it open for writing.
+    /// Remounts the file system read-only. No process may have a file open for writing.
     pub fn make_read_only(&self) {
-        mount_remount(&self.path, MountFlags::RDONLY, "").expect("nobody writes there");
+        mount_remount(&self.path, MountFlags::RDONLY, "").expect("no process has a file open for writing");
     }
 
     pub fn make_writable(&self) {
-        mount_remount(&self.path, MountFlags::empty(), "").expect("it is mounted");
+        mount_remount(&self.path, MountFlags::empty(), "").expect("the file system is mounted");
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Fails when it is not mounted, which is as good.
+        // The file system may be unmounted already.
         let _ = unmount(&self.path, UnmountFlags::DETACH);
     }
 }
 
-/// What fills a file system. Removed, it leaves the space free.
+/// The file that fills a file system.
 pub struct Ballast(PathBuf);
 
 impl Ballast {
     pub fn remove(self) {
-        std::fs::remove_file(self.0).expect("it is there");
+        std::fs::remove_file(self.0).expect("the file exists");
     }
 }
 

@@ -1,9 +1,9 @@
-//! Far more claims than the cluster can serve: what is held stays held, everything is answered in time, memory does not
-//! grow, and when it is over it is over.
+//! Sends far more acquires than the cluster can serve. Held leases stay held, each request has an answer in time, the
+//! memory stays bounded, and the cluster recovers after the load.
 //!
-//! Two ways to have less than is asked for: followers that are slow, so that few entries come through and all processors
-//! are free to refuse; and one processor for all nodes, so that refusing costs what serving needs.
-//! `TENURE_OVERLOAD` makes the floods last longer, in seconds.
+//! There are two kinds of overload. With slow followers, few entries commit, and the processors have time to refuse
+//! requests. With one processor for all nodes, refusals and grants compete for it. `TENURE_OVERLOAD` sets the duration
+//! of the load in seconds.
 
 use std::time::{Duration, Instant};
 
@@ -12,71 +12,71 @@ use tenure::client::{Lease, LeaseManager, LeaseOptions, Wait};
 
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures::{self, percentile};
-use crate::flood::{Flood, Line, Tally, token};
+use crate::flood::{Connection, Flood, FloodResults, token};
 use crate::slow::Slow;
 use crate::steady::steady;
 
-steady!(
-    ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease,
-    more_claims_than_the_processor_can_take_cost_nobody_a_lease,
-);
+steady!(tenfold_load_on_slow_followers_costs_no_lease, processor_overload_costs_no_lease,);
 
-/// Where three nodes and a build share a processor, an election timeout below a second measures the scheduler.
+/// With three nodes and a build on one processor, an election timeout below one second would measure the scheduler.
 const TIMINGS: &str =
     "[raft]\nheartbeat_interval_ms = 250\nelection_timeout_min_ms = 1000\nelection_timeout_max_ms = 1500\n";
-/// Clients of the closed loop that measures what can be served, and for how long it does.
-const MEASURING: usize = 192;
+/// The clients of the closed loop that measures the capacity, and its duration.
+const MEASURING_CLIENTS: usize = 192;
 const MEASURED: Duration = Duration::from_secs(4);
-/// How many times more claims are meant to be sent than can be served.
-const TIMES: usize = 10;
-/// Leases that a holder keeps meanwhile.
+/// The target load as a multiple of the capacity.
+const LOAD_FACTOR: usize = 10;
+/// The number of leases that a holder keeps during the load.
 const HELD: usize = 300;
 const TTL: Duration = Duration::from_secs(6);
 
-/// Bytes of metadata of a claim, where few entries come through: sixteen claims fill one.
+/// The metadata bytes of an acquire with slow followers. Sixteen acquires fill one entry.
 const LARGE: usize = 4_000;
 
-/// Everything is answered within this.
+/// The limit for every answer.
 const ANSWERED: Duration = Duration::from_secs(5);
-/// 95 of 100 refusals come within this, where the processors are free to refuse.
+/// The limit for 95 % of the refusals if the processors are free.
 const REFUSED: Duration = Duration::from_millis(1_000);
-/// 99 of 100 renewals are answered within this.
+/// The limit for 99 % of the renewals.
 const RENEWED: Duration = Duration::from_millis(2_000);
-/// Resident memory of a node, at most, and by how much it may grow.
+/// The limits for the resident memory of a node and for its growth.
 const MEMORY: u64 = 400 << 20;
 const GROWTH: u64 = 250 << 20;
-/// So long after the flood single claims take as long as before it.
+/// The limit for the recovery: single acquires are as fast as before the load.
 const RECOVERED: Duration = Duration::from_secs(5);
 
-async fn ten_times_more_claims_than_slow_followers_can_take_cost_nobody_a_lease() {
+async fn tenfold_load_on_slow_followers_costs_no_lease() {
     let cluster = Cluster::start(TIMINGS).await;
     let leader = cluster.leader().await;
     let followers = cluster.nodes.iter().filter(|(id, _)| **id != leader).map(|(_, node)| node);
     let _slow = Slow::begin(followers);
     let asked = vec![addresses(&cluster)[place(leader)].clone()];
-    let (capacity, tally) = flood(&cluster, asked, Clients::Count(3_000), LARGE).await;
-    assert!(tally.offered() >= TIMES * 9 / 10 * capacity * time().as_secs() as usize, "ten times, or nearly");
-    assert!(percentile(&tally.refused, 95) <= REFUSED, "{:?}", percentile(&tally.refused, 95));
+    let (capacity, results) = flood(&cluster, asked, Clients::Count(3_000), LARGE).await;
+    assert!(
+        results.offered() >= LOAD_FACTOR * 9 / 10 * capacity * time().as_secs() as usize,
+        "the load is at least nine times the capacity"
+    );
+    assert!(percentile(&results.refused, 95) <= REFUSED, "{:?}", percentile(&results.refused, 95));
 }
 
-async fn more_claims_than_the_processor_can_take_cost_nobody_a_lease() {
+async fn processor_overload_costs_no_lease() {
     let cluster = start_on_one_processor().await;
-    let (capacity, tally) = flood(&cluster, addresses(&cluster), Clients::ForCapacity, 0).await;
-    // Refusing takes of the same processor: how much more than this is offered depends on what refusing costs.
-    assert!(tally.offered() > capacity * time().as_secs() as usize, "more than can be served");
+    let (capacity, results) = flood(&cluster, addresses(&cluster), Clients::ForCapacity, 0).await;
+    // Refusals use the same processor, so their cost limits the load.
+    assert!(results.offered() > capacity * time().as_secs() as usize, "the load is above the capacity");
 }
 
-/// How many clients flood a cluster.
+/// The number of clients of the load.
 enum Clients {
     Count(usize),
-    /// As many as the processor answers in a fraction of a second. A renewal waits while the processor answers one request
-    /// of each client, so a machine that is half as fast meets half as many.
+    /// As many clients as the processor answers in a fraction of a second. A renewal waits while the processor answers
+    /// one request per client, so a machine of half the speed gets half as many clients.
     ForCapacity,
 }
 
 impl Clients {
     const FOR_EACH_PAIR_PER_SECOND: usize = 2;
-    /// More than the places of all three nodes, so that claims are refused on every machine.
+    /// Above the request limit of all three nodes, so that every machine refuses some requests.
     const MIN: usize = 1_000;
     const MAX: usize = 3_000;
 
@@ -88,40 +88,42 @@ impl Clients {
     }
 }
 
-/// Floods these nodes and checks what everybody is promised. Tells how many claims can be served each second, and what
-/// became of the flood.
-async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata: usize) -> (usize, Tally) {
-    let measuring = Flood { nodes: asked.clone(), clients: MEASURING, per_second: None, metadata, time: MEASURED };
+/// Sends the load to these nodes and checks all limits. Returns the capacity in acquires per second, and the results of
+/// the load.
+async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata: usize) -> (usize, FloodResults) {
+    let measuring =
+        Flood { nodes: asked.clone(), clients: MEASURING_CLIENTS, per_second: None, metadata, time: MEASURED };
     let capacity = capacity(measuring.clone()).await;
     let normal = single_claims(&asked[0], "before").await;
-    let holder = LeaseManager::connect(&cluster.client.endpoints()).expect("addresses of nodes");
+    let holder = LeaseManager::connect(&cluster.client.endpoints()).expect("the addresses are valid");
     let held = hold(&holder).await;
     let (leader, term, before) = (cluster.leader().await, cluster.term(1).await, memory(cluster));
 
     let clients = clients.count(capacity);
     println!("{clients} clients");
-    let flood = Flood { clients, per_second: Some(TIMES * capacity), time: time(), ..measuring };
+    let flood = Flood { clients, per_second: Some(LOAD_FACTOR * capacity), time: time(), ..measuring };
     let flooded = tokio::spawn(flood.run());
     let mut seen = watch(cluster, &held, &asked, time()).await;
-    let mut tally = flooded.await.expect("the flood does not panic");
-    tally.sort();
+    let mut results = flooded.await.expect("the flood does not panic");
+    results.sort();
     let recovered = recover(&asked[0], normal).await;
-    print(&tally, &mut seen, capacity, &before, normal, recovered);
+    print(&results, &mut seen, capacity, &before, normal, recovered);
 
-    assert_eq!((tally.unanswered, tally.without_retry_after), (0, 0));
-    assert!(tally.other.is_empty(), "served or refused as too busy, and nothing else: {:?}", tally.other);
-    assert!(!tally.served.is_empty() && !tally.refused.is_empty(), "some of both");
-    let slowest = [&tally.served, &tally.refused, &tally.released].map(|times| *times.last().expect("some of each"));
+    assert_eq!((results.unanswered, results.without_retry_after), (0, 0));
+    assert!(results.other.is_empty(), "expected only grants and refusals as too busy: {:?}", results.other);
+    assert!(!results.served.is_empty() && !results.refused.is_empty(), "the load has grants and refusals");
+    let slowest = [&results.served, &results.refused, &results.released]
+        .map(|times| *times.last().expect("each list has a sample"));
     assert!(slowest.iter().all(|slowest| *slowest <= ANSWERED), "{slowest:?}");
-    assert_eq!((seen.lost, seen.not_renewed), (0, 0), "leases that were lost, renewals that were refused");
+    assert_eq!((seen.lost, seen.not_renewed), (0, 0), "lost leases and refused renewals");
     assert!(percentile(&seen.renewals, 99) <= RENEWED, "{:?}", percentile(&seen.renewals, 99));
-    assert_eq!((cluster.leader().await, cluster.term(leader).await), (leader, term), "an election");
+    assert_eq!((cluster.leader().await, cluster.term(leader).await), (leader, term), "the leader or its term changed");
     for (id, (before, most)) in NODES.into_iter().zip(before.iter().zip(seen.memory)) {
         assert!(most <= MEMORY && most <= before + GROWTH, "node {id}: {before} bytes before, {most} at most");
     }
     assert!(recovered <= RECOVERED, "{recovered:?}");
-    assert!(holder.shutdown().await.is_empty(), "what was held is given back");
-    (capacity, tally)
+    assert!(holder.shutdown().await.is_empty(), "the holder releases all leases");
+    (capacity, results)
 }
 
 fn time() -> Duration {
@@ -133,59 +135,59 @@ fn addresses(cluster: &Cluster) -> Vec<String> {
     cluster.client.endpoints().split(',').map(|url| url.replace("http://", "")).collect()
 }
 
-/// The nodes on the first processor that this test may use, everything else on the others.
+/// Starts the nodes on the first processor that this test may use, and moves this thread to the others.
 async fn start_on_one_processor() -> Cluster {
-    let all = sched_getaffinity(None).expect("a thread knows its processors");
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("there is one");
+    let all = sched_getaffinity(None).expect("a thread can read its affinity");
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("a thread has a processor");
     let (mut one, mut rest) = (CpuSet::new(), all);
     one.set(first);
     if all.count() > 1 {
         rest.unset(first);
     }
-    // Processes and threads are born with the processors of the thread that starts them.
-    sched_setaffinity(None, &one).expect("fewer than it has");
+    // New processes and threads inherit the affinity of the thread that starts them.
+    sched_setaffinity(None, &one).expect("the set is a part of the affinity");
     let cluster = Cluster::start(&format!("{TIMINGS}[http]\nmax_requests = 256\n")).await;
-    sched_setaffinity(None, &rest).expect("fewer than it had");
+    sched_setaffinity(None, &rest).expect("the set is a part of the affinity");
     cluster
 }
 
-/// Claims with their releases that can be served each second.
+/// Measures how many acquires with their releases the cluster can serve per second.
 async fn capacity(flood: Flood) -> usize {
-    let tally = flood.run().await;
-    assert_eq!((tally.unanswered, tally.other.len()), (0, 0), "this is no flood");
-    tally.released.len() / MEASURED.as_secs() as usize
+    let results = flood.run().await;
+    assert_eq!((results.unanswered, results.other.len()), (0, 0), "the closed loop does not overload the cluster");
+    results.released.len() / MEASURED.as_secs() as usize
 }
 
 async fn hold(holder: &LeaseManager) -> Vec<Lease> {
     let options = LeaseOptions::new().ttl(TTL);
-    let lease = |n| holder.lease_with(format!("held-{n}"), options.clone()).expect("a name");
+    let lease = |n| holder.lease_with(format!("held-{n}"), options.clone()).expect("the name is valid");
     let held: Vec<Lease> = (0..HELD).map(lease).collect();
     let acquired = futures_util::future::join_all(held.iter().map(|lease| lease.acquire(Wait::No))).await;
-    assert!(acquired.iter().all(Result::is_ok), "they are free: {acquired:?}");
+    assert!(acquired.iter().all(Result::is_ok), "the leases are free: {acquired:?}");
     held
 }
 
-/// What was seen beside the flood.
-struct Seen {
-    /// Of single renewals, one every few milliseconds at each node.
+/// The observations during the load.
+struct Observed {
+    /// The latencies of single renewals, sent to each node at short intervals.
     renewals: Vec<Duration>,
     not_renewed: usize,
-    /// Leases of the holder that were lost, and the least time that one of them had left.
+    /// The number of lost leases of the holder, and the shortest remaining time of a lease.
     lost: usize,
     least_left: Duration,
-    /// Most memory of each node.
+    /// The largest memory use of each node.
     memory: Vec<u64>,
 }
 
-async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Duration) -> Seen {
-    const LOOK: Duration = Duration::from_millis(100);
+async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Duration) -> Observed {
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
     let until = Instant::now() + time;
     let renewers: Vec<_> = nodes.iter().map(|node| tokio::spawn(renew(node.clone(), until))).collect();
     let mut seen =
-        Seen { renewals: Vec::new(), not_renewed: 0, lost: 0, least_left: TTL, memory: vec![0; NODES.len()] };
+        Observed { renewals: Vec::new(), not_renewed: 0, lost: 0, least_left: TTL, memory: vec![0; NODES.len()] };
     let mut lost = vec![false; held.len()];
     while Instant::now() < until {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         for (lost, lease) in lost.iter_mut().zip(held) {
             *lost |= !lease.is_held();
             seen.least_left = seen.least_left.min(lease.remaining().unwrap_or_default());
@@ -202,15 +204,15 @@ async fn watch(cluster: &Cluster, held: &[Lease], nodes: &[String], time: Durati
     seen
 }
 
-/// Renews a lease of its own through one node, again and again.
+/// Renews a separate lease through one node repeatedly.
 async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
     const PAUSE: Duration = Duration::from_millis(20);
-    let mut line = Line::open(&node).await.expect("a node takes connections");
+    let mut connection = Connection::open(&node).await.expect("the node accepts connections");
     let name = format!("renewed-{}", node.replace(':', "-"));
     let began = Instant::now();
     let token = loop {
         let body = format!(r#"{{"holder":"renewer","ttl_ms":{}}}"#, TTL.as_millis());
-        let answer = line.post(&format!("leases/{name}/acquire"), &body).await.expect("it is answered");
+        let answer = connection.post(&format!("leases/{name}/acquire"), &body).await.expect("the node answers");
         if answer.status == 200 {
             break token(&answer).to_owned();
         }
@@ -221,7 +223,7 @@ async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
     let body = format!(r#"{{"holder":"renewer","token":"{token}"}}"#);
     while Instant::now() < until {
         let sent = Instant::now();
-        let answer = line.post(&format!("leases/{name}/renew"), &body).await.expect("it is answered");
+        let answer = connection.post(&format!("leases/{name}/renew"), &body).await.expect("the node answers");
         times.push(sent.elapsed());
         not_renewed += usize::from(answer.status != 200);
         tokio::time::sleep(PAUSE).await;
@@ -229,21 +231,21 @@ async fn renew(node: String, until: Instant) -> (Vec<Duration>, usize) {
     (times, not_renewed)
 }
 
-/// The longest of a few single claims.
+/// The longest latency of several single acquires.
 async fn single_claims(node: &str, name: &str) -> Duration {
     const CLAIMS: usize = 20;
-    let mut line = Line::open(node).await.expect("a node takes connections");
+    let mut connection = Connection::open(node).await.expect("the node accepts connections");
     let mut longest = Duration::ZERO;
     for claim in 0..CLAIMS {
         let sent = Instant::now();
         let body = r#"{"holder":"single","ttl_ms":1000}"#;
-        let answer = line.post(&format!("leases/{name}-{claim}/acquire"), body).await.expect("it is answered");
+        let answer = connection.post(&format!("leases/{name}-{claim}/acquire"), body).await.expect("the node answers");
         longest = longest.max(if answer.status == 200 { sent.elapsed() } else { SOON });
     }
     longest
 }
 
-/// How long after the flood single claims take as long as they did before it, give or take.
+/// The time after the load until single acquires are about as fast as before it.
 async fn recover(node: &str, normal: Duration) -> Duration {
     let began = Instant::now();
     let allowed = 2 * normal + Duration::from_millis(20);
@@ -257,23 +259,32 @@ async fn recover(node: &str, normal: Duration) -> Duration {
     unreachable!("turns go on")
 }
 
-/// Resident memory of each node, in bytes.
+/// The resident memory of each node in bytes.
 fn memory(cluster: &Cluster) -> Vec<u64> {
     NODES.iter().map(|id| figures::memory(cluster.nodes[id].id())).collect()
 }
 
-fn print(tally: &Tally, seen: &mut Seen, capacity: usize, before: &[u64], normal: Duration, recovered: Duration) {
+fn print(
+    results: &FloodResults,
+    seen: &mut Observed,
+    capacity: usize,
+    before: &[u64],
+    normal: Duration,
+    recovered: Duration,
+) {
     let time = time().as_secs();
     let rate = |count: usize| count / time as usize;
-    let (offered, served, refused) = (rate(tally.offered()), rate(tally.released.len()), rate(tally.refused.len()));
+    let (offered, served, refused) =
+        (rate(results.offered()), rate(results.released.len()), rate(results.refused.len()));
     println!(
-        "{capacity} pairs/s can be served; for {time} s {TIMES} times that was meant to be sent and {offered} claims/s ({:.1} times) were: \
+        "capacity {capacity} pairs/s; target load for {time} s {LOAD_FACTOR} times that, \
+         actual load {offered} claims/s ({:.1} times): \
          {served} pairs/s served, {refused} claims/s refused, {} unanswered",
         offered as f64 / capacity as f64,
-        tally.unanswered
+        results.unanswered
     );
     for (what, samples) in
-        [("served claims", &tally.served), ("refusals", &tally.refused), ("releases", &tally.released)]
+        [("served claims", &results.served), ("refusals", &results.refused), ("releases", &results.released)]
     {
         if !samples.is_empty() {
             figures::print(what, &mut samples.clone());

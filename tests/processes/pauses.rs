@@ -1,4 +1,4 @@
-//! Processes that stand still for longer than a leadership lease, and go on with what they believed before.
+//! Processes that stop for longer than a leadership lease and resume with their old state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,102 +13,114 @@ use crate::client::{Call, Client, Outcome, token};
 use crate::cluster::{Cluster, NODES};
 use crate::steady::strict;
 
-strict!(no_stale_leader_reads_around_stopped_processes,);
+strict!(stopped_processes_cause_no_stale_leader_reads,);
 
-/// Reads that have to be answered, unless `TENURE_READS` says otherwise.
+/// The number of answered reads, unless `TENURE_READS` sets it.
 const READS: usize = 10_000;
-/// Longer than any leadership lease of the profile, 325 ms, with its drift.
+/// Longer than every leadership lease of the profile: 325 ms plus drift.
 const PAUSE: Duration = Duration::from_millis(900);
 const HEALTHY: Duration = Duration::from_millis(700);
-/// Readers that ask again as soon as they are answered, for each node.
+/// The readers per node that send a read as soon as the last one was answered.
 const READERS: usize = 2;
-/// How often one more read is sent to each node, answered or not. Those that a stopped node finds when it goes on began
-/// at every moment of its pause.
+/// The interval of additional reads to each node. They do not wait for answers, so a resumed node finds reads from
+/// every moment of its pause.
 const READ_INTERVAL: Duration = Duration::from_millis(15);
 const MAX_PENDING_READS: usize = 600;
 const NAME: &str = "register";
 
-/// What somebody learned of the lease, by the clock of this process. Versions rise with each write.
+/// A version of the lease that a client learned, with the time of its request. Each write increases the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Learned {
+struct Observation {
     from: Instant,
     until: Instant,
     version: u64,
     is_read: bool,
 }
 
-type History = Arc<Mutex<Vec<Learned>>>;
+type Observations = Arc<Mutex<Vec<Observation>>>;
 
-/// Reads that showed less than somebody had learned before they began.
-fn stale(history: &[Learned]) -> Vec<(Learned, u64)> {
-    let mut ended = history.to_vec();
-    ended.sort_by_key(|learned| learned.until);
-    let mut begun = history.to_vec();
-    begun.sort_by_key(|learned| learned.from);
+/// The reads that returned a lower version than a client knew before the read began.
+fn stale(observations: &[Observation]) -> Vec<(Observation, u64)> {
+    let mut ended = observations.to_vec();
+    ended.sort_by_key(|observation| observation.until);
+    let mut begun = observations.to_vec();
+    begun.sort_by_key(|observation| observation.from);
     let (mut known, mut next, mut stale) = (0, 0, Vec::new());
-    for learned in begun.into_iter().filter(|learned| learned.is_read) {
-        while ended.get(next).is_some_and(|earlier| earlier.until < learned.from) {
+    for observation in begun.into_iter().filter(|observation| observation.is_read) {
+        while ended.get(next).is_some_and(|earlier| earlier.until < observation.from) {
             known = known.max(ended[next].version);
             next += 1;
         }
-        if learned.version < known {
-            stale.push((learned, known));
+        if observation.version < known {
+            stale.push((observation, known));
         }
     }
     stale
 }
 
 #[test]
-fn the_check_finds_a_stale_read_and_allows_concurrent_ones() {
+fn check_finds_stale_reads_and_allows_concurrent_ones() {
     let zero = Instant::now();
-    let learned = |from: u64, until: u64, version: u64, is_read: bool| Learned {
+    let observation = |from: u64, until: u64, version: u64, is_read: bool| Observation {
         from: zero + Duration::from_millis(from),
         until: zero + Duration::from_millis(until),
         version,
         is_read,
     };
-    let write = learned(10, 20, 5, false);
-    assert_eq!(stale(&[write, learned(15, 30, 4, true)]), [], "it began before the write was acknowledged");
-    assert_eq!(stale(&[write, learned(15, 16, 5, true)]), [], "it saw the write before its writer knew");
-    let after_write = learned(21, 40, 4, true);
+    let write = observation(10, 20, 5, false);
+    assert_eq!(
+        stale(&[write, observation(15, 30, 4, true)]),
+        [],
+        "the read began before the acknowledgement of the write"
+    );
+    assert_eq!(
+        stale(&[write, observation(15, 16, 5, true)]),
+        [],
+        "the read returned the write before its acknowledgement"
+    );
+    let after_write = observation(21, 40, 4, true);
     assert_eq!(stale(&[after_write, write]), [(after_write, 5)]);
-    let after_read = learned(17, 18, 4, true);
-    assert_eq!(stale(&[write, after_read, learned(12, 16, 5, true)]), [(after_read, 5)], "another reader saw more");
+    let after_read = observation(17, 18, 4, true);
+    assert_eq!(
+        stale(&[write, after_read, observation(12, 16, 5, true)]),
+        [(after_read, 5)],
+        "another reader saw a higher version"
+    );
 }
 
-async fn no_stale_leader_reads_around_stopped_processes() {
+async fn stopped_processes_cause_no_stale_leader_reads() {
     let wanted = std::env::var("TENURE_READS").map_or(READS, |reads| reads.parse().expect("TENURE_READS is a number"));
     let cluster = Cluster::start("").await;
-    let (stop, history) = (CancellationToken::new(), History::default());
+    let (stop, observations) = (CancellationToken::new(), Observations::default());
     let mut tasks = JoinSet::new();
-    tasks.spawn(write(cluster.client.clone(), history.clone(), stop.clone()));
+    tasks.spawn(write(cluster.client.clone(), observations.clone(), stop.clone()));
     for place in 0..NODES.len() {
-        tasks.spawn(read_at_intervals(cluster.client.clone(), place, history.clone(), stop.clone()));
+        tasks.spawn(read_at_intervals(cluster.client.clone(), place, observations.clone(), stop.clone()));
         for _ in 0..READERS {
-            tasks.spawn(read_on(cluster.client.clone(), place, history.clone(), stop.clone()));
+            tasks.spawn(read_on(cluster.client.clone(), place, observations.clone(), stop.clone()));
         }
     }
     let mut rounds = 0;
     let mut leaders_stopped = 0;
-    while rounds < 6 || history.lock().iter().filter(|learned| learned.is_read).count() < wanted {
+    while rounds < 6 || observations.lock().iter().filter(|observation| observation.is_read).count() < wanted {
         leaders_stopped += usize::from(stop_some(&cluster, rounds).await);
         rounds += 1;
     }
     stop.cancel();
     tasks.join_all().await;
-    let history = history.lock().clone();
-    let reads = history.iter().filter(|learned| learned.is_read).count();
-    let stale = stale(&history);
+    let observations = observations.lock().clone();
+    let reads = observations.iter().filter(|observation| observation.is_read).count();
+    let stale = stale(&observations);
     println!(
         "{reads} reads and {} writes around {rounds} pauses, {leaders_stopped} of them of the leader: {} stale",
-        history.len() - reads,
+        observations.len() - reads,
         stale.len()
     );
-    assert!(leaders_stopped >= 3, "the fault that this is about has to happen");
+    assert!(leaders_stopped >= 3, "the leader must be stopped at least three times");
     assert_eq!(stale, []);
 }
 
-/// One pause. Returns whether it was the leader's, and another node led meanwhile.
+/// Stops some nodes once. Returns whether the leader was stopped and another node led meanwhile.
 async fn stop_some(cluster: &Cluster, round: usize) -> bool {
     let leader = cluster.leader().await;
     let follower = cluster.follower().await;
@@ -126,7 +138,7 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
             tokio::time::sleep(PAUSE).await;
             cluster.go_on(leader);
         }
-        // The old leader comes back in the moment in which the new one is gone.
+        // The old leader resumes at the moment when the new one stops.
         _ => {
             cluster.stop(leader);
             let next = cluster.leader().await;
@@ -142,11 +154,11 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
     new_leader
 }
 
-/// Takes and gives back one lease, again and again. The only writer.
-async fn write(client: Client, history: History, stop: CancellationToken) {
-    let learn = |from, version| {
-        let learned = Learned { from, until: Instant::now(), version, is_read: false };
-        history.lock().push(learned);
+/// Acquires and releases one lease repeatedly. It is the only writer.
+async fn write(client: Client, observations: Observations, stop: CancellationToken) {
+    let record = |from, version| {
+        let observation = Observation { from, until: Instant::now(), version, is_read: false };
+        observations.lock().push(observation);
     };
     let mut highest = 0;
     for place in 0.. {
@@ -158,28 +170,28 @@ async fn write(client: Client, history: History, stop: CancellationToken) {
         let lease = client.done(place, &acquire).await;
         assert!(token(&lease) > highest, "token {} after {highest}", token(&lease));
         highest = token(&lease);
-        learn(began, version(&lease));
+        record(began, version(&lease));
         let began = Instant::now();
         let release = Call { timeout: Duration::from_millis(700), ..Call::release(NAME, "writer", highest) };
         client.done(place, &release).await;
-        learn(began, highest * 2 + 1);
+        record(began, highest * 2 + 1);
     }
 }
 
-/// Twice the token, plus one when that grant has ended.
+/// Twice the token, plus one after the end of the grant.
 fn version(lease: &Value) -> u64 {
     token(lease) * 2 + u64::from(lease["state"] != "active")
 }
 
-async fn read_on(client: Client, place: usize, history: History, stop: CancellationToken) {
+async fn read_on(client: Client, place: usize, observations: Observations, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        if !read(&client, place, &history).await {
+        if !read(&client, place, &observations).await {
             tokio::time::sleep(READ_INTERVAL).await;
         }
     }
 }
 
-async fn read_at_intervals(client: Client, place: usize, history: History, stop: CancellationToken) {
+async fn read_at_intervals(client: Client, place: usize, observations: Observations, stop: CancellationToken) {
     let room = Arc::new(Semaphore::new(MAX_PENDING_READS));
     let mut interval = tokio::time::interval(READ_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -188,19 +200,19 @@ async fn read_at_intervals(client: Client, place: usize, history: History, stop:
         interval.tick().await;
         while reads.try_join_next().is_some() {}
         let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let (client, history) = (client.clone(), history.clone());
+        let (client, observations) = (client.clone(), observations.clone());
         reads.spawn(async move {
-            read(&client, place, &history).await;
+            read(&client, place, &observations).await;
             drop(permit);
         });
     }
     reads.join_all().await;
 }
 
-/// Whether the read was answered.
-async fn read(client: &Client, place: usize, history: &History) -> bool {
+/// Sends a read. Returns whether it was answered.
+async fn read(client: &Client, place: usize, observations: &Observations) -> bool {
     let call = Call {
-        // Longer than any pause: what a stopped node was asked it answers when it goes on.
+        // Longer than any pause: a stopped node answers its reads after it resumes.
         timeout: PAUSE * 4,
         ..Call::get(format!("/v1/leases/{NAME}?consistency=leader"))
     };
@@ -211,6 +223,6 @@ async fn read(client: &Client, place: usize, history: &History) -> bool {
         Outcome::Refused(problem) => panic!("a read was refused: {problem}"),
         _ => return false,
     };
-    history.lock().push(Learned { from, until: Instant::now(), version, is_read: true });
+    observations.lock().push(Observation { from, until: Instant::now(), version, is_read: true });
     true
 }

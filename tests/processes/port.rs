@@ -1,13 +1,13 @@
-//! Ports that nobody uses.
+//! Free ports for nodes.
 
 use std::net::TcpListener;
 
-/// The kernel gives outgoing connections ports from here on (`net.ipv4.ip_local_port_range`). A node that is down for
-/// a moment must find its port free when it comes back, so no port of a node is taken from there.
+/// The first port for outgoing connections (`net.ipv4.ip_local_port_range`). The ports of nodes lie below it: no
+/// connection may take the port of a node that is down for a moment.
 const FIRST_EPHEMERAL: u16 = 32768;
 const FIRST: u16 = 10240;
 
-/// A port that was free a moment ago.
+/// Returns a port that was free at the time of the call.
 pub fn free() -> u16 {
     let free = std::iter::repeat_with(|| rand::random_range(FIRST..FIRST_EPHEMERAL))
         .take(1000)

@@ -1,4 +1,4 @@
-//! Writes without a pause, to see from outside when there is no service.
+//! Writes to the cluster at short intervals to measure gaps in service.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,39 +11,39 @@ use crate::client::{Call, Client, Outcome};
 use crate::cluster::SOON;
 
 const INTERVAL: Duration = Duration::from_millis(5);
-/// Writes on their way at once; while as many wait, none is added.
+/// The limit of concurrent writes. At the limit, no write is added.
 const MAX_PENDING: usize = 256;
 
-/// A write every 5 ms, at each node in turn, until dropped. Each claims the same lease again.
+/// Sends a write to each node in turn, every 5 ms, until it is dropped. Each write acquires the same lease again.
 pub struct Prober {
     done: Arc<Mutex<Vec<Instant>>>,
     task: JoinHandle<()>,
 }
 
 impl Prober {
-    /// Returns after the first success: a pause has to begin with one.
+    /// Starts the writes and waits for the first success, because each gap begins with a success.
     pub async fn start(client: Client) -> Prober {
         let done = Arc::new(Mutex::new(Vec::new()));
         let task = tokio::spawn(probe(client, done.clone()));
         let began = Instant::now();
         while done.lock().is_empty() {
-            assert!(began.elapsed() < SOON, "no write is done within {SOON:?}");
+            assert!(began.elapsed() < SOON, "no write succeeds within {SOON:?}");
             tokio::time::sleep(INTERVAL).await;
         }
         Prober { done, task }
     }
 
-    /// The longest time without a successful write since `from`; that of the last one before it counts.
+    /// The longest time between two successful writes since `from`. The last success before `from` counts.
     pub fn longest_pause(&self, from: Instant) -> Duration {
         let mut done = self.done.lock().clone();
         done.push(Instant::now());
         done.sort();
-        assert!(done[0] < from, "what was before is not known");
+        assert!(done[0] < from, "no write succeeded before `from`");
         let pauses = done.windows(2).filter(|pair| pair[1] >= from);
         pauses.map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
     }
 
-    /// Waits until a write that began after this call is done.
+    /// Waits for the success of a write that begins after this call.
     pub async fn serves(&self, client: &Client) {
         client.done(0, &claim()).await;
     }

@@ -1,4 +1,4 @@
-//! One process of the binary: started, signalled, waited for, and never left behind.
+//! A child process. It ends with its test.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-/// How often it is looked whether a process has ended.
+/// The interval at which a process is polled for its exit.
 const POLL: Duration = Duration::from_millis(5);
-/// Most lines that a failed test shows of a process's first and of its last words.
+/// A failed test shows at most this many lines from the start and from the end of the output.
 const SHOWN_LINES: usize = 20;
 
-/// How many processes were started so far.
+/// The number of processes so far.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// The command line of the binary.
+/// A command that runs the tenure binary.
 pub fn tenure() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tenure"))
 }
 
-/// A running process, or one that has ended. Killed when dropped.
+/// A child process. Dropping it kills the process.
 pub struct Process {
     name: String,
     child: Child,
@@ -31,16 +31,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with its output in files of `folder`. To be called from the test's own thread: the process ends with
-    /// the thread that started it, so that a killed test leaves none behind.
-    #[expect(unsafe_code, reason = "what runs between fork and exec is unsafe to choose")]
+    /// Starts a process with its output in files of `folder`.
+    ///
+    /// Call it from the thread of the test: the process ends with the thread that starts it, so a killed test leaves no
+    /// process.
+    #[expect(unsafe_code, reason = "code between fork and exec must be async-signal-safe")]
     pub fn start(name: &str, mut command: Command, folder: &Path) -> Process {
-        // Files of its own for each start: what an earlier one said does not count for this one.
+        // Each start has separate output files, so that the output of an earlier process does not count.
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let [stdout, stderr] = ["stdout", "stderr"].map(|kind| folder.join(format!("{number} {name} {kind}")));
-        let file = |path: &Path| File::create(path).expect("the folder is the test's own");
+        let file = |path: &Path| File::create(path).expect("the folder is writable");
         command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
-        // SAFETY: one system call, which neither allocates nor takes a lock.
+        // SAFETY: the closure makes one system call, which neither allocates nor takes a lock.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -54,24 +56,24 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).unwrap_or_else(|error| panic!("{signal:?} to {}: {error}", self.name));
+        kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot send {signal:?} to {}: {error}", self.name));
     }
 
-    /// `kill -9`, and waits until the process is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&mut self) {
-        self.child.kill().expect("it is a child that was not waited for yet, or has ended");
-        self.child.wait().expect("it is a child");
+        self.child.kill().expect("a child can be killed, also after its exit");
+        self.child.wait().expect("the process is a child");
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("it is a child").is_none()
+        self.child.try_wait().expect("the process is a child").is_none()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for the exit of the process.
     pub async fn exit(&mut self, within: Duration) -> ExitStatus {
         let began = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait().expect("it is a child") {
+            if let Some(status) = self.child.try_wait().expect("the process is a child") {
                 return status;
             }
             assert!(began.elapsed() < within, "{} still runs after {within:?}", self.name);
@@ -79,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Waits until it ends by itself, with a failure, and returns what it said.
+    /// Waits for the exit of the process with code 1. Returns its standard error.
     pub async fn failure(&mut self, within: Duration) -> String {
         let status = self.exit(within).await;
         let said = self.said();
@@ -87,12 +89,12 @@ impl Process {
         said
     }
 
-    /// What it said on stderr so far.
+    /// The standard error so far.
     pub fn said(&self) -> String {
         read(&self.stderr)
     }
 
-    /// What it printed on stdout so far.
+    /// The standard output so far.
     pub fn printed(&self) -> String {
         read(&self.stdout)
     }
@@ -100,11 +102,11 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails for one that has ended, which is as good.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- what {} said:\n{}", self.name, first_and_last(&self.said()));
+            eprintln!("--- standard error of {}:\n{}", self.name, first_and_last(&self.said()));
         }
     }
 }

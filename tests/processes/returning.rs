@@ -1,15 +1,15 @@
-//! A node that comes back after a while.
+//! A node that restarts after a while catches up.
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, place};
 use crate::steady::strict;
 
-strict!(a_node_that_was_away_catches_up_from_the_log, a_node_that_was_away_catches_up_from_a_snapshot,);
+strict!(returning_node_catches_up_from_the_log, returning_node_catches_up_from_a_snapshot,);
 
-/// Snapshots are taken all the time, and hardly any log stays behind them.
+/// Frequent snapshots with few log entries behind them.
 const SNAPSHOTS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
 
-/// Claims `count` leases, one log entry each at least.
+/// Acquires `count` leases. Each one needs at least one log entry.
 async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u64)> {
     let mut claimed = Vec::new();
     for number in 0..count {
@@ -20,8 +20,8 @@ async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u6
     claimed
 }
 
-/// Node `id` has all these leases in its own memory.
-async fn has(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
+/// Checks that node `id` has all these leases in its local state.
+async fn check_local_state(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
     for (name, expected) in claimed {
         let call = Call::get(format!("/v1/leases/{name}?consistency=stale"));
         let lease = match cluster.client.attempt(place(id), &call).await {
@@ -32,11 +32,11 @@ async fn has(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
     }
 }
 
-/// Without node `id` there is no majority any more, and everything goes on.
-async fn carries_the_majority(cluster: &mut Cluster, id: u64) {
+/// Checks that node `id` counts for the majority: another node goes down, and the cluster still serves.
+async fn check_majority_with(cluster: &mut Cluster, id: u64) {
     let leader = cluster.leader().await;
     assert_ne!(leader, id);
-    let other = NODES.into_iter().find(|other| *other != id && *other != leader).expect("three");
+    let other = NODES.into_iter().find(|other| *other != id && *other != leader).expect("the cluster has three nodes");
     cluster.kill(other);
     claim(cluster, "two-of-three", 20).await;
     cluster.launch(other);
@@ -49,7 +49,7 @@ async fn carries_the_majority(cluster: &mut Cluster, id: u64) {
     cluster.caught_up(leader).await;
 }
 
-async fn a_node_that_was_away_catches_up_from_the_log() {
+async fn returning_node_catches_up_from_the_log() {
     let mut cluster = Cluster::start("").await;
     let away = cluster.follower().await;
     let before = claim(&cluster, "before", 20).await;
@@ -58,12 +58,12 @@ async fn a_node_that_was_away_catches_up_from_the_log() {
     cluster.launch(away);
     cluster.ready(away).await;
     cluster.caught_up(away).await;
-    has(&cluster, away, &before).await;
-    has(&cluster, away, &meanwhile).await;
-    carries_the_majority(&mut cluster, away).await;
+    check_local_state(&cluster, away, &before).await;
+    check_local_state(&cluster, away, &meanwhile).await;
+    check_majority_with(&mut cluster, away).await;
 }
 
-async fn a_node_that_was_away_catches_up_from_a_snapshot() {
+async fn returning_node_catches_up_from_a_snapshot() {
     let mut cluster = Cluster::start(SNAPSHOTS).await;
     let away = cluster.follower().await;
     let before = claim(&cluster, "before", 20).await;
@@ -72,21 +72,21 @@ async fn a_node_that_was_away_catches_up_from_a_snapshot() {
     cluster.launch(away);
     cluster.ready(away).await;
     cluster.caught_up(away).await;
-    has(&cluster, away, &before).await;
-    has(&cluster, away, &meanwhile).await;
-    // What led to a state that came whole is not known there: the log was not what it came from.
+    check_local_state(&cluster, away, &before).await;
+    check_local_state(&cluster, away, &meanwhile).await;
+    // The node got its state from a snapshot, so it does not know the events that led to it.
     let compacted = cluster.client.attempt(place(away), &Call::get("/v1/watch?after=1")).await;
     assert!(
         matches!(&compacted, crate::client::Outcome::Refused(problem) if problem["code"] == "compacted"),
         "{compacted:?}"
     );
-    carries_the_majority(&mut cluster, away).await;
-    has(&cluster, away, &meanwhile).await;
-    // And once more from its own snapshot.
+    check_majority_with(&mut cluster, away).await;
+    check_local_state(&cluster, away, &meanwhile).await;
+    // The node restarts from its own snapshot.
     cluster.kill(away);
     cluster.launch(away);
     cluster.ready(away).await;
     cluster.caught_up(away).await;
-    has(&cluster, away, &before).await;
-    has(&cluster, away, &meanwhile).await;
+    check_local_state(&cluster, away, &before).await;
+    check_local_state(&cluster, away, &meanwhile).await;
 }

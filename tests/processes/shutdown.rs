@@ -1,4 +1,4 @@
-//! SIGTERM.
+//! Tests of SIGTERM.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::figures;
 use crate::prober::Prober;
 use crate::steady::steady;
 
-steady!(sigterm_ends_within_its_bound_with_leadership_handed_on, sigterm_to_all_ends_all_within_the_bound);
+steady!(sigterm_transfers_leadership_and_ends_in_time, sigterm_to_all_nodes_ends_all_in_time);
 
-/// What `tenure serve --help` promises.
+/// The shutdown limit in `tenure serve --help`.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
-/// Below the shortest election timeout, 300 ms: somebody who had to find out by waiting could not do it.
+/// Below the shortest election timeout of 300 ms. Only a leadership transfer can meet it.
 const LONGEST_GAP: Duration = Duration::from_millis(290);
 
-async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
+async fn sigterm_transfers_leadership_and_ends_in_time() {
     let mut cluster = Cluster::start("").await;
     let client = cluster.client.clone();
     let token = client.acquire("jobs", "a", 60_000).await;
@@ -32,7 +32,7 @@ async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
         let said = cluster.node(leader).said();
         assert_eq!(status.code(), Some(0), "{said}");
         assert!(said.contains("leadership transferred"), "{said}");
-        assert_ne!(cluster.leader().await, leader, "the others go on");
+        assert_ne!(cluster.leader().await, leader, "another node leads");
         prober.serves(&client).await;
         client.done(0, &Call::renew("jobs", "a", token)).await;
         gaps.push(prober.longest_pause(asked));
@@ -45,7 +45,7 @@ async fn sigterm_ends_within_its_bound_with_leadership_handed_on() {
     assert!(figures::percentile(&gaps, 50) < LONGEST_GAP, "{gaps:?}");
 }
 
-async fn sigterm_to_all_ends_all_within_the_bound() {
+async fn sigterm_to_all_nodes_ends_all_in_time() {
     let mut cluster = Cluster::start("").await;
     let token = cluster.client.acquire("jobs", "a", 600_000).await;
     for id in NODES {

@@ -1,4 +1,4 @@
-//! Nodes that are slow: they run for a short part of the time.
+//! Slows processes down: they run for a short part of the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,30 +9,30 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::Process;
 
-/// A slow process stands still for the first part of each turn, and runs for the second.
-const STANDS: Duration = Duration::from_millis(90);
-const RUNS: Duration = Duration::from_millis(10);
+/// A slow process is stopped for the first time, and then runs for the second time, in turn.
+const STOPPED: Duration = Duration::from_millis(90);
+const RUNNING: Duration = Duration::from_millis(10);
 
-/// Makes processes slow until it is dropped.
+/// Slows processes down until it is dropped.
 pub struct Slow {
     over: Arc<AtomicBool>,
     turns: Option<JoinHandle<()>>,
 }
 
 impl Slow {
-    /// The processes must outlive it.
+    /// Begins to slow the processes down. They must outlive the returned value.
     pub fn begin<'a>(processes: impl Iterator<Item = &'a Process>) -> Slow {
         let pids: Vec<Pid> = processes.map(|process| Pid::from_raw(process.id() as i32).expect("a process")).collect();
         let over = Arc::new(AtomicBool::new(false));
         let is_over = over.clone();
         let turns = std::thread::spawn(move || {
-            // One that has ended cannot be told, and need not.
-            let tell = |signal| pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap_or_default());
+            // A process that has exited ignores the signals.
+            let signal_all = |signal| pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap_or_default());
             while !is_over.load(Ordering::Relaxed) {
-                tell(Signal::STOP);
-                std::thread::sleep(STANDS);
-                tell(Signal::CONT);
-                std::thread::sleep(RUNS);
+                signal_all(Signal::STOP);
+                std::thread::sleep(STOPPED);
+                signal_all(Signal::CONT);
+                std::thread::sleep(RUNNING);
             }
         });
         Slow { over, turns: Some(turns) }
@@ -43,6 +43,9 @@ impl Drop for Slow {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let ended = self.turns.take().map(JoinHandle::join);
-        assert!(ended.is_none_or(|ended| ended.is_ok()) || std::thread::panicking(), "the turns ended by a panic");
+        assert!(
+            ended.is_none_or(|ended| ended.is_ok()) || std::thread::panicking(),
+            "the thread of the slowdown panicked"
+        );
     }
 }

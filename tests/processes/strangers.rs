@@ -1,8 +1,8 @@
-//! Whoever is no node, at the nodes' own ports: noise, half a greeting, a greeting and then noise, and more connections
-//! than there is room for. The nodes keep their leader and their memory, serve on, and say in their logs who it was.
+//! Invalid connections to the peer ports: noise, partial handshakes, noise after a handshake, and more connections than
+//! the limit. The nodes keep their leader and their memory use, serve clients, and log the source.
 //!
-//! Not here: a caller that speaks the whole protocol and lies. Nodes trust each other, and a network of their own is what
-//! keeps others away (docs/operations.md).
+//! These tests exclude a peer that speaks the whole protocol and lies. Nodes trust each other, and the network must
+//! keep other hosts away (docs/operations.md).
 
 use std::time::{Duration, Instant};
 
@@ -17,33 +17,33 @@ use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures;
 use crate::steady::strict;
 
-strict!(noise_on_the_peer_port_changes_nothing_and_is_named,);
+strict!(peer_port_noise_is_logged_and_harmless,);
 
-/// Long timeouts: a busy machine must not look like a lost leader.
+/// Long election timeouts: a busy machine must not look like a lost leader.
 const WAN: &str = "[raft]\nprofile = \"wan\"\n";
 const PROMISE_MS: u64 = 4_000;
-/// Connections of each kind, to each node.
-const TIMES: u64 = 40;
-/// More than the listener takes at once.
+/// The number of connections of each kind to each node.
+const ROUNDS: u64 = 40;
+/// More connections than the listener accepts at once.
 const FLOOD: usize = 300;
-/// By how much a node may have grown in the end.
+/// The largest growth of a node.
 const GROWTH_BYTES: u64 = 32 << 20;
-/// Nobody who is served waits for longer.
+/// The longest latency of an acquire.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
-/// Lines of a log about strangers: it must say them, and not be filled by them.
+/// The largest number of log lines about invalid connections.
 const MAX_LINES: usize = 50;
 
-async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
+async fn peer_port_noise_is_logged_and_harmless() {
     let mut cluster = Cluster::start(WAN).await;
     let leader = cluster.leader().await;
     let term = cluster.term(leader).await;
     let before = NODES.map(|id| figures::memory(cluster.node(id).id()));
-    let served = tokio::spawn(claims(cluster.client.clone()));
+    let served = tokio::spawn(acquire_repeatedly(cluster.client.clone()));
 
     let mut attacks = JoinSet::new();
     for id in NODES {
         let address = cluster.peer_address(id);
-        for round in 0..TIMES {
+        for round in 0..ROUNDS {
             for bytes in noise(id, round) {
                 let address = address.clone();
                 attacks.spawn(async move { send(&address, &bytes).await });
@@ -53,17 +53,17 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
     let sent = attacks.len();
     let answered = attacks.join_all().await.into_iter().filter(|answered| *answered).count();
     eprintln!("{sent} attacks, {answered} with an answer");
-    // A greeting that is refused is answered with why.
-    assert!(answered as u64 >= 2 * TIMES && answered < sent, "{answered} of {sent}");
-    flood(&cluster).await;
+    // A node answers a refused handshake with the reason.
+    assert!(answered as u64 >= 2 * ROUNDS && answered < sent, "{answered} of {sent}");
+    fill_connection_limit(&cluster).await;
 
     served.abort();
-    let ended = served.await.expect_err("it goes on until it is ended");
+    let ended = served.await.expect_err("the task runs until it is aborted");
     assert!(ended.is_cancelled(), "{ended}");
-    assert_eq!((cluster.leader().await, cluster.term(leader).await), (leader, term), "the leader was changed");
+    assert_eq!((cluster.leader().await, cluster.term(leader).await), (leader, term), "the leader or its term changed");
     for (id, before) in NODES.into_iter().zip(before) {
         let node = cluster.node(id);
-        assert!(node.is_running(), "node {id} ended");
+        assert!(node.is_running(), "node {id} exited");
         let grown = figures::memory(node.id()).saturating_sub(before);
         let said = node.said();
         let lines = said.lines().filter(|line| line.contains("refused a peer connection")).count();
@@ -71,19 +71,22 @@ async fn noise_on_the_peer_port_changes_nothing_and_is_named() {
         assert!(grown <= GROWTH_BYTES, "node {id} has grown by {grown} bytes");
         assert!(!said.contains("panicked"), "{said}");
         for what in ["reason=from 127.0.0.1: ", "belongs to cluster", "joined with another disk", "are open"] {
-            assert!(said.contains(what), "node {id} never said: {what}");
+            assert!(said.contains(what), "the log of node {id} does not contain {what:?}");
         }
-        assert!((4..=MAX_LINES).contains(&lines), "{lines} lines about strangers");
+        assert!(
+            (4..=MAX_LINES).contains(&lines),
+            "{lines} lines about refused peer connections: expected 4 to {MAX_LINES}"
+        );
     }
-    // And nodes that belong are let in: one that was restarted comes back.
+    // The nodes still accept members: a restarted node becomes ready.
     let follower = cluster.follower().await;
     cluster.kill(follower);
     cluster.launch(follower);
     cluster.ready(follower).await;
 }
 
-/// Claims one name after the other, each answered in time.
-async fn claims(client: Client) {
+/// Acquires one name after the other. Each answer must come in time.
+async fn acquire_repeatedly(client: Client) {
     for number in 0.. {
         let began = Instant::now();
         client.acquire(&format!("n{number}"), "honest", 60_000).await;
@@ -93,37 +96,39 @@ async fn claims(client: Client) {
     }
 }
 
-/// More connections than there is room for, held open as long as they are let. Then there is room again.
-async fn flood(cluster: &Cluster) {
+/// Opens more connections than the limit and keeps them until the node closes them. Afterwards the node must serve.
+async fn fill_connection_limit(cluster: &Cluster) {
     for id in NODES {
         let address = cluster.peer_address(id);
         let mut held = Vec::new();
         for _ in 0..FLOOD {
-            held.push(TcpStream::connect(&address).await.expect("it listens"));
+            held.push(TcpStream::connect(&address).await.expect("the node listens"));
         }
         let opened = Instant::now();
         for mut stream in held {
             let mut byte = [0];
-            let ended = tokio::time::timeout(SOON, stream.read(&mut byte)).await.expect("it is closed in time");
-            assert!(!matches!(ended, Ok(1..)), "nobody greeted, and somebody answered");
+            let ended = tokio::time::timeout(SOON, stream.read(&mut byte))
+                .await
+                .expect("the node closes the connection in time");
+            assert!(!matches!(ended, Ok(1..)), "the node answered without a handshake");
         }
-        assert!(opened.elapsed() < SOON, "they were let for {:?}", opened.elapsed());
+        assert!(opened.elapsed() < SOON, "the connections were open for {:?}", opened.elapsed());
         let call = Call::get("/livez");
         cluster.client.done(id as usize - 1, &call).await;
     }
 }
 
-/// Sends bytes, and tells whether anything came back before the connection was closed or it was quiet for a while.
+/// Sends bytes. Returns whether an answer came before the connection was closed or the timeout ended.
 async fn send(address: &str, bytes: &[u8]) -> bool {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
-    // It may be closed before everything is taken.
+    let mut stream = TcpStream::connect(address).await.expect("the node listens");
+    // The node may close the connection before it has read all bytes.
     let _ = stream.write_all(bytes).await;
     let mut answer = [0; 64];
     let read = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut answer)).await;
     matches!(read, Ok(Ok(1..)))
 }
 
-/// What a node may hear from a stranger.
+/// The byte sequences to send to a peer port.
 fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
     let random = |most: usize| {
         let mut bytes = vec![0; rand::rng().random_range(1..most)];
@@ -136,7 +141,7 @@ fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
     newer[7] = 2;
     let mut huge = stranger[..12].to_vec();
     huge[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
-    // No call has a number as high as these begin with.
+    // No request kind has a number as high as the first byte.
     let request = frame(1, &[&[200][..], &random(2_000)].concat());
     vec![
         random(4_096),
@@ -159,7 +164,7 @@ fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
     ]
 }
 
-/// A greeting on the lane of requests.
+/// A handshake for the lane of client requests.
 fn hello(cluster: &str, from: u64, promise_ms: u64, to: u64) -> Vec<u8> {
     let lane: u8 = 3;
     let refused: Option<u8> = None;

@@ -1,4 +1,4 @@
-//! Who waits behind a holder that is gone.
+//! Waiters for the lease of a crashed holder.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +11,27 @@ use crate::prober::Prober;
 use crate::steady::{safety, steady};
 
 steady!(
-    a_waiter_gets_the_lease_of_a_crashed_holder,
-    a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between,
+    waiter_gets_the_lease_of_a_crashed_holder,
+    waiter_gets_the_lease_although_the_leader_dies,
     leader_that_dies_late_in_a_ttl_costs_one_tick,
 );
 
-/// Names with a holder that never renews and a waiter.
+/// The number of names. Each has a holder that never renews, and a waiter.
 const NAMES: usize = 30;
 const TTL: Duration = Duration::from_millis(2000);
-/// The stated bound for 95 of 100.
+/// The documented limit for 95 % of the grants.
 const LAG: Duration = Duration::from_millis(50);
-/// After a leader's end leases can live longer by the outage and one of these.
+/// After the end of a leader, a lease can live longer by the outage and by one tick.
 const TICK: Duration = Duration::from_secs(1);
 
-async fn a_waiter_gets_the_lease_of_a_crashed_holder() {
+async fn waiter_gets_the_lease_of_a_crashed_holder() {
     let cluster = Cluster::start("").await;
     let mut lags = claim_all(&cluster.client).await.join_all().await;
     figures::print("grant to a waiter behind the ttl", &mut lags);
     assert!(percentile(&lags, 95) <= LAG, "{lags:?}");
 }
 
-async fn a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_between() {
+async fn waiter_gets_the_lease_although_the_leader_dies() {
     let mut cluster = Cluster::start("").await;
     let prober = Prober::start(cluster.client.clone()).await;
     let waiters = claim_all(&cluster.client).await;
@@ -47,7 +47,7 @@ async fn a_waiter_gets_the_lease_of_a_crashed_holder_though_the_leader_dies_in_b
     assert!(percentile(&lags, 95) <= outage + TICK + LAG, "{lags:?}");
 }
 
-/// Nothing but ticks carries the time into the log before the leader dies. Without them its successor would begin with the
+/// Only ticks write the time to the log before the leader dies. Without them, the next leader would continue from the
 /// time of the grant.
 async fn leader_that_dies_late_in_a_ttl_costs_one_tick() {
     let mut cluster = Cluster::start("").await;
@@ -65,8 +65,10 @@ async fn leader_that_dies_late_in_a_ttl_costs_one_tick() {
     assert!(percentile(&lags, 95) <= outage + TICK + LAG, "{lags:?}");
 }
 
-/// Lets one holder have each name and another wait for it. Returns when all wait; the tasks tell how long after the
-/// ttl, counted from when the holder's claim was sent, its waiter knew that it has the lease.
+/// Acquires each name for one holder, and lets another holder wait for it. Returns when all holders have their lease.
+///
+/// Each returned task yields the time from the end of the ttl to the grant of the waiter. The ttl counts from the time
+/// at which the first claim was sent.
 async fn claim_all(client: &Client) -> JoinSet<Duration> {
     let mut claims = JoinSet::new();
     let mut waiters = JoinSet::new();
@@ -76,10 +78,10 @@ async fn claim_all(client: &Client) -> JoinSet<Duration> {
         claims.spawn(async move {
             let sent = Instant::now();
             let lease = holding.done(number, &Call::acquire(&name(number), "gone", TTL.as_millis() as u64)).await;
-            tell.send((sent, token(&lease))).expect("the waiter is there");
+            tell.send((sent, token(&lease))).expect("the waiter runs");
         });
         waiters.spawn(async move {
-            let (sent, old) = held.await.expect("the holder got it");
+            let (sent, old) = held.await.expect("the holder got the lease");
             let lease = waiting.done(number, &Call::wait(&name(number), "next", 60_000, SOON)).await;
             let granted = Instant::now();
             safety!(granted >= sent + TTL, "a lease expired {:?} before its ttl", sent + TTL - granted);

@@ -1,4 +1,4 @@
-//! What clients asked and were told, with the true times of both.
+//! The requests of clients and their answers, with the true time of each.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ pub struct Operation {
     pub name: LeaseName,
     pub what: What,
     pub invoked: Duration,
-    /// When the answer came; without one, when the client gave up.
+    /// When the answer arrived. For a request without an answer: when the client gave up.
     pub returned: Option<Duration>,
     pub ended: Ended,
-    /// The answer shows the log up to this index.
+    /// The answer shows the state up to this log index.
     pub index: Option<u64>,
 }
 
@@ -48,9 +48,9 @@ pub enum Ended {
     Held(FencingToken, Option<u64>),
     /// Released or not, revoked or not.
     Changed(bool),
-    /// Who holds the lease, at this log index.
+    /// The holders of the lease, at this log index.
     Saw(Vec<(String, FencingToken)>, u64),
-    /// Certainly not done.
+    /// The request was certainly not applied.
     Refused(String),
     Unknown,
 }
@@ -61,7 +61,7 @@ pub struct History {
     pub beliefs: Vec<Belief>,
 }
 
-/// A time in which a client believed to hold a lease.
+/// A period in which a client believed to hold a lease.
 #[derive(Clone, Debug)]
 pub struct Belief {
     pub by: HolderId,
@@ -72,7 +72,7 @@ pub struct Belief {
 }
 
 impl History {
-    /// Notes a request; its end is filled in later.
+    /// Records a request. [`History::end`] records its outcome.
     pub fn begin(&mut self, by: &HolderId, name: &LeaseName, what: What, now: Duration) -> usize {
         let (by, name) = (by.clone(), name.clone());
         self.operations.push(Operation {

@@ -1,4 +1,4 @@
-//! Histories as JSON lines, for checkers that others wrote. docs/testing.md describes the format.
+//! Histories as JSON lines, for external checkers. docs/testing.md describes the format.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use tenure::token::FencingToken;
 
 use super::history::{Ended, Operation, What};
 
-/// A transition of a lease, as the log has it.
+/// A transition of a lease in the log.
 pub struct Transition<'a> {
     /// `granted`, `expired`, `released`, `revoked` or `handed_over`.
     pub event: &'static str,
-    /// Of a grant: `asked`, `queue` or `hand_over`.
+    /// The cause of a grant: `asked`, `queue` or `hand_over`.
     pub cause: Option<&'static str>,
     pub index: u64,
     pub part: u32,
     pub name: &'a str,
     pub holder: &'a str,
     pub token: FencingToken,
-    /// It was committed by then.
+    /// The transition was committed by this time.
     pub at: Duration,
 }
 
-/// Writes the histories of one run. Operations of a run are numbered in the order in which they are written.
+/// Writes the histories of one run. The writer numbers the operations of a run in the order of writing.
 pub struct HistoryWriter<W> {
     out: W,
     run: String,
@@ -35,7 +35,9 @@ impl<W: Write> HistoryWriter<W> {
         HistoryWriter { out, run, next_id: 0 }
     }
 
-    /// Writes calls, returns and transitions in the order of time. All lines of one lease must be in one call.
+    /// Writes invocations, returns and transitions in the order of time.
+    ///
+    /// One call must contain all lines of a lease.
     pub fn write<'a>(
         &mut self,
         operations: impl IntoIterator<Item = &'a Operation>,
@@ -72,7 +74,7 @@ impl<W: Write> HistoryWriter<W> {
             });
             lines.push((seen.at, line));
         }
-        // A call goes before its return at the same time: the sort is stable, and calls were pushed first.
+        // An invocation precedes a return of the same time: the sort is stable, and invocations were pushed first.
         lines.sort_by_key(|(time, _)| *time);
         for (time, mut line) in lines {
             line["time_ns"] = (time.as_nanos() as u64).into();

@@ -1,5 +1,7 @@
-//! Whether a history of calls on one lease is one that a single lease could have had: every call took effect at one moment
-//! between its invocation and its answer. It knows no server, no log and no clock but the one that timed the calls.
+//! Checks the calls on one lease for linearizability: each call must take effect at one moment between its invocation
+//! and its answer.
+//!
+//! The check knows no server, no log and no clock except the clock that timed the calls.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -8,10 +10,10 @@ use tenure::token::FencingToken;
 
 use super::history::{Ended, Operation, What};
 
-/// Moments that are looked at before a history is given up as too hard.
-const LONGEST_SEARCH: usize = 300_000;
+/// The search gives up after this number of states.
+const MAX_STATES: usize = 300_000;
 
-/// What came of a search.
+/// The result of a search that found no order.
 #[derive(Debug)]
 pub enum Doubt {
     /// No order explains the history.
@@ -19,7 +21,7 @@ pub enum Doubt {
     TooHard,
 }
 
-/// A request about one lease. Without an end it may have happened at any time later, or never.
+/// A request about one lease. A call without a return may take effect at any later time, or never.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub what: Effect,
@@ -32,19 +34,20 @@ pub enum Effect {
     Grant(String, FencingToken),
     /// Renewed or acquired again.
     Has(String, FencingToken),
-    /// Refused because as many hold it as may.
+    /// Refused because the number of holders is at the limit.
     IsFull,
     /// Released, handed over or expired.
     End(String, FencingToken),
-    /// A release that found nothing.
+    /// The release found no such grant.
     HasNot(String, FencingToken),
     EndAll,
     IsFree,
-    Saw(State),
+    Saw(Holders),
 }
 
 impl Call {
-    /// What a request did to the lease, or saw of it, if that is known; nothing if it says nothing of who holds it.
+    /// The effect of a request on the lease, or the state that it read. `None` if the outcome shows nothing about the
+    /// holders.
     pub fn of(operation: &Operation) -> Option<Call> {
         let by = operation.by.to_string();
         let (what, is_certain) = match (&operation.what, &operation.ended) {
@@ -65,21 +68,21 @@ impl Call {
     }
 }
 
-/// Whether a request that began by then was told of a grant. Whoever is told by one request may have got it by an earlier
-/// one, whose answer was lost.
+/// Whether the answer to a request that began by then names this grant. A client may learn of a grant from a later
+/// request if the first answer was lost.
 pub fn is_told(calls: &[Call], granted: FencingToken, by: Duration) -> bool {
-    let told = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
-    calls.iter().any(|call| told(call) && call.invoked <= by)
+    let is_answered = |call: &Call| matches!(&call.what, Effect::Grant(_, token) if *token == granted);
+    calls.iter().any(|call| is_answered(call) && call.invoked <= by)
 }
 
-pub type State = BTreeSet<(String, FencingToken)>;
+pub type Holders = BTreeSet<(String, FencingToken)>;
 
-/// The state after a call, if it could have been answered so in this one.
-fn step(state: &State, what: &Effect, limit: usize) -> Option<State> {
+/// The state after a call, or `None` if the call cannot have this answer in this state.
+fn apply(state: &Holders, what: &Effect, limit: usize) -> Option<Holders> {
     let has = |by: &String, token: &FencingToken| state.contains(&(by.clone(), *token));
     let stays = |is_so: bool| is_so.then(|| state.clone());
     match what {
-        // Acquired again by its holder.
+        // The holder acquires the lease again.
         Effect::Grant(by, token) if has(by, token) => Some(state.clone()),
         Effect::Grant(by, token) => {
             let fits = state.len() < limit && !state.iter().any(|(holder, _)| holder == by);
@@ -91,39 +94,40 @@ fn step(state: &State, what: &Effect, limit: usize) -> Option<State> {
             has(by, token).then(|| state.iter().filter(|held| **held != (by.clone(), *token)).cloned().collect())
         }
         Effect::HasNot(by, token) => stays(!has(by, token)),
-        Effect::EndAll => (!state.is_empty()).then(State::new),
+        Effect::EndAll => (!state.is_empty()).then(Holders::new),
         Effect::IsFree => stays(state.is_empty()),
         Effect::Saw(held) => stays(held == state),
     }
 }
 
-/// Searches for an order, as Wing and Gong do; what was tried from the same calls and the same state is not tried again.
+/// Searches for a valid order with the algorithm of Wing and Gong. It does not repeat a set of applied calls with the
+/// same state.
 pub fn is_linearizable(calls: &[Call], limit: usize) -> Result<(), Doubt> {
     let mut calls = calls.to_vec();
     calls.sort_by_key(|call| call.invoked);
     let mut tried = HashSet::new();
-    let mut longest = (0, State::new(), Vec::new());
-    let mut paths = vec![(Done::new(calls.len()), State::new())];
+    let mut longest = (0, Holders::new(), Vec::new());
+    let mut paths = vec![(AppliedCalls::new(calls.len()), Holders::new())];
     while let Some((mut done, state)) = paths.pop() {
-        settle(&calls, &mut done, &state, limit);
-        if left(&calls, &done).all(|(_, call)| call.returned.is_none()) {
+        apply_neutral_calls(&calls, &mut done, &state, limit);
+        if remaining(&calls, &done).all(|(_, call)| call.returned.is_none()) {
             return Ok(());
         }
         if tried.contains(&(done.clone(), state.clone())) {
             continue;
         }
-        if tried.len() >= LONGEST_SEARCH {
+        if tried.len() >= MAX_STATES {
             return Err(Doubt::TooHard);
         }
         let count = done.count();
         if count >= longest.0 {
-            let open = open(&calls, &done).into_iter().map(|place| calls[place].clone()).collect();
+            let open = candidates(&calls, &done).into_iter().map(|index| calls[index].clone()).collect();
             longest = (count, state.clone(), open);
         }
-        for place in choices(&calls, &done, &state).into_iter().rev() {
-            if let Some(next) = step(&state, &calls[place].what, limit).filter(|next| *next != state) {
+        for index in ordered_candidates(&calls, &done, &state).into_iter().rev() {
+            if let Some(next) = apply(&state, &calls[index].what, limit).filter(|next| *next != state) {
                 let mut done = done.clone();
-                done.add(place);
+                done.add(index);
                 paths.push((done, next));
             }
         }
@@ -132,25 +136,25 @@ pub fn is_linearizable(calls: &[Call], limit: usize) -> Result<(), Doubt> {
     let (count, state, open) = longest;
     let calls = calls.len();
     Err(Doubt::Impossible(format!(
-        "behind {count} of {calls} calls it is held by {state:?}, and none fits of {open:?}"
+        "after {count} of {calls} calls the holders are {state:?}, and none of these calls fits: {open:?}"
     )))
 }
 
-/// Which calls have taken effect: a bit for each.
+/// The calls that have taken effect: one bit per call.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Done(Box<[u64]>);
+struct AppliedCalls(Box<[u64]>);
 
-impl Done {
-    fn new(calls: usize) -> Done {
-        Done(vec![0; calls.div_ceil(64)].into())
+impl AppliedCalls {
+    fn new(calls: usize) -> AppliedCalls {
+        AppliedCalls(vec![0; calls.div_ceil(64)].into())
     }
 
-    fn has(&self, place: usize) -> bool {
-        self.0[place / 64] & (1 << (place % 64)) != 0
+    fn has(&self, index: usize) -> bool {
+        self.0[index / 64] & (1 << (index % 64)) != 0
     }
 
-    fn add(&mut self, place: usize) {
-        self.0[place / 64] |= 1 << (place % 64);
+    fn add(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
     }
 
     fn count(&self) -> u32 {
@@ -158,48 +162,48 @@ impl Done {
     }
 }
 
-fn left<'a>(calls: &'a [Call], done: &'a Done) -> impl Iterator<Item = (usize, &'a Call)> {
-    calls.iter().enumerate().filter(|(place, _)| !done.has(*place))
+fn remaining<'a>(calls: &'a [Call], done: &'a AppliedCalls) -> impl Iterator<Item = (usize, &'a Call)> {
+    calls.iter().enumerate().filter(|(index, _)| !done.has(*index))
 }
 
-/// The calls that could be next: none that is left was answered before they began.
-fn open(calls: &[Call], done: &Done) -> Vec<usize> {
-    let first = left(calls, done).filter_map(|(_, call)| call.returned).min().unwrap_or(Duration::MAX);
-    left(calls, done).take_while(|(_, call)| call.invoked <= first).map(|(place, _)| place).collect()
+/// The calls that can be next: no remaining call returned before they were invoked.
+fn candidates(calls: &[Call], done: &AppliedCalls) -> Vec<usize> {
+    let first = remaining(calls, done).filter_map(|(_, call)| call.returned).min().unwrap_or(Duration::MAX);
+    remaining(calls, done).take_while(|(_, call)| call.invoked <= first).map(|(index, _)| index).collect()
 }
 
-/// The open calls worth a try, the likeliest first: that which was answered first.
+/// The open calls to try, in the order of their returns, because the first return is the likeliest next call.
 ///
-/// Of calls with the same effect only that one is tried. Whoever takes another one first can swap the two: both are open,
-/// and the other may come later than this one.
-fn choices(calls: &[Call], done: &Done, state: &State) -> Vec<usize> {
-    let mut places = open(calls, done);
-    places.sort_by_key(|&place| calls[place].returned.unwrap_or(Duration::MAX));
+/// Of calls with the same effect, only the first is tried. An order that begins with another one stays valid when the
+/// two are swapped: both are open, and the other may take effect later.
+fn ordered_candidates(calls: &[Call], done: &AppliedCalls, state: &Holders) -> Vec<usize> {
+    let mut indices = candidates(calls, done);
+    indices.sort_by_key(|&index| calls[index].returned.unwrap_or(Duration::MAX));
     let mut seen: Vec<&Effect> = Vec::new();
-    places.retain(|&place| {
-        let what = &calls[place].what;
+    indices.retain(|&index| {
+        let what = &calls[index].what;
         let is_new = !seen.contains(&what);
         seen.push(what);
-        is_new && !is_hopeless(calls, done, state, place)
+        is_new && !blocks_remaining(calls, done, state, index)
     });
-    places
+    indices
 }
 
-/// Whether a call ends what another that is left, and was answered, still needs, and nobody grants it again.
-fn is_hopeless(calls: &[Call], done: &Done, state: &State, place: usize) -> bool {
-    let ends = |pair: &(String, FencingToken)| match &calls[place].what {
+/// Whether a call ends a grant that another answered call still needs, and no remaining call grants it again.
+fn blocks_remaining(calls: &[Call], done: &AppliedCalls, state: &Holders, index: usize) -> bool {
+    let ends = |pair: &(String, FencingToken)| match &calls[index].what {
         Effect::End(by, token) => pair.0 == *by && pair.1 == *token,
         Effect::EndAll => true,
         _ => false,
     };
-    let others = || left(calls, done).filter(|(other, _)| *other != place).map(|(_, call)| call);
+    let others = || remaining(calls, done).filter(|(other, _)| *other != index).map(|(_, call)| call);
     state.iter().filter(|pair| ends(pair)).any(|pair| {
         others().any(|call| call.returned.is_some() && needs(&call.what, pair))
             && !others().any(|call| matches!(&call.what, Effect::Grant(by, token) if (by, token) == (&pair.0, &pair.1)))
     })
 }
 
-/// Whether a call can only have been answered so while this is held.
+/// Whether the answer to a call requires this grant.
 fn needs(what: &Effect, pair: &(String, FencingToken)) -> bool {
     match what {
         Effect::Has(by, token) | Effect::End(by, token) => (by, token) == (&pair.0, &pair.1),
@@ -208,18 +212,18 @@ fn needs(what: &Effect, pair: &(String, FencingToken)) -> bool {
     }
 }
 
-/// Whatever fits now and changes nothing may as well happen now.
-fn settle(calls: &[Call], done: &mut Done, state: &State, limit: usize) {
+/// Applies each answered call that fits now and leaves the state unchanged. Applying it later cannot allow more orders.
+fn apply_neutral_calls(calls: &[Call], done: &mut AppliedCalls, state: &Holders, limit: usize) {
     loop {
-        let fits = |place: &usize| {
-            calls[*place].returned.is_some()
-                && step(state, &calls[*place].what, limit).is_some_and(|next| next == *state)
+        let fits = |index: &usize| {
+            calls[*index].returned.is_some()
+                && apply(state, &calls[*index].what, limit).is_some_and(|next| next == *state)
         };
-        let fitting: Vec<usize> = open(calls, done).into_iter().filter(fits).collect();
+        let fitting: Vec<usize> = candidates(calls, done).into_iter().filter(fits).collect();
         if fitting.is_empty() {
             return;
         }
-        fitting.into_iter().for_each(|place| done.add(place));
+        fitting.into_iter().for_each(|index| done.add(index));
     }
 }
 
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_lease_could_have_done_is_found() {
+    fn linearizable_history_is_accepted() {
         let calls = [
             call(grant("a", 1), 0, 10),
             call(saw(&[]), 5, 15),
@@ -258,18 +262,20 @@ mod tests {
             call(grant("b", 5), 14, 25),
             call(saw(&[("b", 5)]), 26, 27),
         ];
-        is_linearizable(&calls, 1).expect("a, the release, b");
+        is_linearizable(&calls, 1).expect("grant to a, release, grant to b");
     }
 
     #[test]
-    fn an_unknown_release_explains_what_came_later_and_need_not_have_happened() {
+    fn unknown_release_may_or_may_not_take_effect() {
         let unknown = call(end("a", 1), 5, 0);
-        is_linearizable(&[call(grant("a", 1), 0, 1), unknown.clone(), call(grant("b", 2), 90, 99)], 1).expect("it did");
-        is_linearizable(&[call(grant("a", 1), 0, 1), unknown, call(saw(&[("a", 1)]), 90, 99)], 1).expect("it did not");
+        is_linearizable(&[call(grant("a", 1), 0, 1), unknown.clone(), call(grant("b", 2), 90, 99)], 1)
+            .expect("the release took effect");
+        is_linearizable(&[call(grant("a", 1), 0, 1), unknown, call(saw(&[("a", 1)]), 90, 99)], 1)
+            .expect("the release had no effect");
     }
 
     #[test]
-    fn histories_that_no_lease_has_are_refused() {
+    fn impossible_histories_are_rejected() {
         let wrong: [(&str, Vec<Call>); 7] = [
             ("two holders", vec![call(grant("a", 1), 0, 1), call(grant("b", 2), 2, 3)]),
             ("a stale read", vec![call(grant("a", 1), 0, 1), call(saw(&[]), 2, 3)]),
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counted_lease_has_as_many_holders_as_its_limit() {
+    fn counted_lease_has_at_most_its_limit_of_holders() {
         let calls = [call(grant("a", 1), 0, 1), call(grant("b", 2), 2, 3), call(saw(&[("a", 1), ("b", 2)]), 4, 5)];
         is_linearizable(&calls, 2).expect("both");
         let third = [calls.to_vec(), vec![call(grant("c", 3), 6, 7)]].concat();
@@ -299,8 +305,8 @@ mod tests {
     }
 
     #[test]
-    fn many_requests_of_unknown_outcome_do_not_make_a_history_too_hard() {
-        // Each grant is followed by a revoke of unknown outcome, and only some of them happened.
+    fn many_unknown_outcomes_do_not_exhaust_the_search() {
+        // A revoke of unknown outcome follows each grant. Only some of the revokes took effect.
         let mut calls = Vec::new();
         for round in 0..60 {
             let at = round * 10;
@@ -309,8 +315,8 @@ mod tests {
             calls.push(call(Effect::End("a".into(), token(round + 1)), at + 2, 0));
             calls.push(call(saw(&[("a", round + 1)]), at + 4, at + 6));
         }
-        is_linearizable(&calls, 1).expect("every lease was ended by somebody");
+        is_linearizable(&calls, 1).expect("an operation ends every lease");
         calls.push(call(saw(&[("a", 7)]), 700, 701));
-        assert!(matches!(is_linearizable(&calls, 1), Err(Doubt::Impossible(_))), "a read of what was over long ago");
+        assert!(matches!(is_linearizable(&calls, 1), Err(Doubt::Impossible(_))), "a read of an old state");
     }
 }

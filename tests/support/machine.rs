@@ -1,7 +1,8 @@
-//! When the machine itself stood still: a virtual one stops for a moment when its host is busy, and so does its disk.
+//! Detects periods in which the machine stood still. A virtual machine stops for a moment when its host is busy, and so
+//! does its disk.
 //!
-//! It is watched by threads that want next to nothing of it: one for each processor, which only looks at the clock, and
-//! one that only syncs a file.
+//! Each watcher thread needs almost no resources. One thread per processor reads the clock, and one more thread syncs a
+//! file.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,13 +14,14 @@ use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock};
 
-/// What takes so much longer than it should was kept from running. Tests allow for more than this.
+/// A delay of at least this length counts as a standstill. Tests tolerate longer delays than this.
 pub const STANDSTILL: Duration = Duration::from_millis(100);
-/// How long the watchers pause between two looks.
+/// The pause of a watcher between two observations.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_OF_DISK: Duration = Duration::from_millis(50);
 
-/// A time in which a processor, or the disk, did nothing. By the system's clock, since the machine started.
+/// A period in which a processor or the disk made no progress. Times count from the start of the machine, by the system
+/// clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standstill {
     pub from: Duration,
@@ -32,52 +34,54 @@ impl Standstill {
     }
 }
 
-/// The machine, watched for as long as this is there.
+/// Watches the machine until it is dropped.
 pub struct Machine {
-    watch: Arc<Watch>,
+    watch: Arc<Observations>,
     watchers: Vec<Watcher>,
 }
 
 struct Watcher {
     thread: JoinHandle<()>,
-    /// How often it has looked.
-    looks: Arc<AtomicU64>,
+    /// The number of observations so far.
+    observations: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
-struct Watch {
+struct Observations {
     is_over: AtomicBool,
     standstills: Mutex<Vec<Standstill>>,
 }
 
 impl Machine {
-    /// Watches the processors that this process may use, and the disk of that folder. Returns when each watcher has looked.
+    /// Watches the processors that this process may use, and the disk of `folder`. Returns after the first observation
+    /// of each watcher.
     pub fn watch(folder: &Path) -> Machine {
-        let watch = Arc::<Watch>::default();
-        let spawn = |look: Box<dyn FnMut(&Watch) + Send>| Watcher::spawn(watch.clone(), look);
-        // Each keeps to a processor of its own: one may stand still while the others run.
+        let watch = Arc::<Observations>::default();
+        let spawn = |observe: Box<dyn FnMut(&Observations) + Send>| Watcher::spawn(watch.clone(), observe);
+        // Each thread is pinned to one processor: one processor may stand still while the others run.
         let mut watchers: Vec<Watcher> = (0..std::thread::available_parallelism().map_or(1, usize::from))
             .map(|place| spawn(Box::new(processor(place))))
             .collect();
-        let file = tempfile::tempfile_in(folder).expect("the folder can be written");
+        let file = tempfile::tempfile_in(folder).expect("the folder is writable");
         watchers.push(spawn(Box::new(disk(file))));
         let machine = Machine { watch, watchers };
-        machine.look();
+        machine.wait_for_observations();
         machine
     }
 
-    /// All times of at least [`STANDSTILL`] in which it stood still until now, as they ended.
+    /// All standstills of at least [`STANDSTILL`] until now, in the order of their ends.
     pub fn standstills(&self) -> Vec<Standstill> {
-        self.look();
-        self.watch.standstills.lock().expect("plain").clone()
+        self.wait_for_observations();
+        self.watch.standstills.lock().expect("no watcher panics with the lock").clone()
     }
 
-    /// Waits for the present look of each watcher. A watcher notices a standstill only when it runs again.
-    fn look(&self) {
-        let looks = |watcher: &Watcher| watcher.looks.load(Ordering::SeqCst);
-        let before: Vec<u64> = self.watchers.iter().map(looks).collect();
+    /// Waits until each watcher finishes its current observation. A watcher notices a standstill only after it runs
+    /// again.
+    fn wait_for_observations(&self) {
+        let observations = |watcher: &Watcher| watcher.observations.load(Ordering::SeqCst);
+        let before: Vec<u64> = self.watchers.iter().map(observations).collect();
         for (watcher, before) in self.watchers.iter().zip(before) {
-            while looks(watcher) == before && !watcher.thread.is_finished() {
+            while observations(watcher) == before && !watcher.thread.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -85,16 +89,16 @@ impl Machine {
 }
 
 impl Watcher {
-    fn spawn(watch: Arc<Watch>, mut look: impl FnMut(&Watch) + Send + 'static) -> Watcher {
-        let looks = Arc::<AtomicU64>::default();
-        let counted = looks.clone();
+    fn spawn(watch: Arc<Observations>, mut observe: impl FnMut(&Observations) + Send + 'static) -> Watcher {
+        let observations = Arc::<AtomicU64>::default();
+        let counted = observations.clone();
         let thread = std::thread::spawn(move || {
             while !watch.is_over.load(Ordering::SeqCst) {
-                look(&watch);
+                observe(&watch);
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Watcher { thread, looks }
+        Watcher { thread, observations }
     }
 }
 
@@ -102,14 +106,14 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.watch.is_over.store(true, Ordering::SeqCst);
         for watcher in self.watchers.drain(..) {
-            // One that panicked has said so.
+            // A watcher that panicked has already printed its message.
             let _ = watcher.thread.join();
         }
     }
 }
 
-impl Watch {
-    /// Notes the time since `from` if it is too long.
+impl Observations {
+    /// Records the time since `from` if it is a standstill.
     fn note(&self, from: Duration) {
         let standstill = Standstill { from, until: SystemClock.elapsed() };
         if standstill.lasted() >= STANDSTILL {
@@ -118,13 +122,13 @@ impl Watch {
     }
 }
 
-/// The look of the watcher that keeps to the processor of that place.
-fn processor(place: usize) -> impl FnMut(&Watch) {
-    let mut is_kept = false;
+/// Observes the processor at this position.
+fn processor(place: usize) -> impl FnMut(&Observations) {
+    let mut is_pinned = false;
     move |watch| {
-        if !is_kept {
-            keep_to(place);
-            is_kept = true;
+        if !is_pinned {
+            pin_to(place);
+            is_pinned = true;
         }
         let from = SystemClock.elapsed() + PAUSE;
         std::thread::sleep(PAUSE);
@@ -132,29 +136,29 @@ fn processor(place: usize) -> impl FnMut(&Watch) {
     }
 }
 
-/// The look of the watcher that syncs this file.
-fn disk(mut file: File) -> impl FnMut(&Watch) {
+/// Observes the disk by syncing this file.
+fn disk(mut file: File) -> impl FnMut(&Observations) {
     move |watch| {
         std::thread::sleep(PAUSE_OF_DISK);
         let from = SystemClock.elapsed();
-        file.write_all(b".").and_then(|()| file.sync_data()).expect("the disk of a test can be written");
+        file.write_all(b".").and_then(|()| file.sync_data()).expect("the test can write to its disk");
         watch.note(from);
     }
 }
 
-/// Keeps this thread to one of the processors that it may use, by its place among them.
+/// Pins this thread to the processor at this position in its affinity mask.
 #[cfg(target_os = "linux")]
-fn keep_to(place: usize) {
+fn pin_to(place: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     let allowed = sched_getaffinity(None).expect("a thread may ask for itself");
     let Some(cpu) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(place) else { return };
     let mut one = CpuSet::new();
     one.set(cpu);
-    // One that was taken away meanwhile leaves its watcher to the others.
+    // If the processor was removed meanwhile, the thread stays on the remaining ones.
     let _ = sched_setaffinity(None, &one);
 }
 
-/// A thread cannot say where it runs.
+/// Other systems do not let a thread choose its processor.
 #[cfg(not(target_os = "linux"))]
-fn keep_to(_: usize) {}
+fn pin_to(_: usize) {}

@@ -1,13 +1,13 @@
-//! A PostgreSQL server for tests: found or started here, and gone afterwards. Use it with `#[path]` from any test target.
+//! A PostgreSQL server for tests. Include it with `#[path]` from any test target.
 //!
-//! `TENURE_TEST_POSTGRES` (a libpq URL or `key=value` text, a role that may create schemas) names a server that runs
-//! already. Otherwise one is started in a folder of its own from the system's programs, on a Unix socket and no port, as the
-//! user `postgres` if the tests run as root, which PostgreSQL refuses.
+//! `TENURE_TEST_POSTGRES` names a running server: a libpq URL or `key=value` text, with a role that may create schemas.
+//! Without it, the test starts the installed programs in a temporary folder, on a Unix socket and no port. PostgreSQL
+//! refuses to run as root, so a test that runs as root starts it as the user `postgres`.
 //!
-//! Without any server the tests say that nothing was checked, and so does `scripts/check`; with `TENURE_REQUIRE_SERVERS=1`,
-//! as in CI, they fail.
+//! Without a server, the tests and `scripts/check` report that nothing was checked. With `TENURE_REQUIRE_SERVERS=1`, as
+//! in CI, the tests fail.
 //!
-//! It is started without fsync: no test here cuts the power, and they are in a hurry.
+//! The server runs without fsync, because no test here cuts the power.
 
 use std::env;
 use std::fs;
@@ -23,28 +23,30 @@ use tempfile::TempDir;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls};
 
-const HOW_TO_INSTALL: &str = "these tests need a PostgreSQL server. Install one (Debian, Ubuntu: apt-get install postgresql; \
-     Fedora: dnf install postgresql-server), or let TENURE_TEST_POSTGRES name one that runs";
-/// Long enough that only a server that does not come up exceeds it.
+const HOW_TO_INSTALL: &str = "these tests need a PostgreSQL server. Install one (Debian, Ubuntu: apt-get install \
+     postgresql; Fedora: dnf install postgresql-server), or set TENURE_TEST_POSTGRES to the URL of a running one";
+/// The limit for the start of the server.
 const SOON: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A server, and a schema in it that is this test's own.
+/// A server, and a schema that belongs to this test.
 pub struct PostgresServer {
     config: Config,
-    /// Ours to stop. Before the folder, which it writes to.
+    /// The server process that this test started. It is declared before the folder that it writes to.
     process: Option<Child>,
     _folder: Option<TempDir>,
 }
 
 impl PostgresServer {
-    /// To be called from the test's own thread: the server ends with the thread that started it, so that a killed test
-    /// leaves none behind.
+    /// Starts or finds a server. Returns `None` if there is no server and none is required.
     ///
-    /// `None`: there is none, and it is not required.
+    /// Call it from the thread of the test: the server ends with the thread that started it, so a killed test leaves
+    /// none.
     pub async fn start() -> Option<PostgresServer> {
         let (config, process, folder) = match (env::var("TENURE_TEST_POSTGRES"), programs()) {
-            (Ok(url), _) => (Config::from_str(&url).expect("TENURE_TEST_POSTGRES names a server"), None, None),
+            (Ok(url), _) => {
+                (Config::from_str(&url).expect("TENURE_TEST_POSTGRES is a libpq URL or key=value text"), None, None)
+            }
             (Err(_), Some(programs)) => start_own(&programs),
             (Err(_), None) => {
                 let required = env::var("TENURE_REQUIRE_SERVERS").is_ok_and(|required| required == "1");
@@ -61,18 +63,20 @@ impl PostgresServer {
         Some(server)
     }
 
-    /// A connection into the test's schema.
+    /// Opens a connection with the schema of the test as its search path.
     pub async fn connect(&self) -> Client {
-        self.try_connect().await.unwrap_or_else(|error| panic!("the server is up: {error}"))
+        self.try_connect()
+            .await
+            .unwrap_or_else(|error| panic!("cannot connect to the running PostgreSQL server: {error}"))
     }
 
-    /// How other programs connect to it.
+    /// The connection settings for other programs.
     #[allow(dead_code, reason = "not every test target starts other programs")]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The same as one text, `key=value` with spaces between.
+    /// The connection settings as `key=value` text.
     #[allow(dead_code, reason = "not every test target starts other programs")]
     pub fn text(&self) -> String {
         let quoted = |value: &str| format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"));
@@ -98,7 +102,7 @@ impl PostgresServer {
 
     async fn try_connect(&self) -> Result<Client, tokio_postgres::Error> {
         let (client, connection) = self.config.connect(NoTls).await?;
-        // Ends when the client is dropped, and with the test's runtime.
+        // The task ends when the client is dropped, or with the runtime of the test.
         tokio::spawn(connection);
         Ok(client)
     }
@@ -126,7 +130,7 @@ impl PostgresServer {
 impl Drop for PostgresServer {
     fn drop(&mut self) {
         let Some(process) = &mut self.process else { return };
-        // At once: nothing of it is needed any more. It may have ended by itself.
+        // An immediate shutdown: the test needs none of the data. The process may have ended already.
         let _ = kill_process(Pid::from_child(process), Signal::QUIT);
         drop(process.wait());
     }
@@ -140,7 +144,7 @@ fn start_own(programs: &Path) -> (Config, Option<Child>, Option<TempDir>) {
         .args(["--auth=trust", "--username=tenure", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
         .arg(&data)
         .output()
-        .expect("setpriv (util-linux) is there");
+        .expect("setpriv (util-linux) is installed");
     assert!(made.status.success(), "initdb failed:\n{}", String::from_utf8_lossy(&made.stderr));
     let process = run_as(user.as_deref(), &programs.join("postgres"))
         .args([
@@ -160,13 +164,14 @@ fn start_own(programs: &Path) -> (Config, Option<Child>, Option<TempDir>) {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("initdb ran a moment ago");
+        .expect("setpriv starts, as it did for initdb");
     let mut config = Config::new();
     config.host_path(folder.path()).user("tenure").dbname("postgres");
     (config, Some(process), Some(folder))
 }
 
-/// The folder with `initdb` and `postgres`: on the PATH, or where Debian and Fedora keep them, the newest version first.
+/// The folder with `initdb` and `postgres`: on the PATH, or where Debian and Fedora install them, the newest version
+/// first.
 fn programs() -> Option<PathBuf> {
     let on_path = env::var_os("PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
@@ -187,17 +192,17 @@ fn give_away(folder: &Path) -> String {
         String::from_utf8(said.stdout).ok()?.trim().parse::<u32>().ok()
     };
     let user = ["postgres", "nobody"].into_iter().find(|user| id(user, "-u").is_some());
-    let user = user.expect("PostgreSQL does not run as root, and there is neither a user postgres nor nobody");
+    let user = user.expect("PostgreSQL does not run as root: create a user \"postgres\" or \"nobody\"");
     chown(folder, id(user, "-u"), id(user, "-g")).expect("root may give a folder away");
-    assert_ne!(fs::metadata(folder).expect("it is there").uid(), 0);
+    assert_ne!(fs::metadata(folder).expect("the folder exists").uid(), 0);
     user.to_owned()
 }
 
-/// A command that ends when this thread does.
+/// A command whose process ends with this thread.
 fn run_as(user: Option<&str>, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     if let Some(user) = user {
-        let group = Command::new("id").args(["-g", user]).output().expect("asked before").stdout;
+        let group = Command::new("id").args(["-g", user]).output().expect("id ran before").stdout;
         let group = String::from_utf8(group).expect("a number");
         command.args(["--reuid", user, "--regid", group.trim(), "--clear-groups"]);
     }
@@ -205,7 +210,7 @@ fn run_as(user: Option<&str>, program: &Path) -> Command {
     command
 }
 
-/// Different for each test of one program.
+/// A number that no other test of this program has.
 fn unique() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);

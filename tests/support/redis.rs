@@ -1,5 +1,5 @@
-//! A Redis server for tests: started here on a Unix socket and no port, and gone afterwards; and the little of its
-//! protocol (RESP) that the tests speak.
+//! A Redis server for tests, on a Unix socket and no port, and a client for the part of its protocol (RESP) that the
+//! tests use.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Long enough that only a server that does not come up exceeds it.
+/// The limit for the start of the server.
 const SOON: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -29,9 +29,10 @@ pub enum Reply {
 }
 
 impl RedisServer {
-    /// `None`: there is no `redis-server`, and it is not required. It says so; `TENURE_REQUIRE_SERVERS=1` makes it a failure.
+    /// Starts a server. Returns `None` and prints a message if there is no `redis-server`. With
+    /// `TENURE_REQUIRE_SERVERS=1` it panics.
     ///
-    /// To be called from the test's own thread: the server ends with the thread that started it.
+    /// Call it from the thread of the test: the server ends with the thread that started it.
     pub fn start() -> Option<RedisServer> {
         let Some(program) = program() else {
             let required = env::var("TENURE_REQUIRE_SERVERS").is_ok_and(|required| required == "1");
@@ -50,7 +51,7 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("setpriv (util-linux) is there");
+            .expect("setpriv (util-linux) is installed");
         let server = RedisServer { process, folder };
         let began = Instant::now();
         while UnixStream::connect(server.folder.path().join("socket")).is_err() {
@@ -61,7 +62,7 @@ impl RedisServer {
     }
 
     pub fn connect(&self) -> Connection {
-        let stream = UnixStream::connect(self.folder.path().join("socket")).expect("it is up");
+        let stream = UnixStream::connect(self.folder.path().join("socket")).expect("the server listens");
         Connection { stream: BufReader::new(stream) }
     }
 }
@@ -78,7 +79,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Sends a command and waits for the answer.
+    /// Sends a command and waits for the reply.
     pub fn ask(&mut self, words: &[&str]) -> io::Result<Reply> {
         let mut command = format!("*{}\r\n", words.len());
         for word in words {
@@ -92,7 +93,8 @@ impl Connection {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let line = line.trim_end();
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| io::Error::other("Redis hung up"))?;
+        let (kind, rest) =
+            line.split_at_checked(1).ok_or_else(|| io::Error::other("Redis closed the connection without a reply"))?;
         let number = || rest.parse::<i64>().map_err(io::Error::other);
         Ok(match kind {
             "+" => Reply::Text(rest.to_owned()),
@@ -101,7 +103,11 @@ impl Connection {
             "$" | "*" if number()? < 0 => Reply::Nil,
             "$" => self.text(number()? as usize)?,
             "*" => Reply::List((0..number()?).map(|_| self.reply()).collect::<io::Result<_>>()?),
-            _ => return Err(io::Error::other(format!("not RESP: {line:?}"))),
+            _ => {
+                return Err(io::Error::other(format!(
+                    "unknown RESP reply {line:?}: expected a line that begins with one of + - : $ *"
+                )));
+            }
         })
     }
 

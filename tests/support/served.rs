@@ -1,4 +1,4 @@
-//! One node that is a whole cluster, served over a real socket.
+//! A cluster of one node with an HTTP server on a real socket.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tenure::node::{Node, NodeBuilder};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Long enough that only a hang exceeds it.
+/// The limit for waits that end soon unless the code hangs.
 const SOON: Duration = Duration::from_secs(20);
 
 pub struct Served {
@@ -21,12 +21,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Returns when it is ready.
+    /// Starts a node and waits until it is ready.
     pub async fn start(settings: Settings) -> Served {
         Served::start_on(TempDir::new().expect("a folder"), settings, |node| node).await
     }
 
-    /// The same on the data of an earlier node, with settings of the node that are changed.
+    /// Starts a node on existing data, with changed node settings.
     pub async fn start_on(
         data: TempDir,
         settings: Settings,
@@ -34,10 +34,10 @@ impl Served {
     ) -> Served {
         let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = http_listener.local_addr().expect("it is bound");
-        let peer = peer_listener.local_addr().expect("it is bound").to_string();
+        let address = http_listener.local_addr().expect("the listener is bound");
+        let peer = peer_listener.local_addr().expect("the listener is bound").to_string();
         let builder = Node::builder("test").id(1).member(1, address.to_string(), peer).data(data.path().join("1"));
-        let node = change(builder).peer_listener(peer_listener).start().await.expect("it starts");
+        let node = change(builder).peer_listener(peer_listener).start().await.expect("the node starts");
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(http_listener, NodeRef::from(&node), settings, stop.clone()));
         let served = Served { node, address, _listener: stop.drop_guard(), data };
@@ -46,11 +46,11 @@ impl Served {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(SOON, ready).await.expect("it is ready soon");
+        tokio::time::timeout(SOON, ready).await.expect("the node is ready in time");
         served
     }
 
-    /// Ends the node, and leaves its data.
+    /// Shuts the node down and returns its data folder.
     pub async fn end(self) -> TempDir {
         self.node.shutdown().await;
         self.data

@@ -1,14 +1,14 @@
-//! Tests on machines that sometimes stand still.
+//! Runs tests with real-time bounds on machines that sometimes stand still.
 //!
-//! A lease that expires because no thread could run expires correctly, and the test that wanted to keep it has shown
-//! nothing. So a test of a real-time bound ([`steady`]) runs a second time if the [`Machine`] stood still during its
-//! failure. On a machine that ran, the first failure is final.
+//! If no thread runs in time, a lease expires correctly, and a test that wanted to keep it shows nothing. So a test
+//! with a real-time bound ([`steady`]) runs a second time if the [`Machine`] stood still during its failure. If the
+//! machine did not stand still, the first failure is final.
 //!
-//! A test without such a bound ([`strict`]) runs once. So does every test in which a [`safety`] assertion failed: no pause
-//! excuses two holders or a token that falls.
+//! A test without such a bound ([`strict`]) runs once. A failed [`safety`] assertion is final, too: no pause excuses
+//! two holders or a falling token.
 //!
-//! Each repetition is written to standard error, and as one line to the file that `TENURE_REPEATED_TESTS` names.
-//! `scripts/check` prints that file.
+//! Each repetition is printed to standard error, and appended as one line to the file that `TENURE_REPEATED_TESTS`
+//! names. `scripts/check` prints that file.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part of it")]
 
 use std::any::Any;
@@ -23,13 +23,13 @@ pub mod machine;
 
 use machine::{Machine, Standstill};
 
-/// The file that each repetition adds a line to.
+/// The variable with the path of the report: one line per repetition.
 const REPORT: &str = "TENURE_REPEATED_TESTS";
 
-/// A safety assertion failed in this process, in whichever task.
+/// Set when a safety assertion fails in any task of this process.
 static SAFETY_FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Runs a case with a real-time bound as a test with its own runtime.
+/// Runs a test case with a real-time bound in a new runtime.
 pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
     repeated_once(
         || block_on(&case),
@@ -42,12 +42,14 @@ pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
     );
 }
 
-/// Runs a case without a real-time bound as a test with its own runtime.
+/// Runs a test case without a real-time bound in a new runtime.
 pub fn run_strictly<F: Future<Output = ()>>(case: impl Fn() -> F) {
     block_on(&case);
 }
 
-/// `watch` begins to watch the machine; what it returns lists the standstills since then.
+/// Repeats a failed `case` once if the machine stood still during the failure and no safety assertion failed.
+///
+/// `watch` begins to watch the machine. The function that it returns lists the standstills since then.
 pub fn repeated_once<S: FnOnce() -> Vec<Standstill>>(
     case: impl Fn(),
     watch: impl Fn() -> S,
@@ -63,7 +65,7 @@ pub fn repeated_once<S: FnOnce() -> Vec<Standstill>>(
     case();
 }
 
-/// Marks the failure as one that no standstill excuses. [`safety`] calls it.
+/// Makes the failure of this test final. [`safety`] calls it.
 pub fn fail_safety() {
     SAFETY_FAILED.store(true, Ordering::SeqCst);
 }
@@ -71,28 +73,29 @@ pub fn fail_safety() {
 fn report(longest: Duration, panic: &(dyn Any + Send)) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
     let first_line = text.lines().next().unwrap_or_default();
     let line = format!("{test}: the machine stood still for {longest:.1?}; the first run failed with: {first_line}\n");
     eprint!("--- repeated once: {line}");
     if let Some(path) = std::env::var_os(REPORT) {
         let file = OpenOptions::new().create(true).append(true).open(path);
-        // One write, so that lines of tests that run at the same time do not mix.
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the report of repeated tests can be written");
+        // A single write per report: tests that run at the same time do not mix their lines.
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .expect("the file of TENURE_REPEATED_TESTS is writable");
     }
 }
 
-/// A case that panicked does not wait for the blocking calls that it left behind: they may never return.
+/// A case that panicked does not wait for its blocking calls: they may never return.
 fn block_on<F: Future<Output = ()>>(case: &impl Fn() -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("there are threads");
+    let runtime = runtime.expect("the system has threads");
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runtime.block_on(case()))) {
         runtime.shutdown_background();
         resume_unwind(panic);
     }
 }
 
-/// Makes tests of these functions, in a module `timed`. Each has a real-time bound.
+/// Declares tests with real-time bounds in a module `timed`.
 macro_rules! steady {
     ($($case:ident),* $(,)?) => {
         mod timed {
@@ -104,7 +107,7 @@ macro_rules! steady {
     };
 }
 
-/// Makes tests of these functions, in a module `strict`. Their first failure is final.
+/// Declares tests without real-time bounds in a module `strict`. Their first failure is final.
 macro_rules! strict {
     ($($case:ident),* $(,)?) => {
         mod strict {
@@ -116,7 +119,7 @@ macro_rules! strict {
     };
 }
 
-/// An assertion that is final, also in a test that may run twice.
+/// An assertion whose failure is final, also in a test that may run twice.
 macro_rules! safety {
     ($holds:expr, $($message:tt)+) => {
         if !$holds {

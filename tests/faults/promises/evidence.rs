@@ -1,4 +1,4 @@
-//! Histories to try the checks with.
+//! Histories for the tests of the checks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tenure::types::{HolderId, LeaseName};
 use super::super::history::{Ended, Operation, What};
 use super::super::log::Seen;
 use super::super::progress::Progress;
-use super::{Evidence, Queued};
+use super::{Evidence, ObservedQueue};
 
 pub fn token(index: u64) -> FencingToken {
     FencingToken { term: 1, index }
@@ -24,7 +24,7 @@ fn event(kind: EventKind, holder: &str, granted: u64, index: u64) -> Event {
     serde_json::from_value(value).expect("an event")
 }
 
-/// At `ms` it was seen that `holder` was granted the lease at `index`.
+/// A watcher saw at `ms` that the log granted the lease to `holder` at `index`.
 pub fn granted(ms: u64, holder: &str, index: u64) -> Seen {
     let event = Event { cause: Some(GrantCause::Asked), ..event(EventKind::Granted, holder, index, index) };
     Seen { event, at: Duration::from_millis(ms) }
@@ -51,7 +51,7 @@ pub fn handed_over(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {
     Seen { event: event(EventKind::HandedOver, holder, granted, index), at: Duration::from_millis(ms) }
 }
 
-/// Asked and ended at these milliseconds.
+/// An operation with these times in milliseconds.
 pub fn did(by: &str, what: What, (invoked, returned): (u64, u64), ended: Ended) -> Operation {
     Operation {
         by: HolderId::new(by).expect("valid"),
@@ -81,11 +81,11 @@ pub fn evidence<'a>(operations: &'a [Operation], log: &'a [Seen]) -> Evidence<'a
     Evidence { operations, queues: &[], log }
 }
 
-pub fn with_queues<'a>(queues: &'a [Queued], log: &'a [Seen]) -> Evidence<'a> {
+pub fn with_queues<'a>(queues: &'a [ObservedQueue], log: &'a [Seen]) -> Evidence<'a> {
     Evidence { operations: &[], queues, log }
 }
 
-/// A commit every 100 ms for 20 s, except between these milliseconds.
+/// A commit every 100 ms for 20 s, except in the given range of milliseconds.
 pub fn commits(without: (u64, u64)) -> Progress {
     let mut progress = Progress::default();
     for time in (0..20_000).step_by(100).filter(|time| !(without.0..without.1).contains(time)) {

@@ -1,12 +1,12 @@
-//! A lease that is not extended expires within the stated bound: its ttl, the time in which the cluster commits nothing, one
+//! A lease without an extension expires within its bound: the ttl, the time in which the cluster commits nothing, one
 //! tick, and one commit.
 //!
-//! The harness sees a commit when an answer shows a higher log index than every answer before. A pause between two commits
-//! that is longer than [`COMMIT`] is time without a leader, whatever caused it: an election, a disk that hangs, a machine
-//! that stands still. Exactly this time is subtracted.
+//! The harness sees a commit when an answer shows a higher log index than every earlier answer. A pause between two
+//! commits longer than [`COMMIT`] counts as time without a leader. The cause may be an election, a slow disk or a
+//! machine that stands still. The check subtracts exactly this time.
 //!
-//! The last extension is known only if no acquire or renewal of the holder has an unknown outcome. A lease with one is not
-//! judged here. It still has to expire after the episode.
+//! The last extension is known only if every acquire and renewal of the holder has a known outcome. The check skips
+//! other leases. They still have to expire after the episode.
 
 use std::time::Duration;
 
@@ -16,41 +16,41 @@ use super::super::history::{Ended, Operation, What};
 use super::super::progress::Progress;
 use super::{DRIFT, Evidence};
 
-/// `lease.tick_ms` of the cluster.
+/// The default of `lease.tick_ms`, which the cluster uses.
 pub const TICK: Duration = Duration::from_millis(1_000);
 /// The longest pause between two commits of a cluster with a leader.
 pub const COMMIT: Duration = Duration::from_millis(250);
 
-/// What is known about the expiries of one lease.
+/// The expiries of one lease.
 #[derive(Debug, Default, PartialEq)]
 pub struct Expiries {
     pub judged: u64,
-    /// Not judged, because an extension has an unknown outcome.
+    /// Grants that the check skipped, because an extension has an unknown outcome.
     pub ambiguous: u64,
-    /// Grants of an infinite ttl: they have no bound. `no_early_expiry` judges that they do not expire.
+    /// Grants of an infinite ttl. They have no bound; `no_early_expiry` checks that they do not expire.
     pub infinite: u64,
-    /// The longest time behind the ttl, without the time since the last extension in which nothing was committed.
+    /// The longest time from the end of a ttl to its expiry, without the time in which the cluster committed nothing.
     pub longest: Duration,
-    /// An expiry that came later than the bound.
+    /// An expiry after the bound.
     pub late: Option<String>,
-    /// Of all expiries, judged or not, the one that a watcher heard of the longest time behind the ttl.
-    pub last_heard: Heard,
+    /// The expiry that reached a watcher the longest time after the end of the ttl. Skipped expiries count, too.
+    pub last_heard: ExpiryDelivery,
 }
 
-/// When a watcher heard of an expiry, and the parts of that time which are known.
+/// The time at which a watcher received an expiry, and its known parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Heard {
-    /// Behind the last ttl that the holder was told.
+pub struct ExpiryDelivery {
+    /// The time since the end of the last ttl in an answer to the holder.
     pub behind: Duration,
-    /// Since that extension, nothing was committed for so long.
+    /// The time without commits since that extension.
     pub without_commits: Duration,
-    /// The log had the expiry for so long before the watcher heard of it.
+    /// The time from the expiry in the log to its event.
     pub delivery: Duration,
-    /// An extension has an unknown outcome: if the cluster applied it, the ttl began again.
+    /// An extension has an unknown outcome. If the cluster applied it, the ttl began again.
     pub is_ambiguous: bool,
 }
 
-/// Judges the grants that ended by time, and those that are still held at `now`.
+/// Checks the expired grants, and the grants that are still held at `now`.
 pub fn check(evidence: &Evidence, progress: &Progress, now: Duration) -> Expiries {
     let mut expiries = Expiries::default();
     for granted in evidence.log.iter().filter(|seen| seen.event.event == EventKind::Granted) {
@@ -76,13 +76,13 @@ pub fn check(evidence: &Evidence, progress: &Progress, now: Duration) -> Expirie
         };
         expiries.judged += 1;
         let behind = until.saturating_sub(due);
-        // Cluster time stands still without commits, before the end of the ttl and behind it.
+        // Cluster time stands still without commits, before and after the end of the ttl.
         let stood = progress.without_commits(extended, until, COMMIT);
         expiries.longest = expiries.longest.max(behind.saturating_sub(stood));
         if behind > stood + TICK + COMMIT {
             let how = format!(
-                "{:?} outlived its ttl by {behind:.2?}; the bound is {:.2?}: {stood:.2?} without a commit, one tick and \
-                 one commit",
+                "{:?} outlived its ttl by {behind:.2?}; the bound is {:.2?}: {stood:.2?} without a commit, one tick \
+                 and one commit",
                 granted.event,
                 stood + TICK + COMMIT,
             );
@@ -92,10 +92,16 @@ pub fn check(evidence: &Evidence, progress: &Progress, now: Duration) -> Expirie
     expiries
 }
 
-/// What a watcher heard of an expiry at `at` that the log had at `logged`. Nothing, if no extension is known.
-fn heard(evidence: &Evidence, progress: &Progress, granted: &Event, at: Duration, logged: Duration) -> Option<Heard> {
+/// The parts of an expiry with an event at `at` that the log had at `logged`. `None` if no extension is known.
+fn heard(
+    evidence: &Evidence,
+    progress: &Progress,
+    granted: &Event,
+    at: Duration,
+    logged: Duration,
+) -> Option<ExpiryDelivery> {
     let (extended, due) = last_known_extension(evidence.operations, granted)?;
-    Some(Heard {
+    Some(ExpiryDelivery {
         behind: at.saturating_sub(due),
         without_commits: progress.without_commits(extended, logged, COMMIT),
         delivery: at.saturating_sub(logged),
@@ -114,13 +120,13 @@ fn is_ambiguous(operations: &[Operation], granted: &Event) -> bool {
     extensions(operations, granted).any(|operation| matches!(operation.ended, Ended::Unknown))
 }
 
-/// When the last extension was asked for, and the latest end of its ttl as the holder was told. Nothing, if an extension
-/// has an unknown outcome or is infinite.
+/// The start of the last extension, and the latest end of its ttl by the answer. `None` if an extension has an unknown
+/// outcome or is infinite.
 fn last_extension(operations: &[Operation], granted: &Event) -> Option<(Duration, Duration)> {
     if is_ambiguous(operations, granted) { None } else { last_known_extension(operations, granted) }
 }
 
-/// The same for the extensions with an answer alone.
+/// Like [`last_extension`], but ignores extensions without an answer.
 fn last_known_extension(operations: &[Operation], granted: &Event) -> Option<(Duration, Duration)> {
     let mut latest: Option<(Duration, Duration)> = None;
     for operation in extensions(operations, granted) {
@@ -154,28 +160,28 @@ mod tests {
     fn expiry_within_the_bound_is_accepted() {
         let asked = [acquired("a", (0, 10), 5)];
         assert_eq!(judge(&asked, 2_200, (0, 0)).late, None);
-        assert_eq!(judge(&asked, 6_200, (1_500, 5_500)).late, None, "four seconds without a commit behind the ttl");
+        assert_eq!(judge(&asked, 6_200, (1_500, 5_500)).late, None, "four seconds without a commit after the ttl");
         assert_eq!(judge(&asked, 6_200, (500, 4_500)).late, None, "four seconds without a commit before its end");
         assert_eq!(judge(&asked, 2_200, (0, 0)).judged, 1);
     }
 
     #[test]
-    fn expiry_behind_the_bound_is_caught() {
+    fn expiry_after_the_bound_is_caught() {
         let asked = [acquired("a", (0, 10), 5)];
-        assert!(judge(&asked, 2_400, (0, 0)).late.is_some(), "1.4 s behind the ttl");
-        assert!(judge(&asked, 6_900, (1_500, 5_500)).late.is_some(), "four of its seconds were without a commit");
-        assert!(judge(&asked, 6_200, (8_000, 12_000)).late.is_some(), "the pause came later");
+        assert!(judge(&asked, 2_400, (0, 0)).late.is_some(), "1.4 s after the ttl");
+        assert!(judge(&asked, 6_900, (1_500, 5_500)).late.is_some(), "four of the seconds had no commit");
+        assert!(judge(&asked, 6_200, (8_000, 12_000)).late.is_some(), "the pause begins after the expiry");
     }
 
     #[test]
-    fn expiry_known_from_an_index_counts_from_there() {
+    fn expiry_counts_from_the_first_answer_with_its_index() {
         let (asked, log) = ([acquired("a", (0, 10), 5)], [granted(5, "a", 5), expired(9_000, "a", 5, 1_500)]);
         let expiries = check(&evidence(&asked, &log), &commits((0, 0)), ms(20_000));
-        assert_eq!(expiries.late, None, "an answer showed index 1,500 after 1.4 s; the watchers heard of it late");
+        assert_eq!(expiries.late, None, "an answer showed index 1,500 after 1.4 s; the watchers received it late");
     }
 
     #[test]
-    fn parts_of_an_expiry_that_was_heard_of_late_are_known() {
+    fn parts_of_a_late_event_are_known() {
         let log = [granted(5, "a", 5), expired(9_000, "a", 5, 1_500)];
         let heard = |asked: &[Operation]| check(&evidence(asked, &log), &commits((200, 700)), ms(20_000)).last_heard;
         let known = heard(&[acquired("a", (0, 10), 5)]);
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_move_the_bound_and_unknown_ones_are_not_judged() {
+    fn extension_moves_the_bound_unless_unknown() {
         let renew = |ended| did("a", What::Renew { token: token(5) }, (900, 910), ended);
         let renewed = [acquired("a", (0, 10), 5), renew(Ended::Held(token(5), Some(3_000)))];
         assert_eq!(judge(&renewed, 5_100, (0, 0)).late, None);

@@ -1,4 +1,4 @@
-//! What was acknowledged is in the log.
+//! The log contains every acknowledged operation.
 
 use tenure::api::EventKind;
 use tenure::token::FencingToken;
@@ -21,7 +21,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
             (What::Release { token }, Ended::Changed(true)) => is_there(by, *token, EventKind::Released),
             (What::HandOver { token }, Ended::Held(..)) => is_there(by, *token, EventKind::HandedOver),
             (What::Revoke, Ended::Changed(true)) => {
-                // A watcher hears of it after it was asked for.
+                // A watcher receives the event after the request was sent.
                 let revoked =
                     |seen: &super::Seen| seen.event.event == EventKind::Revoked && seen.at >= operation.invoked;
                 evidence.log.iter().any(revoked)
@@ -29,7 +29,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
             _ => true,
         };
         if !survives {
-            return Err(format!("{operation:?} was acknowledged, and the log knows nothing of it"));
+            return Err(format!("{operation:?} was acknowledged, but the log does not contain it"));
         }
     }
     Ok(())
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acknowledged_grant_or_release_that_is_lost_is_caught() {
+    fn lost_acknowledged_operation_is_caught() {
         let release = did("a", What::Release { token: token(5) }, (10, 11), Ended::Changed(true));
         let asked = [acquired("a", (0, 1), 5), release];
-        check(&evidence(&asked, &[granted(1, "a", 5), released(11, "a", 5, 6)])).expect("both are there");
+        check(&evidence(&asked, &[granted(1, "a", 5), released(11, "a", 5, 6)])).expect("the log has both");
         check(&evidence(&asked, &[granted(1, "a", 5)])).expect_err("the release is lost");
         check(&evidence(&asked[..1], &[])).expect_err("the grant is lost");
-        check(&evidence(&asked[..1], &[granted(1, "b", 5)])).expect_err("it is somebody else's");
+        check(&evidence(&asked[..1], &[granted(1, "b", 5)])).expect_err("the grant has another holder");
         let revoke = [did("x", What::Revoke, (10, 11), Ended::Changed(true))];
         check(&evidence(&revoke, &[granted(1, "a", 5)])).expect_err("the revoke is lost");
     }

@@ -1,5 +1,5 @@
-//! The history of a lease, as its clients saw it, is one that a single lease could have had. The search knows the requests
-//! and their answers; the log's word is taken only for what no client is told: expires, and grants whose answers were lost.
+//! The calls on a lease are linearizable. The search uses the requests and their answers. From the log it takes only
+//! transitions that no answer shows: expiries, and grants whose answers were lost.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use super::super::history::{Ended, Operation, What};
 use super::super::linear::{Call, Doubt, Effect, is_linearizable, is_told};
 use super::Evidence;
 
-/// What came of the search.
+/// The result of the search.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decided {
+pub enum SearchResult {
     Possible,
     Impossible(String),
     TooHard,
 }
 
-pub fn check(evidence: &Evidence) -> Decided {
+pub fn check(evidence: &Evidence) -> SearchResult {
     match is_linearizable(&calls(evidence), evidence.limit()) {
-        Ok(()) => Decided::Possible,
-        Err(Doubt::Impossible(how)) => Decided::Impossible(how),
-        Err(Doubt::TooHard) => Decided::TooHard,
+        Ok(()) => SearchResult::Possible,
+        Err(Doubt::Impossible(how)) => SearchResult::Impossible(how),
+        Err(Doubt::TooHard) => SearchResult::TooHard,
     }
 }
 
@@ -42,7 +42,8 @@ fn calls(evidence: &Evidence) -> Vec<Call> {
     calls
 }
 
-/// Whether the log has an end of the lease that a request of unknown outcome may have made. If not, it never happened.
+/// Whether the log has a transition that this request may have caused. Without one, a request of unknown outcome had no
+/// effect.
 fn is_in_log(evidence: &Evidence, operation: &Operation) -> bool {
     evidence.log.iter().any(|seen| {
         let is_its = match (&operation.what, seen.event.event) {
@@ -61,21 +62,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_in_the_log_explains_the_next_grant_and_nothing_else_does() {
+    fn only_a_logged_expiry_explains_the_next_grant() {
         let asked = [acquired("a", (0, 10), 5), acquired("b", (1500, 1510), 9)];
         let log = [granted(5, "a", 5), expired(1400, "a", 5, 8), granted(1505, "b", 9)];
-        assert_eq!(check(&evidence(&asked, &log)), Decided::Possible);
+        assert_eq!(check(&evidence(&asked, &log)), SearchResult::Possible);
         let without = [log[0].clone(), log[2].clone()];
-        assert!(matches!(check(&evidence(&asked, &without)), Decided::Impossible(_)));
+        assert!(matches!(check(&evidence(&asked, &without)), SearchResult::Impossible(_)));
     }
 
     #[test]
-    fn an_unknown_release_that_the_log_has_explains_the_next_grant() {
+    fn logged_unknown_release_explains_the_next_grant() {
         let release = did("a", What::Release { token: token(5) }, (20, 30), Ended::Unknown);
         let asked = [acquired("a", (0, 10), 5), release, acquired("b", (40, 50), 9)];
         let log = [granted(5, "a", 5), super::super::evidence::released(60, "a", 5, 8), granted(45, "b", 9)];
-        assert_eq!(check(&evidence(&asked, &log)), Decided::Possible);
+        assert_eq!(check(&evidence(&asked, &log)), SearchResult::Possible);
         let read = [acquired("a", (0, 10), 5), saw((20, 30), &[], 6)];
-        assert!(matches!(check(&evidence(&read, &log[..1])), Decided::Impossible(_)), "a stale read");
+        assert!(matches!(check(&evidence(&read, &log[..1])), SearchResult::Impossible(_)), "a stale read");
     }
 }

@@ -1,7 +1,7 @@
-//! No lease ends by time before the ttl that was acknowledged. An infinite lease never ends by time.
+//! No lease expires before its acknowledged ttl. An infinite lease never expires.
 //!
-//! A watcher hears of an expiry after it was committed, and the ttl of a request counts from later than when it was sent. So
-//! an expiry that is heard of sooner than the ttl after that was early for certain.
+//! A watcher receives an expiry after its commit, and the ttl begins after the request was sent. So an expiry is
+//! certainly early if its event comes before the request time plus the ttl.
 
 use tenure::api::EventKind;
 
@@ -9,30 +9,33 @@ use super::super::history::{Ended, What};
 use super::{DRIFT, Evidence};
 
 pub fn check(evidence: &Evidence) -> Result<(), String> {
-    told_as_asked(evidence)?;
+    answers_match_claims(evidence)?;
     for expiry in evidence.log.iter().filter(|seen| seen.event.event == EventKind::Expired) {
         if evidence.is_infinite(&expiry.event.holder) {
-            return Err(format!("{:?}, and its holder asked for an infinite ttl", expiry.event));
+            return Err(format!("{:?}, but its holder claimed an infinite ttl", expiry.event));
         }
         for operation in evidence.operations.iter().filter(|operation| operation.by.as_str() == expiry.event.holder) {
             let Ended::Held(token, Some(ttl_ms)) = operation.ended else { continue };
             let due = operation.invoked.as_secs_f64() + ttl_ms as f64 / 1000.0 * (1.0 - DRIFT);
             if token == expiry.event.token && expiry.at.as_secs_f64() < due {
-                return Err(format!("{:?} at {:?}, and it was told {operation:?}", expiry.event, expiry.at));
+                return Err(format!(
+                    "{:?} at {:?}, but the answer to its holder was {operation:?}",
+                    expiry.event, expiry.at
+                ));
             }
         }
     }
     Ok(())
 }
 
-/// The holder of an infinite lease is told of no end, and the holder of a finite one is told when it ends.
-fn told_as_asked(evidence: &Evidence) -> Result<(), String> {
+/// The answer to an infinite claim has no expiry, and the answer to a finite claim has one.
+fn answers_match_claims(evidence: &Evidence) -> Result<(), String> {
     for operation in evidence.operations {
         let Ended::Held(_, left) = operation.ended else { continue };
         let (by, is_handover) = (operation.by.as_str(), matches!(operation.what, What::HandOver { .. }));
-        // A handover is answered with the lease of the waiter.
+        // The answer to a handover contains the lease of the waiter.
         if !is_handover && evidence.first_claim(by).is_some() && left.is_none() != evidence.is_infinite(by) {
-            return Err(format!("{operation:?} tells another kind of ttl than its holder asked for"));
+            return Err(format!("{operation:?} has another kind of ttl than the claims of its holder"));
         }
     }
     Ok(())
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expiry_before_the_acknowledged_ttl_is_caught() {
+    fn expiry_before_the_acknowledged_ttl_is_caught() {
         let renewed = did("a", What::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1000)));
         let asked = [acquired("a", (0, 10), 5), renewed];
         check(&evidence(&asked, &[granted(5, "a", 5), expired(1600, "a", 5, 9)])).expect("a second after the renewal");
@@ -56,17 +59,17 @@ mod tests {
         let claim = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
         let claimed = |ended| [did("a", claim.clone(), (0, 10), ended)];
         let log = [granted(5, "a", 5), expired(90_000, "a", 5, 9)];
-        check(&evidence(&claimed(Ended::Held(token(5), None)), &log[..1])).expect("it is held on");
+        check(&evidence(&claimed(Ended::Held(token(5), None)), &log[..1])).expect("the lease is still held");
         check(&evidence(&claimed(Ended::Held(token(5), None)), &log)).expect_err("it expired");
-        check(&evidence(&claimed(Ended::Unknown), &log)).expect_err("it expired, and its holder was never told of it");
-        check(&evidence(&claimed(Ended::Held(token(5), Some(9))), &log[..1])).expect_err("a finite ttl was told");
+        check(&evidence(&claimed(Ended::Unknown), &log)).expect_err("it expired without an answer to its holder");
+        check(&evidence(&claimed(Ended::Held(token(5), Some(9))), &log[..1])).expect_err("the answer has a finite ttl");
     }
 
     #[test]
-    fn finite_claim_that_is_told_an_infinite_ttl_is_caught() {
+    fn infinite_answer_to_a_finite_claim_is_caught() {
         let renewal = did("a", What::Renew { token: token(5) }, (20, 30), Ended::Held(token(5), None));
         let asked = [acquired("a", (0, 10), 5), renewal];
-        check(&evidence(&asked[..1], &[granted(5, "a", 5)])).expect("as it was asked for");
+        check(&evidence(&asked[..1], &[granted(5, "a", 5)])).expect("the answer has the claimed ttl");
         check(&evidence(&asked, &[granted(5, "a", 5)])).expect_err("the renewal made it infinite");
     }
 }

@@ -1,4 +1,5 @@
-//! At any log position a lease has at most one holder, a counted lease as many as its limit, and what ends was held.
+//! At each log position a lease has at most one holder, or at most its limit. A transition that ends a grant names a
+//! current holder.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +14,10 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
         let named = (&event.holder, event.token);
         if event.event != EventKind::Granted {
             if !held.remove(&named) {
-                return Err(format!("{event:?}, and it was not held so"));
+                return Err(format!("{event:?}, but the log has no such grant"));
             }
         } else if held.insert(named) && held.len() > evidence.limit() {
-            return Err(format!("{event:?}, and it was held by {held:?}"));
+            return Err(format!("{event:?}, but the holders were {held:?}"));
         }
     }
     Ok(())
@@ -29,11 +30,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_holder_and_an_end_of_nothing_are_caught() {
+    fn second_holder_and_end_without_grant_are_caught() {
         let good = [granted(1, "a", 5), expired(2, "a", 5, 9), granted(3, "b", 10)];
         check(&evidence(&[], &good)).expect("one at a time");
         check(&evidence(&[], &[granted(1, "a", 5), granted(2, "b", 6)])).expect_err("two");
-        check(&evidence(&[], &[granted(1, "a", 5), released(2, "b", 5, 6)])).expect_err("not its own");
+        check(&evidence(&[], &[granted(1, "a", 5), released(2, "b", 5, 6)])).expect_err("b does not hold the lease");
         let counted = did(
             "a",
             What::Acquire { ttl_ms: Some(1000), limit: 2, wait: false, lock_delay_ms: 0 },

@@ -1,7 +1,7 @@
-//! Who was seen ahead in the queue is not served later.
+//! The queue serves waiters in order.
 //!
-//! Whoever waits has a name that is used for that wait only. So if two were seen waiting, one behind the other, and the
-//! queue gave the lease to both, then to the one ahead first. (To whom a lease is handed over its holder says.)
+//! Each wait has a unique holder id. If the queue granted the lease to two observed waiters, the first one must have
+//! the earlier grant. A handover is exempt, because the holder chooses the waiter.
 
 use tenure::api::{EventKind, GrantCause};
 
@@ -18,11 +18,11 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
         for waiter in &queue.waiters {
             let Some(index) = served(waiter) else { continue };
             if index <= queue.index {
-                return Err(format!("{waiter} was granted the lease at {index} and waits in {queue:?}"));
+                return Err(format!("{waiter} was granted the lease at {index}, but still waits in {queue:?}"));
             }
             if let Some((ahead, later)) = last.replace((waiter, index)).filter(|(_, before)| *before > index) {
                 return Err(format!(
-                    "{waiter} was served at {index}, and {ahead}, ahead of it in {queue:?}, at {later}"
+                    "{waiter} was served at {index}, but {ahead}, ahead of it in {queue:?}, at {later}"
                 ));
             }
         }
@@ -32,14 +32,14 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Queued;
+    use super::super::ObservedQueue;
     use super::super::evidence::{from_queue, granted, with_queues};
     use super::*;
 
     #[test]
-    fn being_served_out_of_turn_is_caught() {
+    fn grant_out_of_queue_order_is_caught() {
         let queue =
-            |index, waiters: &[&str]| Queued { index, waiters: waiters.iter().map(|&who| who.into()).collect() };
+            |index, waiters: &[&str]| ObservedQueue { index, waiters: waiters.iter().map(|&who| who.into()).collect() };
         let log = [granted(1, "a", 5), from_queue(2, "b", 8), from_queue(3, "d", 11)];
         let good = [queue(6, &["b", "c", "d"]), queue(9, &["c", "d"])];
         check(&with_queues(&good, &log)).expect("c gave up");

@@ -1,5 +1,5 @@
-//! A read tells the state that the log had at the index which it names. That the index itself is not an old one is seen
-//! when the answer comes: [`Book::end`](super::super::book::Book::end).
+//! A read returns the state of the log at its index. [`Recorder::end`](super::super::recorder::Recorder::end) checks
+//! that the index itself is current.
 
 use super::super::history::Ended;
 use super::super::log::held;
@@ -11,7 +11,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
         let holds = held(evidence.log.iter().take_while(|seen| seen.event.index <= *index));
         let holds: Vec<_> = holds.into_iter().map(|grant| (grant.event.holder, grant.event.token)).collect();
         if holds != *saw {
-            return Err(format!("{read:?}, and the log says {holds:?}"));
+            return Err(format!("{read:?}, but the log has {holds:?}"));
         }
     }
     Ok(())
@@ -23,11 +23,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_that_tells_another_state_than_the_log_had_is_caught() {
+    fn read_of_a_state_not_in_the_log_is_caught() {
         let log = [granted(5, "a", 5), expired(1500, "a", 5, 9)];
         let good =
             [saw((0, 1), &[], 4), saw((2, 3), &[("a", 5)], 5), saw((4, 9), &[("a", 5)], 8), saw((9, 10), &[], 9)];
-        check(&evidence(&good, &log)).expect("as the log says");
+        check(&evidence(&good, &log)).expect("each read has the state at its index");
         for bad in [saw((0, 1), &[("a", 5)], 4), saw((0, 1), &[], 8), saw((0, 1), &[("b", 5)], 5)] {
             check(&evidence(&[bad], &log)).expect_err("not the state at that index");
         }

@@ -1,4 +1,4 @@
-//! Each grant has a token above every earlier one's.
+//! The token of each grant is higher than all earlier ones.
 
 use tenure::api::EventKind;
 
@@ -10,7 +10,7 @@ pub fn check(evidence: &Evidence) -> Result<(), String> {
     for seen in grants {
         let token = seen.event.token;
         if highest.is_some_and(|highest| highest >= token) {
-            return Err(format!("{:?} behind {highest:?}", seen.event));
+            return Err(format!("{:?} after token {highest:?}", seen.event));
         }
         highest = Some(token);
     }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_does_not_rise_is_caught() {
+    fn token_that_does_not_rise_is_caught() {
         let mut log = vec![granted(1, "a", 5), expired(2, "a", 5, 9), granted(3, "b", 10)];
         check(&evidence(&[], &log)).expect("5, then 10");
         log[2].event.token = log[0].event.token;

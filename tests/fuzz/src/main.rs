@@ -1,4 +1,4 @@
-//! Feeds one kind of input, that of the variable `TENURE_FUZZ_INPUT`, with what libFuzzer thinks of.
+//! Passes the inputs of libFuzzer to the parser that the variable `TENURE_FUZZ_INPUT` names.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -12,10 +12,10 @@ fuzz_target!(
     init: {
         let name = std::env::var("TENURE_FUZZ_INPUT").unwrap_or_default();
         let chosen = inputs::all().into_iter().find(|input| input.name == name);
-        let chosen = chosen.unwrap_or_else(|| panic!("TENURE_FUZZ_INPUT={name:?} is no input"));
-        assert!(CHOSEN.set(chosen).is_ok(), "it is chosen once");
+        let chosen = chosen.unwrap_or_else(|| panic!("unknown TENURE_FUZZ_INPUT {name:?}: expected a name of `tenure::testing::inputs::all`"));
+        assert!(CHOSEN.set(chosen).is_ok(), "libFuzzer initializes once");
     },
     |bytes: &[u8]| {
-        (CHOSEN.get().expect("it was chosen").check)(bytes);
+        (CHOSEN.get().expect("libFuzzer initializes first").check)(bytes);
     }
 );

@@ -1,5 +1,6 @@
-//! The folder of a run, and what a run that was killed left behind. Everything is named after the process that made it, and a
-//! run that lives holds a lock in its folder.
+//! The directory of a run, and the cleanup after killed runs.
+//!
+//! All names contain the process id of the run. A running process holds a lock in its directory.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -10,19 +11,19 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::network;
 
-/// The folder of this process's run, with everything below it. Gone when dropped.
-pub struct Folder {
+/// The directory of this run, with all files and mounts below it. Dropping it removes them.
+pub struct RunDirectory {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
-    pub fn new() -> Result<Folder> {
+impl RunDirectory {
+    pub fn new() -> Result<RunDirectory> {
         let path = folder(std::process::id());
         fs::create_dir_all(&path)?;
         let lock = File::create(path.join("lock"))?;
-        lock.try_lock().context("the lock of this process's own folder")?;
-        Ok(Folder { path, _lock: lock })
+        lock.try_lock().context("cannot lock the directory of this run")?;
+        Ok(RunDirectory { path, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -30,7 +31,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
             eprintln!("{}: {error}", self.path.display());
@@ -42,8 +43,8 @@ fn folder(process: u32) -> PathBuf {
     std::env::temp_dir().join(format!("{}{process}", network::PREFIX))
 }
 
-/// Removes namespaces, mounts and folders of runs that are gone. Their nodes ended with them.
-pub fn sweep() -> Result<()> {
+/// Removes namespaces, mounts and directories of runs that have ended. Their node processes ended with them.
+pub fn remove_orphans() -> Result<()> {
     for name in names(&network::file(""))?.iter().filter(|name| is_orphan(name)) {
         let _ = Command::new("ip").args(["netns", "del", name]).output()?;
     }
@@ -53,7 +54,7 @@ pub fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Unmounts what is mounted below a run's folder, and removes the folder.
+/// Removes the directory of a run, after its mounts.
 fn remove(folder: &Path) -> Result<()> {
     for line in fs::read_to_string("/proc/self/mounts")?.lines() {
         let at = Path::new(line.split(' ').nth(1).unwrap_or_default());
@@ -70,7 +71,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     names.collect()
 }
 
-/// Whether the name is that of a run, and nobody holds that run's lock.
+/// Whether the name belongs to a run whose lock is free.
 fn is_orphan(name: &str) -> bool {
     let process = name.strip_prefix(network::PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
     process.is_some_and(|process: u32| match File::open(folder(process).join("lock")) {
@@ -84,13 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_dead_runs_left_is_theirs() {
+    fn only_dead_runs_leave_orphans() {
         let name = format!("{}{}-1", network::PREFIX, std::process::id());
-        let folder = Folder::new().expect("nobody else has this process's number");
-        assert!(!is_orphan(&name), "the run lives");
+        let folder = RunDirectory::new().expect("no other run has this process id");
+        assert!(!is_orphan(&name), "the run is active");
         let path = folder.path().to_owned();
         drop(folder);
         assert!(is_orphan(&name) && !path.exists());
-        assert!(!is_orphan("somebody-elses-4294967295"));
+        assert!(!is_orphan("other-program-4294967295"));
     }
 }

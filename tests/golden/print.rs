@@ -69,7 +69,7 @@ pub fn refusal(refusal: &Refusal) -> String {
 }
 
 fn lost(lost: &Lost) -> String {
-    let now = lost.holder.as_ref().map_or("nobody holds it".to_string(), |holder| format!("{holder} holds it"));
+    let now = lost.holder.as_ref().map_or("no holder".to_string(), |holder| format!("{holder} holds it"));
     format!("lost: {:?}, {now}", lost.cause)
 }
 
@@ -112,7 +112,7 @@ fn transition(transition: &Transition) -> String {
 pub fn view(view: Option<LeaseView>) -> String {
     let Some(view) = view else { return "nothing is remembered of it".to_string() };
     let mut lines: Vec<String> = view.held.iter().chain(&view.ended).map(lease).collect();
-    lines.extend(view.delay_until.map(|at| format!("nobody gets it before {at}")));
+    lines.extend(view.delay_until.map(|at| format!("delayed until {at}")));
     if view.held.is_empty() && view.waiters > 0 {
         lines.push(format!("waiters {}", view.waiters));
     }
@@ -120,7 +120,7 @@ pub fn view(view: Option<LeaseView>) -> String {
 }
 
 pub fn queue(waiters: &[Waiter]) -> String {
-    lines_or(waiters.iter().map(waiter), "nobody waits")
+    lines_or(waiters.iter().map(waiter), "no waiter")
 }
 
 fn waiter(waiter: &Waiter) -> String {
@@ -134,9 +134,9 @@ pub fn history(transitions: &[Transition]) -> String {
 pub fn explanation(explanation: &Explanation) -> String {
     let mut lines: Vec<String> = explanation.held.iter().map(lease).collect();
     if lines.is_empty() {
-        lines.push("nobody holds it".to_string());
+        lines.push("no holder".to_string());
     }
-    lines.extend(explanation.delay_until.map(|at| format!("nobody gets it before {at}")));
+    lines.extend(explanation.delay_until.map(|at| format!("delayed until {at}")));
     lines.extend(explanation.next.as_ref().map(|next| format!("next: {}", waiter(next))));
     lines.extend(explanation.standing.as_ref().map(|standing| match standing {
         Standing::Holds { lease, cause } => format!("{} holds it: {cause:?}", lease.holder),

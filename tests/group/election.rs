@@ -119,7 +119,7 @@ async fn hand_over_elects_the_named_candidate() {
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     let b = waiting(&cluster, &cluster.candidate("b"), "b").await;
     let c = waiting(&cluster, &cluster.candidate("c"), "c").await;
-    let refused = first.hand_over(Some(HolderId::new("nobody").expect("the value is valid"))).await;
+    let refused = first.hand_over(Some(HolderId::new("no-candidate").expect("the value is valid"))).await;
     assert!(matches!(refused, Err(ResignError::Call(_))) && first.is_leader(), "{refused:?}");
     assert_eq!(first.hand_over(Some(HolderId::new("c").expect("the value is valid"))).await, Ok(true));
     let second = soon(c).await.expect("the task did not panic");

@@ -67,5 +67,5 @@ pub async fn keeping(cluster: &Cluster, leases: usize, time: Duration) -> Value 
 }
 
 fn manager(cluster: &Cluster) -> LeaseManager {
-    LeaseManager::connect(&cluster.addresses().join(",")).expect("the addresses are valid")
+    LeaseManager::connect_lazy(&cluster.addresses().join(",")).expect("the addresses are valid")
 }

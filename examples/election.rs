@@ -17,7 +17,7 @@ use tenure::types::Metadata;
 async fn main() -> Result<(), Box<dyn Error>> {
     let me = std::env::args().nth(1).unwrap_or_else(|| format!("process-{}", std::process::id()));
     let endpoints = std::env::var(ENDPOINTS_VARIABLE).unwrap_or_else(|_| DEFAULT_ENDPOINTS.to_owned());
-    let manager = LeaseManager::connect(&endpoints)?;
+    let manager = LeaseManager::connect_lazy(&endpoints)?;
     let options = ElectionOptions::new()
         .ttl(Duration::from_secs(5))
         .grace(Duration::from_secs(1))

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let me = arguments.next().unwrap_or_else(|| format!("process-{}", std::process::id()));
     let weight = arguments.next().map_or(Ok(1), |weight| weight.parse())?;
     let endpoints = std::env::var(ENDPOINTS_VARIABLE).unwrap_or_else(|_| DEFAULT_ENDPOINTS.to_owned());
-    let manager = LeaseManager::connect(&endpoints)?;
+    let manager = LeaseManager::connect_lazy(&endpoints)?;
 
     let options = MemberOptions::new(&me).weight(weight).ttl(Duration::from_secs(5));
     let member = Group::join(&manager, "example-workers", options).await?;

@@ -14,7 +14,7 @@
 //! # async fn build_report(fence: Option<tenure::FencingToken>) -> u32 { 7 }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let manager = LeaseManager::connect("http://10.0.0.1:7101,http://10.0.0.2:7101,http://10.0.0.3:7101")?;
+//! let manager = LeaseManager::connect_lazy("http://10.0.0.1:7101,http://10.0.0.2:7101,http://10.0.0.3:7101")?;
 //! // Acquires and renews the lease, drops the future if the lease is lost, and releases the lease at the end.
 //! let pages = manager.with("nightly-report", |lease| async move { build_report(lease.token()).await }).await?;
 //! # Ok(())
@@ -77,18 +77,18 @@
 //!
 //! | module | feature | contents |
 //! |---|---|---|
-//! | [`client`] | `client` (default) | the lease manager, leases, guards, and connections to a cluster |
+//! | [`client`] | `client`; `client-http` (default) for a cluster over HTTP | the lease manager, leases and guards |
 //! | [`election`], [`group`], [`semaphore`] | `client` | leader election, group membership with placement, and semaphores, built on leases |
-//! | [`node`], [`http`], [`config`] | `server` (default) | a node, its HTTP API, and its settings |
+//! | [`node`], [`http`], [`config`] | `server` | a node, its HTTP API, and its settings |
 //! | [`lease`], [`raft`], [`storage`], [`peer`] | `server` | the parts of a node: public for tests and tools, not a stable API |
-//! | [`cli`], [`telemetry`] | `cli` (default) | the commands of the binary, its logs and metrics |
-//! | [`fence`] | `fence`, in `client` | the fencing check at the resource; on its own it has no network dependencies |
+//! | [`cli`], [`telemetry`] | `cli` | the commands of the binary, its logs and metrics |
+//! | [`fence`] | `fence` (default) | the fencing check at the resource; on its own it has no network dependencies |
 //! | [`fence::http`] | `fence-http` | the fencing check as a tower layer |
 //! | [`testing`] | `testing` | a fake cluster, a connection with injected faults, and a cluster in one process |
 //! | [`api`], [`types`], [`token`], [`clock`] | always | the JSON types, names and other value types, the fencing token, the clock |
 //!
-//! A client of a remote cluster needs only `default-features = false, features = ["client"]`. It then builds no
-//! storage, no Raft and no listener. Tenure needs Rust 1.95 or later, and is tested on Linux.
+//! The default features build no storage, no Raft and no listener. An embedded node needs `server`, and then no HTTP
+//! client. The command is the package `tenure-cli`. Tenure needs Rust 1.95 or later, and is tested on Linux.
 //!
 //! The library installs no signal handler, no `tracing` subscriber and no metrics recorder. Its tasks run on the
 //! caller's tokio runtime, and each task has an owner that ends it.

@@ -1,10 +1,10 @@
 //! Status of a cluster and of its nodes.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// Response of `/v1/cluster`: the view of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Cluster {
     pub cluster_id: String,
     /// Id of the node that answered.
@@ -17,7 +17,8 @@ pub struct Cluster {
     pub members: Vec<Member>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Member {
     pub id: u64,
     pub role: Role,
@@ -31,7 +32,8 @@ pub struct Member {
     pub last_contact_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     Leader,
@@ -40,7 +42,8 @@ pub enum Role {
 }
 
 /// Response of `/version`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Version {
     pub version: String,
 }

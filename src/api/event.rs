@@ -4,13 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{Timestamp, decimal};
 use crate::token::FencingToken;
 
 /// The grant or the end of a lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Event {
     pub event: EventKind,
     /// Index of the log entry that caused it.
@@ -21,7 +21,7 @@ pub struct Event {
     /// The holder that got the lease, or that had it.
     pub holder: String,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// The cause of a grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,11 +32,12 @@ pub struct Event {
     /// The new holder after a hand-over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     Granted,
@@ -60,7 +61,8 @@ impl EventKind {
 }
 
 /// The cause of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GrantCause {
     /// A claim for a free lease.

@@ -1,12 +1,12 @@
 //! The explanation of one lease.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{Event, GrantCause, Lease, Waiter};
 
 /// The holders of a lease, its first waiter, and the standing of one holder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Explanation {
     pub name: String,
     /// The explanation as text, for people.
@@ -26,7 +26,8 @@ pub struct Explanation {
 }
 
 /// The relation of one holder to one lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Standing {
     Holds {

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{Event, Problem, Timestamp, decimal};
 use crate::token::FencingToken;
 
 /// One holder's lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Lease {
     pub name: String,
     pub holder: String,
     /// The fencing token of the grant: a 63-bit integer, ordered like (`term`, `index`).
     #[serde(with = "decimal")]
-    #[schema(value_type = String, example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// Raft term of the grant.
     pub term: u64,
@@ -27,9 +27,9 @@ pub struct Lease {
     /// or ended.
     pub expires_in_ms: Option<u64>,
     pub state: LeaseState,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub granted_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub renewed_at: Timestamp,
     /// Number of renewals of this grant.
     pub renewals: u64,
@@ -48,7 +48,7 @@ pub struct Lease {
     /// At most 1,000 holders, and about 1 MiB; `holders_cursor` leads to the rest. Absent for a plain lease, and in
     /// lists, which have one entry per holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(no_recursion)]
+    #[cfg_attr(feature = "server", schema(no_recursion))]
     pub holders: Option<Vec<Lease>>,
     /// Present if the lease has more holders. Pass it as `cursor` to `GET /v1/leases`, with the name as `prefix` and
     /// the state `active`.
@@ -56,7 +56,8 @@ pub struct Lease {
     pub holders_cursor: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
     Active,
@@ -67,7 +68,8 @@ pub enum LeaseState {
 }
 
 /// Why a holder does not have a lease with a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LostReason {
     Expired,
@@ -79,27 +81,31 @@ pub enum LostReason {
 }
 
 /// Response to a release.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Released {
     /// `false`: the holder did not have the lease with that token, and nothing changed.
     pub released: bool,
 }
 
 /// Response to a revoke.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Revoked {
     /// Number of holders that lost the lease; 0 if it had none.
     pub revoked: u32,
 }
 
 /// Response to a batched renewal: one result for each lease, in the order of the request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Renewed {
     pub results: Vec<RenewResult>,
 }
 
 /// Result of one renewal: exactly one of `lease` and `problem` is present.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct RenewResult {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +116,8 @@ pub struct RenewResult {
 }
 
 /// One page of a list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct LeasePage {
     /// One entry for each holder. A page before the last one can be short or empty.
     pub leases: Vec<Lease>,
@@ -119,14 +126,16 @@ pub struct LeasePage {
 }
 
 /// The last transitions of a name, oldest first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct History {
     pub name: String,
     pub transitions: Vec<Event>,
 }
 
 /// The waiters for a lease, first one first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Queue {
     pub name: String,
     /// Number of all waiters.
@@ -136,12 +145,13 @@ pub struct Queue {
 }
 
 /// A waiter in a queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Waiter {
     /// Number of waiters before it.
     pub place: u32,
     pub holder: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub since_at: Timestamp,
     pub waited_ms: u64,
     /// Time until its wait ends.

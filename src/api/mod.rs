@@ -15,6 +15,8 @@ mod lease;
 mod object;
 mod problem;
 mod request;
+#[cfg(feature = "server")]
+mod schema;
 mod timestamp;
 mod ttl;
 

@@ -1,15 +1,13 @@
 //! Errors as RFC 9457 problem details, with a code for programs.
 
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
-use utoipa::{PartialSchema, ToSchema};
 
 use super::{LostReason, Timestamp, decimal};
 use crate::token::FencingToken;
 
 /// The body of an error response, `application/problem+json`. The members after `code` depend on the code.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// `urn:tenure:problem:` followed by the code.
     #[serde(rename = "type")]
@@ -26,11 +24,11 @@ pub struct Problem {
     pub holder: Option<String>,
     /// `held`: the current holder's token.
     #[serde(default, with = "decimal::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>))]
     pub token: Option<FencingToken>,
     /// `held`: the time of the current holder's grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
     pub since: Option<Timestamp>,
     /// Delay before a retry can succeed. Absent for a lease with an infinite ttl.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,18 +80,11 @@ macro_rules! codes {
             Other,
         }
 
-        /// Written by hand because a derived schema has the names of the variants.
-        impl PartialSchema for Code {
-            fn schema() -> RefOr<Schema> {
-                let codes = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
-                let text = "The error, for programs. Existing codes never change; later versions can add codes.";
-                codes.enum_values(Some([$($text,)*])).description(Some(text)).into()
-            }
-        }
-
-        impl ToSchema for Code {}
-
         impl Code {
+            /// All codes in JSON, without `other`.
+            #[cfg(feature = "server")]
+            pub(super) const NAMES: &[&str] = &[$($text,)*];
+
             /// The code in JSON.
             pub fn as_str(self) -> &'static str {
                 match self {

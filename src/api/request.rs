@@ -1,39 +1,39 @@
 //! Request bodies. Fields have validated types, so reading a body refuses a value outside its bounds.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{TtlMs, decimal, integer, object};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata};
 
 /// Body of `POST /v1/leases/{name}/acquire`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
     /// The claimant: 1 to 200 bytes of the caller's choice. A holder that acquires again keeps its token.
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// Lifetime of the grant without a renewal. Absent: the cluster's default.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = TtlMs, required = false)]
+    #[cfg_attr(feature = "server", schema(value_type = TtlMs, required = false))]
     pub ttl_ms: Option<TtlMs>,
     /// Longest wait in the queue for a held lease. Absent: do not wait.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 86_400_000)]
+    #[cfg_attr(feature = "server", schema(maximum = 86_400_000))]
     pub wait_ms: Option<u64>,
     /// Time after an expiry or a revoke of this grant in which the cluster does not grant the lease. Absent: 0.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 86_400_000)]
+    #[cfg_attr(feature = "server", schema(maximum = 86_400_000))]
     pub lock_delay_ms: Option<u64>,
     /// Most holders at once. Absent: 1.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 10_000)]
+    #[cfg_attr(feature = "server", schema(minimum = 1, maximum = 10_000))]
     pub limit: Option<u32>,
     /// Metadata of the grant: at most 32 entries and 4096 bytes, keys and values together. A holder that acquires again
     /// does not change it.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
-    #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
+    #[cfg_attr(feature = "server", schema(value_type = std::collections::BTreeMap<String, String>, required = false))]
     pub metadata: Metadata,
 }
 
@@ -45,95 +45,102 @@ impl Acquire {
 }
 
 /// Body of `POST /v1/leases/{name}/renew`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
     #[serde(with = "decimal")]
-    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = TtlMs, required = false)]
+    #[cfg_attr(feature = "server", schema(value_type = TtlMs, required = false))]
     pub ttl_ms: Option<TtlMs>,
 }
 
 /// Body of `POST /v1/renew`: at most 10,000 leases of one holder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewBatch {
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     #[serde(deserialize_with = "object::list")]
-    #[schema(max_items = 10000)]
+    #[cfg_attr(feature = "server", schema(max_items = 10000))]
     pub leases: Vec<RenewItem>,
 }
 
 /// One lease of a batched renewal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewItem {
-    #[schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"))]
     pub name: LeaseName,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
     #[serde(default, deserialize_with = "TtlMs::present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = TtlMs, required = false)]
+    #[cfg_attr(feature = "server", schema(value_type = TtlMs, required = false))]
     pub ttl_ms: Option<TtlMs>,
 }
 
 /// Body of `POST /v1/leases/{name}/release`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
 }
 
 /// Body of `POST /v1/leases/{name}/handover`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     #[serde(with = "decimal")]
-    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The waiter that gets the lease. Absent: the first confirmed waiter in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub to: Option<HolderId>,
 }
 
 /// Body of `POST /v1/leases/{name}/metadata`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateMetadata {
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
     #[serde(with = "decimal")]
-    #[schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661")]
+    #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The `metadata_version` that this update replaces.
     #[serde(deserialize_with = "integer::required")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "server", schema(maximum = 9_007_199_254_740_991_u64))]
     pub version: u64,
     /// The new metadata: at most 32 entries and 4096 bytes, keys and values together.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
-    #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
+    #[cfg_attr(feature = "server", schema(value_type = std::collections::BTreeMap<String, String>, required = false))]
     pub metadata: Metadata,
 }
 
 /// Selects leases of a list by state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StateFilter {
     Active,

@@ -3,15 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
-use utoipa::{PartialSchema, ToSchema};
 
 use super::integer;
-use crate::types::{MAX_TTL_MS, MIN_TTL_MS};
 
 /// JSON form of an infinite ttl.
-const INFINITE: &str = "infinite";
+pub(super) const INFINITE: &str = "infinite";
 
 /// A ttl in a request: an integer of milliseconds, or the string `infinite`. The node checks the cluster's bounds
 /// later.
@@ -69,18 +65,6 @@ impl<'de> Deserialize<'de> for TtlMs {
         deserializer.deserialize_any(Visitor)
     }
 }
-
-impl PartialSchema for TtlMs {
-    fn schema() -> RefOr<Schema> {
-        let millis = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer));
-        // The configuration of a cluster can narrow these bounds, not widen them.
-        let millis = millis.minimum(Some(MIN_TTL_MS as f64)).maximum(Some(MAX_TTL_MS as f64));
-        let infinite = ObjectBuilder::new().schema_type(SchemaType::new(Type::String)).enum_values(Some([INFINITE]));
-        OneOfBuilder::new().item(millis).item(infinite).into()
-    }
-}
-
-impl ToSchema for TtlMs {}
 
 #[cfg(test)]
 mod tests {

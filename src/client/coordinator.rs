@@ -1,8 +1,9 @@
 //! The requests that a manager sends to a cluster, independent of the transport.
 
 use std::pin::Pin;
+use std::time::Duration;
 
-use super::{CallError, RetryBudget};
+use super::CallError;
 use crate::api::{
     Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
@@ -61,4 +62,24 @@ pub trait Events: Send {
 
     /// The last event that was returned. A new watch can continue after it.
     fn place(&self) -> Option<EventId>;
+}
+
+/// The time limits of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// The limit of one attempt, so that one silent node cannot use up the total.
+    pub attempt: Duration,
+    /// The limit of all attempts together, without the wait for a lease. No attempt starts with less than its full
+    /// time, so that the end of the budget does not cut off an answer.
+    pub total: Duration,
+}
+
+impl RetryBudget {
+    /// Longest single attempt, without its wait for a lease.
+    const ATTEMPT: Duration = Duration::from_secs(2);
+
+    /// A budget with this total. One attempt has two fifths of it, at most 2 s.
+    pub fn within(total: Duration) -> RetryBudget {
+        RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
+    }
 }

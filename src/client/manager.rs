@@ -11,8 +11,7 @@ use super::hold::Hold;
 use super::operations::release_ambiguous;
 use super::shared::ManagerInner;
 use super::{
-    CallError, Coordinator, Endpoints, InvalidEndpoints, Lease, LeaseGuard, LeaseOptions, ManagerOptions, Remote,
-    RetryBudget, Wait, WithError, keeper,
+    CallError, Coordinator, Lease, LeaseGuard, LeaseOptions, ManagerOptions, RetryBudget, Wait, WithError, keeper,
 };
 use crate::api::Code;
 use crate::clock::Clock;
@@ -42,16 +41,6 @@ impl LeaseManager {
     /// Creates a manager with the default options.
     pub fn new(coordinator: impl Coordinator) -> LeaseManager {
         LeaseManager::with_options(coordinator, ManagerOptions::new())
-    }
-
-    /// Creates a manager that reaches the cluster over the network. `endpoints` holds the URLs of the nodes, separated
-    /// by commas.
-    ///
-    /// # Errors
-    ///
-    /// `endpoints` holds no URL, an invalid one, or more than [`MAX_ENDPOINTS`](super::MAX_ENDPOINTS).
-    pub fn connect(endpoints: &str) -> Result<LeaseManager, InvalidEndpoints> {
-        Ok(LeaseManager::new(Remote::new(endpoints.parse::<Endpoints>()?)))
     }
 
     /// Creates a manager with these options.

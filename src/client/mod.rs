@@ -37,12 +37,13 @@ mod options;
 #[cfg(feature = "testing")]
 mod played;
 mod refresh;
+#[cfg(any(feature = "client-http", feature = "server"))]
 pub(crate) mod retry;
 mod shared;
 mod state;
 mod work;
 
-pub use coordinator::{Answer, Coordinator, Events};
+pub use coordinator::{Answer, Coordinator, Events, RetryBudget};
 pub use error::CallError;
 pub use guard::LeaseGuard;
 #[cfg(feature = "client-http")]
@@ -57,6 +58,5 @@ pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
 #[cfg(feature = "testing")]
 pub(crate) use played::PlayedManager;
 pub(crate) use refresh::RefreshTrigger;
-pub use retry::RetryBudget;
 pub use state::{HoldState, Loss};
 pub use work::WithError;

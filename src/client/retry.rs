@@ -6,33 +6,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
 use tokio::time::Instant;
 
-use super::CallError;
+use super::{CallError, RetryBudget};
 use crate::api::{Code, Problem, Released};
 use crate::rng::rng;
 
 /// Bounds of the pause after a round over all nodes. It doubles with each round, and jitter halves it at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
-
-/// The time limits of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryBudget {
-    /// The limit of one attempt, so that one silent node cannot use up the total.
-    pub attempt: Duration,
-    /// The limit of all attempts together, without the wait for a lease. No attempt starts with less than its full
-    /// time, so that the end of the budget does not cut off an answer.
-    pub total: Duration,
-}
-
-impl RetryBudget {
-    /// Longest single attempt, without its wait for a lease.
-    const ATTEMPT: Duration = Duration::from_secs(2);
-
-    /// A budget with this total. One attempt has two fifths of it, at most 2 s.
-    pub fn within(total: Duration) -> RetryBudget {
-        RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
-    }
-}
 
 /// Whether a request is sent again after a lost answer, and whether a later answer resolves the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +56,7 @@ pub(crate) enum Attempt<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
     /// From 0.
+    #[cfg_attr(not(feature = "client-http"), expect(dead_code, reason = "only the HTTP transport has several nodes"))]
     pub number: usize,
     /// Since the start of the first attempt.
     pub elapsed: Duration,

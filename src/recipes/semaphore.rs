@@ -25,7 +25,7 @@ static NEXT_PERMIT: AtomicU64 = AtomicU64::new(1);
 ///
 /// # async fn upload(_: tenure::token::FencingToken) {}
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let manager = LeaseManager::connect("http://10.0.0.1:7101")?;
+/// let manager = LeaseManager::connect_lazy("http://10.0.0.1:7101")?;
 /// let uploads = Semaphore::new(&manager, "uploads", 3, LeaseOptions::new())?;
 /// let permit = uploads.acquire(Wait::ForTtl).await?;
 /// permit.while_held(upload(permit.token())).await.map_err(WithError::from)?;

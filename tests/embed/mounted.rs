@@ -74,7 +74,7 @@ async fn nested_router_answers_at_every_node() {
 
     // A lease manager works with the URL prefix.
     let urls = format!("{},{}/", url(1, ""), url(2, ""));
-    let manager = tenure::client::LeaseManager::connect(&urls).expect("URLs with a path");
+    let manager = tenure::client::LeaseManager::connect_lazy(&urls).expect("URLs with a path");
     assert_eq!(manager.with("under-a-prefix", |lease| async move { lease.is_held() }).await, Ok(true));
 
     // A request that must not be forwarded is redirected to the same path at the leader.

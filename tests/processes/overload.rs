@@ -95,7 +95,7 @@ async fn flood(cluster: &Cluster, asked: Vec<String>, clients: Clients, metadata
         Flood { nodes: asked.clone(), clients: MEASURING_CLIENTS, per_second: None, metadata, time: MEASURED };
     let capacity = capacity(measuring.clone()).await;
     let normal = single_claims(&asked[0], "before").await;
-    let holder = LeaseManager::connect(&cluster.client.endpoints()).expect("the addresses are valid");
+    let holder = LeaseManager::connect_lazy(&cluster.client.endpoints()).expect("the addresses are valid");
     let held = hold(&holder).await;
     let (leader, term, before) = (cluster.leader().await, cluster.term(1).await, memory(cluster));
 

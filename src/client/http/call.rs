@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use super::Endpoints;
 use crate::api::Problem;
 use crate::client::CallError;
-use crate::client::retry::{Attempt, Repeat, RetryBudget, Settled, Trial, attempts, judge};
+use crate::client::RetryBudget;
+use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
 
 /// Largest response body, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;

@@ -21,7 +21,7 @@
 //! # async fn fence_the_database(_: tenure::token::FencingToken) -> Result<(), std::io::Error> { Ok(()) }
 //! # async fn lead() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let manager = LeaseManager::connect("http://10.0.0.1:7101,http://10.0.0.2:7101,http://10.0.0.3:7101")?;
+//! let manager = LeaseManager::connect_lazy("http://10.0.0.1:7101,http://10.0.0.2:7101,http://10.0.0.3:7101")?;
 //! let election = Election::new(&manager, "billing", ElectionOptions::new())?;
 //! let leadership = election.campaign().await?;
 //! leadership.establish(fence_the_database).await?;

@@ -13,7 +13,7 @@
 //!
 //! # async fn consume(_: tenure::group::Shard) {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let manager = LeaseManager::connect("http://10.0.0.1:7101")?;
+//! let manager = LeaseManager::connect_lazy("http://10.0.0.1:7101")?;
 //! let member = Group::join(&manager, "consumers", MemberOptions::new("host-1")).await?;
 //! let partitions: Vec<_> = (0..64).map(|n| LeaseName::new(format!("partition-{n}"))).collect::<Result<_, _>>()?;
 //! let shards = member.keep_assigned(partitions, LeaseOptions::new(), consume)?;

@@ -3,11 +3,13 @@
 mod api;
 mod bodies;
 mod cluster;
+mod crowded;
 mod document;
 mod hostile;
 mod http_answers;
 mod http_bounds;
 mod listener;
+mod metrics;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;

@@ -200,3 +200,29 @@ fn reader_sees_no_gap_while_the_log_moves() {
     storage.close();
     assert!(reading.join().unwrap() > 10);
 }
+
+#[cfg(feature = "cli")]
+#[test]
+fn metrics_count_each_group_and_its_entries() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let dir = tempfile::tempdir().unwrap();
+    let storage = metrics::with_local_recorder(&recorder, || open(dir.path()));
+    for index in 0..3 {
+        wait(|done| storage.append(entries(1, 2 * index..2 * index + 2, 1_000), done)).unwrap();
+    }
+    storage.close();
+    let text = render.render();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().expect("a number")
+    };
+    assert_eq!(value("tenure_storage_groups_total"), 3.0);
+    for summary in ["group_entries", "group_bytes", "sync_seconds"] {
+        assert_eq!(value(&format!("tenure_storage_{summary}_count")), 3.0, "{summary}");
+    }
+    assert_eq!(value("tenure_storage_group_entries_sum"), 6.0);
+    let written = value("tenure_storage_written_bytes_total");
+    assert!((6_000.0..12_000.0).contains(&written), "{written}");
+    assert_eq!(value("tenure_storage_group_bytes_sum"), written);
+}

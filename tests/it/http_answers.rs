@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::Limits;
+use tenure::lease::{Command, Limits, WaiterId};
+use tenure::node::{Forward, Request};
+use tenure::types::{HolderId, LeaseName};
 
 use crate::cluster::{Cluster, SOON, read};
 use crate::steady::strict;
@@ -21,6 +23,8 @@ strict!(
     filtered_watch_reports_its_position,
     watch_of_a_later_position_waits_for_it,
     watch_behind_a_snapshot_is_compacted,
+    renewal_without_ttl_is_for_the_ttl_of_the_grant,
+    wait_whose_place_is_dropped_is_abandoned,
 );
 
 async fn delete(cluster: &Cluster, path: &str) -> (u16, Value) {
@@ -344,5 +348,43 @@ async fn watch_behind_a_snapshot_is_compacted() {
     cluster.acquire("last", "a").await;
     let text = watch(&cluster, &format!("after={oldest}"), |text| text.contains("\"last\"")).await;
     assert_eq!(events(&text).len(), later.len() + 1, "the watch delivers all later events");
+    cluster.end().await;
+}
+
+async fn renewal_without_ttl_is_for_the_ttl_of_the_grant() {
+    let cluster = Cluster::start().await;
+    // The default is 30 s.
+    for ttl_ms in [10_000, 60_000] {
+        let name = format!("job-{ttl_ms}");
+        let (_, lease) = claim(&cluster, &name, json!({"holder": "a", "ttl_ms": ttl_ms})).await;
+        let token = &lease["token"];
+        let (_, one) = cluster.post(&format!("/v1/leases/{name}/renew"), json!({"holder": "a", "token": token})).await;
+        let batch = json!({"holder": "a", "leases": [{"name": name, "token": token}]});
+        let (_, batch) = cluster.post("/v1/renew", batch).await;
+        for (renewals, renewed) in [(1, &one), (2, &batch["results"][0]["lease"])] {
+            let seen = (&renewed["ttl_ms"], &renewed["renewals"]);
+            assert_eq!(seen, (&json!(ttl_ms), &json!(renewals)), "{renewed}");
+            assert!(renewed["expires_in_ms"].as_u64().is_some_and(|ms| ms <= ttl_ms), "{renewed}");
+        }
+        let (_, named) = cluster
+            .post(&format!("/v1/leases/{name}/renew"), json!({"holder": "a", "token": token, "ttl_ms": 90_000}))
+            .await;
+        assert_eq!(named["ttl_ms"], json!(90_000), "{named}");
+    }
+    cluster.end().await;
+}
+
+async fn wait_whose_place_is_dropped_is_abandoned() {
+    let cluster = Cluster::start().await;
+    cluster.acquire("job", "a").await;
+    let (dropped, stays) = (wait(&cluster, "job", "b", 1).await, wait(&cluster, "job", "c", 2).await);
+    let (name, holder) = (LeaseName::new("job").expect("valid"), HolderId::new("b").expect("valid"));
+    let leave = Request::Change(Command::LeaveQueue { waiter: WaiterId { name, holder } });
+    cluster.node.request(leave, Forward::Never).await.expect("the node leads");
+    let problem = tokio::time::timeout(SOON, dropped).await.expect("it ends").expect("no panic");
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(409), &json!("wait_abandoned")), "{problem}");
+    let (_, queue) = cluster.get("/v1/leases/job/queue").await;
+    assert_eq!((&queue["total"], &queue["waiters"][0]["holder"]), (&json!(1), &json!("c")), "{queue}");
+    stays.abort();
     cluster.end().await;
 }

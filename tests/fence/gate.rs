@@ -1,11 +1,13 @@
 //! The gate: concurrent callers, waiting, and failures of its store.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use tenure::fence::{Gate, HighWater, HighWaterStore, MAX_WAITING, Refused, Volatile};
+use futures_util::FutureExt;
+use tenure::fence::{Admission, Gate, HighWater, HighWaterStore, MAX_WAITING, Refused, Volatile};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -262,4 +264,98 @@ fn blocking_patience_is_one_bound_however_often_callers_leave() {
     }
     let refused = waiting.join().unwrap().unwrap_err();
     assert!(matches!(refused, Refused::Busy { older, .. } if older == token(1)), "{refused}");
+}
+
+type Entering<'a> = Pin<Box<dyn Future<Output = Result<Admission, Refused>> + 'a>>;
+
+/// Lets this number of callers wait, behind an older one inside. Each has one of the [`MAX_WAITING`] permits.
+async fn fill(gate: &Gate, count: usize) -> (Vec<Entering<'_>>, Admission) {
+    let seen = gate.highest("full").token().index;
+    let inside = gate.enter("full", token(seen + 1)).await.expect("the newest");
+    let newer = token(seen + 2);
+    let busy = gate.clone().with_patience(Duration::ZERO).enter("full", newer).await.unwrap_err();
+    assert!(matches!(busy, Refused::Busy { .. }), "{busy}");
+    let wait = |_| {
+        let mut waiting: Entering = Box::pin(gate.enter("full", newer));
+        let refused = (&mut waiting).now_or_never().map(|ended| ended.map(drop));
+        assert!(refused.is_none(), "fewer than {MAX_WAITING} callers wait: {refused:?}");
+        waiting
+    };
+    ((0..count).map(wait).collect(), inside)
+}
+
+/// How many threads a test blocks at one resource.
+const THREADS: usize = 8;
+
+/// Starts threads that enter these resources with a token, and waits until all are blocked.
+async fn block_threads<const N: usize>(
+    gate: &Gate,
+    resources: [&'static str; N],
+    index: u64,
+) -> [mpsc::Receiver<Result<Admission, Refused>>; N] {
+    let others = fill(gate, MAX_WAITING - N * THREADS).await;
+    let blocked = resources.map(|resource| {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..THREADS {
+            let (gate, tell) = (gate.clone(), tell.clone());
+            let enter = move || gate.enter_blocking(resource, token(index));
+            // The check below takes a permit for a moment, so a thread can find none.
+            let mut attempts = std::iter::repeat_with(enter).skip_while(|end| matches!(end, Err(Refused::Crowded)));
+            std::thread::spawn(move || tell.send(attempts.next().expect("the iterator has no end")));
+        }
+        told
+    });
+    let hurried = gate.clone().with_patience(Duration::ZERO);
+    while !matches!(hurried.enter("full", gate.highest("full").token()).await, Err(Refused::Crowded)) {
+        std::thread::yield_now();
+    }
+    drop(others);
+    blocked
+}
+
+/// A patience that the tests of blocked threads do not wait for.
+fn patient_gate() -> Gate {
+    Gate::in_memory().with_patience(10 * HANG)
+}
+
+#[tokio::test]
+async fn all_blocked_threads_of_a_resource_enter_when_it_is_empty() {
+    let gate = patient_gate();
+    let [inside, _other] = [gate.enter("a", token(1)).await, gate.enter("b", token(1)).await];
+    let [of_a, of_b] = block_threads(&gate, ["a", "b"], 2).await;
+    drop(inside.expect("the first"));
+    let entered = || of_a.recv_timeout(HANG).expect("the thread is blocked, and no older caller is inside");
+    // An admission that leaves would wake further threads, so all of them stay inside.
+    let inside: Vec<Admission> = std::iter::repeat_with(entered).take(THREADS).map(|end| end.expect("newer")).collect();
+    assert!(inside.iter().all(|admission| admission.resource() == "a" && admission.token() == token(2)));
+    assert!(of_b.try_recv().is_err(), "an older caller is inside at the other resource");
+}
+
+#[tokio::test]
+async fn all_blocked_threads_are_stale_after_a_higher_token() {
+    let gate = patient_gate();
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let [blocked] = block_threads(&gate, ["a"], 2).await;
+    let higher = gate.clone().with_patience(Duration::ZERO).enter("a", token(3)).await.unwrap_err();
+    assert!(matches!(higher, Refused::Busy { .. }), "{higher}");
+    for _ in 0..THREADS {
+        let refused = blocked.recv_timeout(HANG).expect("the thread is blocked with a stale token").unwrap_err();
+        assert!(matches!(&refused, Refused::Stale(stale) if stale.highest == token(3)), "{refused}");
+    }
+    // None of them waits any more.
+    drop(fill(&gate, MAX_WAITING).await);
+}
+
+#[tokio::test]
+async fn caller_without_patience_left_returns_its_permit() {
+    let gate = patient_gate();
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let hurried = gate.clone().with_patience(Duration::ZERO);
+    for round in 0..=MAX_WAITING {
+        let (thread, task) = (hurried.enter_blocking("a", token(2)), hurried.enter("a", token(2)).await);
+        for refused in [thread.unwrap_err(), task.unwrap_err()] {
+            assert!(matches!(refused, Refused::Busy { .. }), "no caller waits in round {round}: {refused}");
+        }
+    }
+    drop(fill(&gate, MAX_WAITING).await);
 }

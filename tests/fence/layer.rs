@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::http::{Request, Response as AnyResponse};
-use axum::routing::put;
+use ::http::{Method, Request, Response as AnyResponse};
+use axum::routing::{any, put};
 use axum::{Extension, Router};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
@@ -92,6 +92,23 @@ async fn request_needs_a_token_that_is_not_stale() {
     let twice = service.put("/reports/7").header("Fencing-Token", "1").header("Fencing-Token", "2");
     assert_eq!(problem(twice.send().await.expect("an answer")).await.1["code"], http::MALFORMED);
     assert_eq!(gate.highest("/reports/7"), HighWater::NONE.offer(token(5)).expect("the first"));
+}
+
+/// The layer cannot know which methods of a service write.
+#[tokio::test]
+async fn each_method_needs_a_token_that_is_not_stale() {
+    let gate = Gate::in_memory();
+    let service = Service::serve(Router::new().route("/a", any(seen)), &gate).await;
+    let url = format!("{}/a", service.url);
+    let own = Method::from_bytes(b"PURGE").expect("a valid method");
+    let known = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::POST, Method::PUT, Method::PATCH];
+    for method in known.into_iter().chain([Method::DELETE, own]) {
+        let request = || Client::new().request(method.clone(), &url);
+        let with = |index| request().header("Fencing-Token", token(index).to_string());
+        for (request, expected) in [(with(5), 200), (with(4), 412), (request(), 400)] {
+            assert_eq!(request.send().await.expect("an answer").status(), expected, "{method}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Compares the machine with the simple model after each entry: outcomes, effects and reads.
 
 use proptest::prelude::*;
-use tenure::lease::{Batch, Command, Lease, ListFilter, Machine, Outcome, Refusal, Stamp};
+use tenure::lease::{Batch, Command, Lease, LeaseState, ListFilter, ListState, Machine, Outcome, Refusal, Stamp};
 use tenure::token::FencingToken;
 
 use crate::model::Model;
@@ -91,16 +91,34 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
         all.extend(leases);
     }
     all.sort_by_key(|lease| (lease.name.clone(), lease.token));
-    prop_assert_eq!(pages(machine), all);
+    prop_assert_eq!(pages(machine, &ListFilter::default()), all.clone());
+    for (state, fits) in STATES {
+        let expected: Vec<Lease> = all.iter().filter(|lease| fits(lease)).cloned().collect();
+        let filter = ListFilter { states: vec![state], ..ListFilter::default() };
+        prop_assert_eq!(pages(machine, &filter), expected, "{:?}", state);
+    }
     Ok(())
 }
 
-/// All leases, read in pages of two.
-fn pages(machine: &Machine) -> Vec<Lease> {
+/// Whether a state of a list includes this lease.
+type Fits = fn(&Lease) -> bool;
+
+/// The states of a list.
+const STATES: [(ListState, Fits); 6] = [
+    (ListState::Active, |lease| lease.state == LeaseState::Active),
+    (ListState::Renewed, |lease| lease.state == LeaseState::Active && lease.renewals > 0),
+    (ListState::Expired, |lease| lease.state == LeaseState::Expired),
+    (ListState::Released, |lease| lease.state == LeaseState::Released),
+    (ListState::Revoked, |lease| lease.state == LeaseState::Revoked),
+    (ListState::HandedOver, |lease| lease.state == LeaseState::HandedOver),
+];
+
+/// All leases that the filter selects, read in pages of two.
+fn pages(machine: &Machine, filter: &ListFilter) -> Vec<Lease> {
     let mut leases = Vec::new();
     let mut after = None;
     loop {
-        let (page, cursor) = machine.list(&ListFilter::default(), after.as_ref(), 2);
+        let (page, cursor) = machine.list(filter, after.as_ref(), 2);
         leases.extend(page);
         after = cursor;
         if after.is_none() {

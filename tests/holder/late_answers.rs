@@ -14,6 +14,7 @@ use tenure::client::{
 };
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
+use tokio::sync::watch;
 
 use crate::world::until;
 
@@ -28,6 +29,10 @@ struct Link {
     delay_ms: Arc<AtomicU64>,
     claims: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
+    /// Of each renewal that was sent: its number of leases, and its time limit.
+    sent_renewals: Arc<Mutex<Vec<(usize, Duration)>>>,
+    /// The answers that wait, although the cluster has carried out their requests.
+    withheld: watch::Sender<Withheld>,
     /// The cluster does not notice that a claim was dropped: the claim stays in the queue.
     ignores_disconnects: Arc<AtomicBool>,
     releases: Arc<AtomicUsize>,
@@ -35,6 +40,12 @@ struct Link {
     lost_releases: Arc<Mutex<Vec<Fate>>>,
     /// The next answer to a renewal has no results.
     empties_next: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Withheld {
+    renewals: bool,
+    hand_overs: bool,
 }
 
 /// What becomes of a release whose answer is lost.
@@ -55,6 +66,8 @@ impl Link {
             delay_ms: Arc::default(),
             claims: Arc::default(),
             renewals: Arc::default(),
+            sent_renewals: Arc::default(),
+            withheld: watch::Sender::default(),
             ignores_disconnects: Arc::default(),
             releases: Arc::default(),
             lost_releases: Arc::default(),
@@ -77,6 +90,17 @@ impl Link {
     /// Delays the next answer. Later answers have no delay.
     fn delay_next(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// Waits while the test withholds such an answer.
+    async fn wait_for_answer(&self, is_withheld: impl Fn(&Withheld) -> bool) {
+        self.withheld.subscribe().wait_for(|now| !is_withheld(now)).await.expect("the link has the sender");
+    }
+
+    /// Whether the holder of this lease is in the queue.
+    async fn waits(&self, lease: &Lease) -> bool {
+        let explanation = self.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
+        matches!(explanation.await.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
     }
 
     fn carry_answer(&self) {
@@ -103,10 +127,12 @@ impl Coordinator for Link {
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
         Box::pin(async move {
+            self.sent_renewals.lock().expect("no panic").push((batch.leases.len(), budget.total));
             let mut answer = self.cluster.renew(batch, budget).await;
             if self.empties_next.swap(false, Ordering::SeqCst) {
                 answer.as_mut().expect("the cluster answers").results.clear();
             }
+            self.wait_for_answer(|withheld| withheld.renewals).await;
             self.carry_answer();
             self.renewals.fetch_add(1, Ordering::SeqCst);
             answer
@@ -133,7 +159,11 @@ impl Coordinator for Link {
     }
 
     fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
-        self.cluster.hand_over(name, hand_over, budget)
+        Box::pin(async move {
+            let answer = self.cluster.hand_over(name, hand_over, budget).await;
+            self.wait_for_answer(|withheld| withheld.hand_overs).await;
+            answer
+        })
     }
 
     fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
@@ -216,10 +246,7 @@ async fn abandoned_waiter_is_withdrawn() {
     let (held, lease) = (link.cluster.manager(), link.lease());
     let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a valid name");
     held.acquire(Wait::No).await.expect("the lease is free");
-    let waits = async || {
-        let explanation = link.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
-        matches!(explanation.await.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
-    };
+    let waits = async || link.waits(&lease).await;
     link.ignores_disconnects.store(true, Ordering::SeqCst);
     let claim = tokio::spawn({
         let lease = lease.clone();
@@ -360,4 +387,80 @@ async fn lease_is_held_until_its_deadline_and_no_longer() {
     assert_eq!((lease.is_held(), lease.remaining()), (false, None));
     assert!(!gone.is_cancelled() && !stopping.is_cancelled(), "the manager has not looked");
     until("the manager has looked", || gone.is_cancelled() && stopping.is_cancelled()).await;
+}
+
+/// The next holder has the lease before the first one gets the answers to its renewal and to its hand-over.
+#[tokio::test]
+async fn answered_renewal_does_not_end_a_hand_overs_pause() {
+    for renewal_fails in [false, true] {
+        let link = Link::new();
+        let (lease, next) = (link.lease(), link.lease());
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        link.empties_next.store(renewal_fails, Ordering::SeqCst);
+        link.withheld.send_replace(Withheld { renewals: true, hand_overs: true });
+        link.cluster.clock().advance(TTL * 2 / 5);
+        until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
+        let waiting = tokio::spawn({
+            let next = next.clone();
+            async move { next.acquire(Wait::UpTo(TTL)).await }
+        });
+        while !link.waits(&next).await {
+            tokio::task::yield_now().await;
+        }
+        let handing_over = tokio::spawn({
+            let lease = lease.clone();
+            async move { lease.hand_over(None).await }
+        });
+        waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+        let assert_one_holder = || {
+            let local = (lease.is_held(), lease.token(), lease.remaining());
+            assert_eq!(local, (false, None, None), "the next holder has the lease; renewal fails: {renewal_fails}");
+        };
+        assert_one_holder();
+        link.withheld.send_replace(Withheld { renewals: false, hand_overs: true });
+        until("the renewal is answered", || link.renewals.load(Ordering::SeqCst) > 0).await;
+        for _ in 0..100 {
+            assert_one_holder();
+            tokio::task::yield_now().await;
+        }
+        link.withheld.send_replace(Withheld::default());
+        assert_eq!(handing_over.await.expect("no panic"), Ok(true));
+        assert_one_holder();
+    }
+}
+
+/// A node that hangs must not cost the shortest lease of a batch.
+#[tokio::test]
+async fn renewal_takes_at_most_a_third_of_its_shortest_ttl() {
+    const ENDLESS: Option<Duration> = None;
+    let (seconds, ms) = (|s| Some(Duration::from_secs(s)), |ms| Some(Duration::from_millis(ms)));
+    let cases = [
+        (vec![seconds(6), seconds(60)], 2_000),
+        (vec![seconds(60), seconds(6), seconds(12), ENDLESS], 2_000),
+        // The operation timeout is 5 s.
+        (vec![seconds(60)], 5_000),
+        (vec![ENDLESS], 5_000),
+        (vec![seconds(60), ms(120)], 50),
+    ];
+    for (ttls, expected_ms) in cases {
+        let link = Link::new();
+        let manager = link.manager();
+        let interval = |ttl: &Option<Duration>| ttl.map_or(Duration::from_secs(10), |ttl| ttl / 3);
+        let shortest = ttls.iter().map(interval).min().expect("a lease");
+        // The shortest lease becomes due. The batch takes the others along, because they are due soon.
+        let age = |ttl: &Option<Duration>| interval(ttl).mul_f64(if interval(ttl) == shortest { 1.15 } else { 0.8 });
+        let mut by_age = ttls.clone();
+        by_age.sort_by_key(|ttl| std::cmp::Reverse(age(ttl)));
+        for (number, ttl) in by_age.iter().enumerate() {
+            let options = LeaseOptions::new();
+            let options = ttl.map_or(options.clone().infinite(), |ttl| options.ttl(ttl));
+            let lease = manager.lease_with(format!("job-{number}"), options).expect("a valid name");
+            lease.acquire(Wait::No).await.expect("the lease is free");
+            let next = by_age.get(number + 1).map_or(Duration::ZERO, age);
+            link.cluster.clock().advance(age(ttl) - next);
+        }
+        let sent = || link.sent_renewals.lock().expect("no panic").first().copied();
+        until("a renewal is sent", || sent().is_some()).await;
+        assert_eq!(sent(), Some((ttls.len(), Duration::from_millis(expected_ms))), "{ttls:?}");
+    }
 }

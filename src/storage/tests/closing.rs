@@ -162,10 +162,40 @@ fn purged_and_replaced_data_leaves_the_disk() {
     let storage = open(dir.path());
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
     storage.close();
-    let config = sled::Config::new().path(dir.path().join("store")).segment_size(8 << 20);
-    let db = config.open().unwrap();
-    assert_eq!(db.open_tree("log").unwrap().len(), 10);
-    assert_eq!(db.open_tree("snap").unwrap().len(), 49);
+    assert_eq!(stored_records(dir.path(), "log"), 10);
+    assert_eq!(stored_records(dir.path(), "snap"), 49);
+}
+
+/// The number of records in a tree of a closed store.
+fn stored_records(dir: &Path, tree: &str) -> usize {
+    let db = sled::Config::new().path(dir.join("store")).segment_size(8 << 20).open().unwrap();
+    db.open_tree(tree).unwrap().len()
+}
+
+/// Some crashes come before the only complete snapshot, some after it, and some nodes have none.
+#[test]
+fn snapshots_that_crashes_interrupted_leave_the_disk() {
+    for complete in [None, Some(0), Some(1), Some(2)] {
+        let dir = tempfile::tempdir().unwrap();
+        for crash in 0..3 {
+            let storage = open(dir.path());
+            if complete == Some(crash) {
+                write_snapshot(&storage, 200_000, 1);
+            }
+            let mut interrupted = storage.begin_snapshot().unwrap();
+            interrupted.push(&[7; 200_000]).unwrap();
+            wait(|done| storage.save_vote(vote(crash), done)).unwrap();
+            // A crash does not drop the writer, which would remove its chunks.
+            std::mem::forget(interrupted);
+            storage.close();
+            assert!(stored_records(dir.path(), "snap") >= 48, "the chunks of crash {crash} are on the disk");
+        }
+        let storage = open(dir.path());
+        (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
+        storage.close();
+        let expected = if complete.is_some() { 49 } else { 0 };
+        assert_eq!(stored_records(dir.path(), "snap"), expected, "complete snapshot before crash {complete:?}");
+    }
 }
 
 #[test]

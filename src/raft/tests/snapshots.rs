@@ -35,7 +35,11 @@ struct SentSnapshot {
 }
 
 async fn start() -> (Cluster, NodeId, [NodeId; 2]) {
-    let cluster = Cluster::start(3, TIMINGS, LeaseSettings::default()).await;
+    start_with(TIMINGS).await
+}
+
+async fn start_with(timings: RaftTimings) -> (Cluster, NodeId, [NodeId; 2]) {
+    let cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
     let leader = cluster.leader().await;
     let others: Vec<NodeId> = cluster.ids().filter(|id| *id != leader).collect();
     (cluster, leader, [others[0], others[1]])
@@ -192,5 +196,38 @@ async fn wiped_voter_is_refused_after_log_purge() {
         cluster.restart(id).await;
     }
     assert_refused(&mut cluster, wiped).await;
+    cluster.shutdown().await;
+}
+
+/// The leader takes a snapshot while a follower is down, and keeps the entries that the follower lacks. The install of a
+/// snapshot would purge the follower's log up to it.
+#[tokio::test(start_paused = true)]
+async fn follower_within_snapshot_keep_catches_up_by_its_log() {
+    let timings = RaftTimings { snapshot_every: 300, snapshot_keep: 200, ..TIMINGS };
+    let (mut cluster, leader, [follower, _]) = start_with(timings).await;
+    let write = async |cluster: &Cluster, entries| {
+        for _ in 0..entries {
+            hold(cluster.node(leader), "a").await;
+        }
+    };
+    write(&cluster, 500).await;
+    until("all entries", || applied(cluster.node(follower)) == applied(cluster.node(leader))).await;
+    let crashed_at = applied(cluster.node(follower));
+    let disk = cluster.disk(leader);
+    let before = disk.snapshot().expect("a snapshot");
+    cluster.crash(follower).await;
+    write(&cluster, 150).await;
+    until("the next snapshot", || disk.snapshot().is_some_and(|next| next.id > before.id)).await;
+    // The purge follows the snapshot.
+    write(&cluster, 10).await;
+    let floor = |cluster: &Cluster, id| cluster.disk(id).log_bounds().0.map_or(0, |floor| floor.index);
+    until("a purge", || floor(&cluster, leader) > 0).await;
+    cluster.restart(follower).await;
+    let last = applied(cluster.node(leader));
+    until("the follower catches up", || applied(cluster.node(follower)) >= last).await;
+    for id in [leader, follower] {
+        let floor = floor(&cluster, id);
+        assert!(floor <= crashed_at, "node {id} has no entry up to {floor}; the follower crashed at {crashed_at}");
+    }
     cluster.shutdown().await;
 }

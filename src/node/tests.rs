@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::{Answer, Forward, Local, Query, Request};
 use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
-use crate::lease::{Acquire, Outcome};
+use crate::lease::{Acquire, Batch, Command, Limits, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
 use crate::node::request::propose::ProposeError;
+use crate::raft::Proposal;
 use crate::testing::{Cluster, TestNode, TokioClock};
-use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
+use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 /// Less than `patience_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);
@@ -244,4 +246,106 @@ async fn claim_that_comes_back_at_once_keeps_its_place() {
     let granted = again.await.expect("it does not panic").expect("answered");
     assert!(matches!(granted.answer, Answer::Outcome(Outcome::Held { .. })), "{granted:?}");
     cluster.shutdown().await;
+}
+
+/// One node that is a whole cluster, and the URL of its API.
+async fn served(data: &std::path::Path, settings: LeaseSettings) -> (super::Node, String) {
+    let (http, peer) = (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
+    let (http, peer) = (http.expect("a free port"), peer.expect("a free port"));
+    let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
+    let (http_address, peer_address) = (address(&http), address(&peer));
+    let builder = super::Node::builder("test").id(1).member(1, http_address.clone(), peer_address).data(data);
+    let node = builder.lease(settings).peer_listener(peer).start().await.expect("it starts");
+    while node.health().not_ready.is_some() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let router = node.router();
+    tokio::spawn(async move { axum::serve(http, router).await.expect("it serves") });
+    (node, format!("http://{http_address}"))
+}
+
+async fn problem(response: reqwest::Response) -> (u16, serde_json::Value) {
+    (response.status().as_u16(), response.json().await.expect("JSON"))
+}
+
+/// Reads a stream until it has said this, or to its end.
+async fn read_until(stream: &mut reqwest::Response, text: &mut String, enough: &str) {
+    let reading = async {
+        while !text.contains(enough)
+            && let Some(chunk) = stream.chunk().await.expect("it ends in order")
+        {
+            text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    };
+    tokio::time::timeout(LONG, reading).await.expect("the stream goes on, or ends");
+}
+
+/// Long enough that only a hang exceeds it.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A snapshot from the leader replaces the state of the node. The events before it are not kept.
+#[tokio::test]
+async fn watch_that_falls_behind_ends_with_lagged() {
+    for (query, shows) in [("", true), ("?prefix=other", false)] {
+        let data = tempfile::tempdir().expect("a folder");
+        let (node, url) = served(data.path(), LeaseSettings::default()).await;
+        let mut stream = reqwest::get(format!("{url}/v1/watch{query}")).await.expect("a stream");
+        let mut text = String::new();
+        read_until(&mut stream, &mut text, "\n\n").await;
+        let claim = reqwest::Client::new().post(format!("{url}/v1/leases/job/acquire"));
+        let granted = claim.json(&serde_json::json!({"holder": "a"})).send().await.expect("an answer");
+        assert_eq!(granted.status(), 200);
+        if shows {
+            read_until(&mut stream, &mut text, "data: ").await;
+        }
+        let applied = node.raft().replica().read(|state| state.applied).expect("a grant");
+        node.inner.events.replaced(applied.index + 100);
+        read_until(&mut stream, &mut text, "no text of a stream").await;
+        let frames: Vec<&str> = text.split_terminator("\n\n").collect();
+        let (last, before) = frames.split_last().expect("it has frames");
+        let told = last.strip_prefix("event: lagged\ndata: ").unwrap_or_else(|| panic!("it ends with {last:?}"));
+        let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
+        assert_eq!((&told["code"], &told["status"]), (&"lagged".into(), &409.into()), "{told}");
+        assert!(before.iter().all(|frame| !frame.contains("lagged")), "it is said once: {text}");
+        let place = before.iter().rev().flat_map(|frame| frame.lines()).find_map(|line| line.strip_prefix("id: "));
+        let resumed = reqwest::get(format!("{url}/v1/watch?after={}", place.expect("a place"))).await;
+        let (status, told) = problem(resumed.expect("an answer")).await;
+        assert_eq!((status, &told["code"]), (410, &"compacted".into()), "{told}");
+        node.shutdown().await;
+    }
+}
+
+/// Entries with many claims fill the lease with holders, and its queue with waiters.
+#[tokio::test]
+async fn lease_with_too_many_bytes_is_full() {
+    const CLAIMS: u64 = 26;
+    let data = tempfile::tempdir().expect("a folder");
+    let limits = Limits { patience_ms: 600_000, max_waiters: 20_000, ..Limits::default() };
+    let (node, url) = served(data.path(), LeaseSettings { limits, ..LeaseSettings::default() }).await;
+    let metadata = Metadata::new([("k".to_owned(), "v".repeat(4_095))].into()).expect("the largest");
+    let claim = |number: u64| {
+        let Request::Acquire(claim) = claim_of(&format!("{number:0>190}")) else { unreachable!("it is a claim") };
+        Command::Acquire(Acquire { wait_ms: Some(3_600_000), limit: MAX_LIMIT, metadata: metadata.clone(), ..claim })
+    };
+    let most = MAX_NAME_BYTES_KEPT / (512 + 190 + 4_096);
+    let term = node.raft().leadership().term;
+    let mut full = 0;
+    for first in (0..=most).step_by(CLAIMS as usize) {
+        let commands = (first..(first + CLAIMS).min(most + 1)).map(claim).collect();
+        // An entry grants a name at most once, so most claims wait.
+        let batch = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands };
+        let (_, applied) = node.raft().propose(term, Proposal::leases(&batch)).await.expect("it leads");
+        let is_full = |outcome: &&Outcome| matches!(outcome, Outcome::Refused(Refusal::LeaseFull { .. }));
+        full += applied.0.iter().filter(is_full).count();
+    }
+    assert_eq!(full, 1, "the last of all claims is one too many");
+    let holder = "w".repeat(190);
+    let body = serde_json::json!({"holder": holder, "limit": MAX_LIMIT, "wait_ms": 1000, "metadata": metadata});
+    let client = reqwest::Client::new();
+    let refused = client.post(format!("{url}/v1/leases/job/acquire")).json(&body).send().await.expect("an answer");
+    assert!(refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
+    let (status, told) = problem(refused).await;
+    let expected = (429, &"lease_full".into(), &MAX_NAME_BYTES_KEPT.into());
+    assert_eq!((status, &told["code"], &told["limit"]), expected, "{told}");
+    node.shutdown().await;
 }

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::Node;
 use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
-use crate::node::lifecycle::assemble::{NodeConfig, StartError};
+use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
 use crate::types::NodeId;
 
 /// The settings of a node before it starts. See [`Node::builder`].
@@ -151,7 +151,8 @@ impl NodeBuilder {
                 bound.map_err(|source| StartError::Listen { address, source })?
             }
         };
-        Node::start(config, listener).await
+        let parts = NodeParts::on_disk(&config).await?;
+        Node::start(config, parts, listener).await
     }
 
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {

@@ -56,7 +56,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 impl<S: Storage, T: Transport> Inner<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
         let recent = self.timeouts.leaderless;
-        let hears_leader = self.contact.elapsed_ms().is_some_and(|ms| Duration::from_millis(ms) <= recent);
+        let hears_leader = self.raft.last_contact().is_some_and(|elapsed| elapsed <= recent);
         let leads = self.clock.leader_term().is_some();
         if self.draining.load(Ordering::Relaxed) {
             Some("the node is shutting down")

@@ -8,7 +8,7 @@
 //! no state in statics, so several nodes can run in one process.
 
 mod builder;
-mod contact;
+pub(crate) mod calls;
 mod health;
 mod leader_term;
 mod lifecycle;
@@ -37,9 +37,9 @@ use crate::types::NodeId;
 pub use crate::service::Local;
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
-pub use lifecycle::assemble::StartError;
+pub use lifecycle::start::StartError;
 #[cfg(feature = "testing")]
-pub(crate) use lifecycle::assemble::{NodeConfig, Parts};
+pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub use lifecycle::promise::exchange as exchange_promise;
 #[cfg(feature = "testing")]
@@ -51,7 +51,6 @@ pub use request::{Answer, Consistency, Query, Request, RequestError, Response, S
 pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
-use contact::LeaderContact;
 use leader_term::LeaderClock;
 use request::local_waits::LocalWaits;
 use request::propose::Proposer;
@@ -113,7 +112,6 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     waits: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
     events: Arc<EventLog>,
-    contact: LeaderContact,
     /// Set at the start of a shutdown. The node then refuses new requests.
     draining: AtomicBool,
     /// Stops all tasks of the node.

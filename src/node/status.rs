@@ -98,15 +98,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 (true, false) => Role::Follower,
             };
             let is_self = state.id == self.id;
-            let heard = state.heard.map(|heard| heard.as_millis() as u64);
-            let heard_leader = self.contact.elapsed_ms().filter(|_| Some(state.id) == leader);
+            let heard_leader = self.raft.last_contact().filter(|_| Some(state.id) == leader);
             Member {
                 id: state.id,
                 role,
                 http: state.info.http,
                 peer: state.info.peer,
                 lag: if is_self { state.lag.map(|_| 0) } else { state.lag },
-                last_contact_ms: if is_self { Some(0) } else { heard.or(heard_leader) },
+                last_contact_ms: if is_self { Some(0) } else { state.heard.or(heard_leader).map(|heard| heard.as_millis() as u64) },
             }
         };
         self.raft.members().into_iter().map(member).collect()

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Lane;
 use super::frame::{self, Frame, Kind};
+use super::{Lane, Payload};
 
 pub struct Connection {
     address: String,
@@ -74,12 +74,12 @@ impl Connection {
     }
 
     /// Sends one request and waits for its answer. Dropping the future after the send withdraws the request.
-    pub async fn call(self: &Arc<Self>, body: Bytes) -> Result<Bytes, ConnectionError> {
+    pub async fn call(self: &Arc<Self>, payload: Payload) -> Result<Bytes, ConnectionError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
         let mut pending = PendingCall { connection: self, id, sent: false };
-        self.send(Frame { kind: Kind::Request, id, body })
+        self.send(Frame::request(id, payload))
             .await
             .map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
         pending.sent = true;

@@ -5,7 +5,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::Lane;
+use super::{Lane, Payload};
 
 const HEADER_BYTES: usize = 4 + 1 + 8;
 /// Initial capacity of the buffer for a body, in bytes.
@@ -13,12 +13,15 @@ const INITIAL_CAPACITY: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Request = 1,
+    /// A request for the Raft service.
+    Raft = 1,
     Response = 2,
     /// The caller no longer wants the answer to the request of this id.
     Withdraw = 3,
     /// The answer to the request of this id cannot be sent. The body holds the reason.
     NoAnswer = 4,
+    /// A request for the node's service.
+    Node = 5,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +32,13 @@ pub struct Frame {
 }
 
 impl Frame {
+    pub fn request(id: u64, payload: Payload) -> Frame {
+        match payload {
+            Payload::Raft(body) => Frame { kind: Kind::Raft, id, body },
+            Payload::Node(body) => Frame { kind: Kind::Node, id, body },
+        }
+    }
+
     /// The answer to the request of this id, or [`Kind::NoAnswer`] if the answer is too large. On an oversized frame,
     /// the reader would close the connection, and every other call on it would fail.
     pub fn answer(id: u64, body: Bytes, lane: Lane) -> Frame {
@@ -51,11 +61,12 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
         return Err(invalid(format!("a frame of {length} bytes: its body may have at most {max_body}")));
     }
     let kind = match reader.read_u8().await? {
-        1 => Kind::Request,
+        1 => Kind::Raft,
         2 => Kind::Response,
         3 => Kind::Withdraw,
         4 => Kind::NoAnswer,
-        other => return Err(invalid(format!("a frame of unknown kind {other}: expected 1 to 4"))),
+        5 => Kind::Node,
+        other => return Err(invalid(format!("a frame of unknown kind {other}: expected 1 to 5"))),
     };
     let id = reader.read_u64().await?;
     let body = read_body(reader, length - (HEADER_BYTES - 4)).await?;
@@ -97,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn frame_reads_back_as_sent() {
-        let frame = Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") };
+        let frame = Frame { kind: Kind::Raft, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
         write(&mut wire, &frame).await.expect("a vector accepts all bytes");
         let mut reader = &wire[..];
@@ -108,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn large_body_arrives_whole_in_any_pieces() {
         let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
-        let frame = Frame { kind: Kind::Request, id: 7, body: body.into() };
+        let frame = Frame { kind: Kind::Raft, id: 7, body: body.into() };
         let (mut near, mut far) = tokio::io::duplex(777);
         let (written, found) = tokio::join!(write(&mut near, &frame), read(&mut far, 100_000));
         written.expect("the other end reads the frame");
@@ -132,7 +143,7 @@ mod tests {
     /// The bytes of two frames: one with a body and one without.
     async fn two_frames() -> ([Frame; 2], Vec<u8>) {
         let frames = [
-            Frame { kind: Kind::Request, id: 7, body: Bytes::from_static(b"body") },
+            Frame { kind: Kind::Raft, id: 7, body: Bytes::from_static(b"body") },
             Frame { kind: Kind::NoAnswer, id: u64::MAX, body: Bytes::new() },
         ];
         let mut wire = Vec::new();
@@ -174,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn frame_of_each_kind_comes_back_as_it_was_sent() {
-        for kind in [Kind::Request, Kind::Response, Kind::Withdraw, Kind::NoAnswer] {
+        for kind in [Kind::Raft, Kind::Response, Kind::Withdraw, Kind::NoAnswer, Kind::Node] {
             for id in [0, 1, u64::from(u32::MAX) + 1, u64::MAX] {
                 let frame = Frame { kind, id, body: Bytes::from_static(b"body") };
                 let mut wire = Vec::new();

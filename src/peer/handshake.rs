@@ -13,7 +13,8 @@ use super::Lane;
 use crate::storage::codec;
 use crate::types::NodeId;
 
-const MAGIC: &[u8; 8] = b"TENUREp\x01";
+/// The last byte is the version of the protocol.
+const MAGIC: &[u8; 8] = b"TENUREp\x02";
 const MAX_HELLO_BYTES: usize = 4096;
 
 /// The identity that this node sends to its peers.
@@ -61,13 +62,15 @@ pub enum Refusal {
          all nodes need the same [raft] timings. To change them, stop all nodes, change the file, and start them again"
     )]
     OtherTimings { node: NodeId, theirs_ms: u64, ours_ms: u64 },
+    #[error(
+        "the other node speaks version {theirs} of the peer protocol, and this node speaks version {ours}: run one \
+         version of Tenure on all nodes"
+    )]
+    OtherVersion { theirs: u8, ours: u8 },
 }
 
 /// The incarnations of the cluster's members that this node knows.
 pub trait Incarnations: Send + Sync + 'static {
-    /// Whether this node has read its log. Before that, it could accept a caller that it must refuse.
-    fn are_read(&self) -> bool;
-
     /// The incarnation that `node` joined with, if it has joined.
     fn joined(&self, node: NodeId) -> Option<u64>;
 
@@ -122,7 +125,10 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     known: &dyn Incarnations,
 ) -> io::Result<Result<(), Refusal>> {
     write_hello(stream, &identity.hello(target, lane, None)).await?;
-    let answer = read_hello(stream).await?;
+    let answer = match read_hello(stream).await? {
+        Ok(answer) => answer,
+        Err(reason) => return Ok(Err(reason)),
+    };
     if let Some(reason) = answer.refused {
         return Ok(Err(reason));
     }
@@ -142,13 +148,20 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     identity: &Identity,
     known: &dyn Incarnations,
 ) -> io::Result<Result<(NodeId, Lane), Refusal>> {
-    let hello = read_hello(stream).await?;
+    let hello = match read_hello(stream).await? {
+        Ok(hello) => hello,
+        Err(reason) => {
+            // The caller learns the version of this node, and can name both versions, too. Unread bytes would reset the
+            // connection before the caller reads the answer.
+            stream.write_all(MAGIC).await?;
+            stream.shutdown().await?;
+            tokio::io::copy(stream, &mut tokio::io::sink()).await?;
+            return Ok(Err(reason));
+        }
+    };
     let Some(lane) = Lane::from_code(hello.lane) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unknown lane {}", hello.lane)));
     };
-    if !known.are_read() {
-        return Err(io::Error::other(format!("node {} called before this node has read its log", hello.from)));
-    }
     let refusal = identity.refusal(&hello, known);
     write_hello(stream, &identity.hello(hello.from, lane, refusal.clone())).await?;
     if refusal.is_none() {
@@ -165,7 +178,8 @@ pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &H
     writer.write_all(&bytes).await
 }
 
-pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Hello> {
+/// Reads a hello, or returns the refusal of another version of the protocol.
+pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Result<Hello, Refusal>> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut magic = [0; 8];
     reader.read_exact(&mut magic).await?;
@@ -173,7 +187,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Resu
         return Err(invalid("the other end does not speak Tenure's peer protocol".into()));
     }
     if magic[7] != MAGIC[7] {
-        return Err(invalid(format!("the other end speaks peer protocol {}, this node {}", magic[7], MAGIC[7])));
+        return Ok(Err(Refusal::OtherVersion { theirs: magic[7], ours: MAGIC[7] }));
     }
     let length = reader.read_u32().await? as usize;
     if length > MAX_HELLO_BYTES {
@@ -181,7 +195,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Resu
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await?;
-    codec::decode(&body, MAX_HELLO_BYTES).map_err(|error| invalid(error.to_string()))
+    codec::decode(&body, MAX_HELLO_BYTES).map(Ok).map_err(|error| invalid(error.to_string()))
 }
 
 #[cfg(test)]
@@ -191,9 +205,6 @@ mod tests {
     struct Known(Option<u64>);
 
     impl Incarnations for Known {
-        fn are_read(&self) -> bool {
-            true
-        }
         fn joined(&self, _: NodeId) -> Option<u64> {
             self.0
         }
@@ -241,32 +252,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_are_refused_before_the_log_is_read() {
-        struct Unread;
-        impl Incarnations for Unread {
-            fn are_read(&self) -> bool {
-                false
-            }
-            fn joined(&self, _: NodeId) -> Option<u64> {
-                None
-            }
-            fn observe(&self, node: NodeId, _: u64) {
-                panic!("node {node} was accepted");
-            }
-        }
-        let (mut near, mut far) = tokio::io::duplex(1024);
-        let (caller, callee) = (identity("a", 1), identity("a", 2));
-        let answer = async move { answer(&mut far, &callee, &Unread).await.map(|_| ()) };
-        let (called, answered) = tokio::join!(call(&mut near, &caller, 2, Lane::Log, &Known(None)), answer);
-        assert!(called.is_err() && answered.is_err(), "{called:?} {answered:?}");
+    async fn other_protocols_are_errors() {
+        let http = read_hello(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await.unwrap_err().to_string();
+        assert!(http.contains("does not speak"), "{http}");
     }
 
     #[tokio::test]
-    async fn other_protocols_and_versions_are_distinguished() {
-        let http = read_hello(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await.unwrap_err().to_string();
-        assert!(http.contains("does not speak"), "{http}");
-        let newer = read_hello(&mut &b"TENUREp\x02\0\0\0\0"[..]).await.unwrap_err().to_string();
-        assert!(newer.contains("protocol 2"), "{newer}");
+    async fn other_versions_are_refused_at_both_ends() {
+        let named = "the other node speaks version 1 of the peer protocol, and this node speaks version 2: run one version \
+                     of Tenure on all nodes";
+        let old_hello = b"TENUREp\x01\0\0\0\0";
+
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let caller = async move {
+            near.write_all(old_hello).await.expect("the stream has room");
+            let mut told = [0; 8];
+            near.read_exact(&mut told).await.map(|_| told).expect("readable")
+        };
+        let (callee, known) = (identity("a", 2), Known(None));
+        let (told, refused) = tokio::join!(caller, answer(&mut far, &callee, &known));
+        assert_eq!(refused.expect("no I/O error").expect_err("another version").to_string(), named);
+        assert_eq!(&told, MAGIC, "an older caller reads the version of this node");
+
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        far.write_all(old_hello).await.expect("the stream has room");
+        let refused = call(&mut near, &identity("a", 1), 2, Lane::Log, &Known(None)).await.expect("no I/O error");
+        assert_eq!(refused.expect_err("another version").to_string(), named);
     }
 
     #[tokio::test]
@@ -279,7 +290,7 @@ mod tests {
         let mut wire = Vec::new();
         write_hello(&mut wire, &hello(4_096)).await.expect("a vector accepts all bytes");
         assert_eq!(wire.len(), MAGIC.len() + 4 + 4_096);
-        assert_eq!(read_hello(&mut &wire[..]).await.expect("the hello is at the limit"), hello(4_096));
+        assert_eq!(read_hello(&mut &wire[..]).await.expect("the hello is at the limit"), Ok(hello(4_096)));
         wire.clear();
         write_hello(&mut wire, &hello(4_097)).await.expect("a vector accepts all bytes");
         let refused = read_hello(&mut &wire[..]).await.expect_err("the hello is above the limit");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Identity, Incarnations};
-use super::{Lane, Service};
+use super::{Lane, Listener, Payload, Service, Services};
 use crate::types::NodeId;
 
 /// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
@@ -32,64 +33,79 @@ const MAX_REFUSALS: usize = 16;
 /// The wait after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves callers until `stop`. Then it closes every connection and returns after all of its tasks have ended.
-///
-/// # Cancel safety
-///
-/// Dropping the future closes the listener. Open connections continue until `stop`.
-pub async fn serve<S: Service>(
-    listener: TcpListener,
-    identity: Identity,
-    incarnations: Arc<dyn Incarnations>,
-    service: S,
-    stop: CancellationToken,
-) {
-    let (service, identity) = (Arc::new(service), Arc::new(identity));
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
-    loop {
-        let accepted = tokio::select! {
+impl Listener for TcpListener {
+    async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
+        let close_all = async {
+            loop {
+                drop(accept(self).await);
+            }
+        };
+        tokio::select! {
             biased;
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a peer connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
-            refusals.log("limit", &format!("{MAX_CONNECTIONS} connections are open, and no more are allowed"));
-            continue;
-        };
-        let (identity, incarnations, service) = (identity.clone(), incarnations.clone(), service.clone());
-        let (refusals, tracker, stop) = (refusals.clone(), tasks.clone(), stop.clone());
-        tasks.spawn(async move {
-            match answer_caller(stream, &identity, &*incarnations, service, &refusals, tracker, stop).await {
-                // No node of a cluster sends invalid data, so log the address of this caller for the operator.
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    let from = address.ip().to_string();
-                    refusals.log(&from, &format!("from {from}: {error}"));
-                }
-                Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
-                Ok(()) => {}
-            }
-            drop(permit);
-        });
+            done = work => done,
+            never = close_all => never,
+        }
     }
-    drop(listener);
-    tasks.close();
-    tasks.wait().await;
+
+    async fn serve<R: Service, N: Service>(
+        self,
+        identity: Identity,
+        incarnations: Arc<dyn Incarnations>,
+        services: Services<R, N>,
+        stop: CancellationToken,
+    ) {
+        let (services, identity) = (Arc::new(services), Arc::new(identity));
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                accepted = accept(&self) => accepted,
+            };
+            let Some((stream, address)) = accepted else { continue };
+            let Ok(permit) = permits.clone().try_acquire_owned() else {
+                refusals.log("limit", &format!("{MAX_CONNECTIONS} connections are open, and no more are allowed"));
+                continue;
+            };
+            let (identity, incarnations, services) = (identity.clone(), incarnations.clone(), services.clone());
+            let (refusals, tracker, stop) = (refusals.clone(), tasks.clone(), stop.clone());
+            tasks.spawn(async move {
+                match answer_caller(stream, &identity, &*incarnations, services, &refusals, tracker, stop).await {
+                    // No node of a cluster sends invalid data, so log the address of this caller for the operator.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        let from = address.ip().to_string();
+                        refusals.log(&from, &format!("from {from}: {error}"));
+                    }
+                    Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
+                    Ok(()) => {}
+                }
+                drop(permit);
+            });
+        }
+        drop(self);
+        tasks.close();
+        tasks.wait().await;
+    }
 }
 
-async fn answer_caller<S: Service>(
+/// The next connection, or `None` after a failure and a pause.
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+    match listener.accept().await {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a peer connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+async fn answer_caller<R: Service, N: Service>(
     mut stream: TcpStream,
     identity: &Identity,
     incarnations: &dyn Incarnations,
-    service: Arc<S>,
+    services: Arc<Services<R, N>>,
     refusals: &RefusalLog,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -111,7 +127,7 @@ async fn answer_caller<S: Service>(
     let connection = InboundConnection {
         from,
         lane,
-        service,
+        services,
         writer: Arc::new(tokio::sync::Mutex::new(writer)),
         in_flight: Arc::default(),
         permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
@@ -144,27 +160,23 @@ impl RefusalLog {
 }
 
 /// The requests of one connection.
-struct InboundConnection<S> {
+struct InboundConnection<R, N> {
     from: NodeId,
     lane: Lane,
-    service: Arc<S>,
+    services: Arc<Services<R, N>>,
     writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
     in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
-impl<S: Service> InboundConnection<S> {
+impl<R: Service, N: Service> InboundConnection<R, N> {
     async fn read_requests(&self, reader: OwnedReadHalf) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         while let Some(frame) = frame::read(&mut reader, self.lane.max_body()).await? {
             match frame.kind {
-                Kind::Request if self.lane.in_order() => {
-                    let body = self.service.serve(self.from, self.lane, frame.body).await;
-                    let answer = Frame::answer(frame.id, body, self.lane);
-                    frame::write(&mut *self.writer.lock().await, &answer).await?;
-                }
-                Kind::Request => self.answer_in_task(frame).await,
+                Kind::Raft => self.answer(frame.id, Payload::Raft(frame.body)).await?,
+                Kind::Node => self.answer(frame.id, Payload::Node(frame.body)).await?,
                 Kind::Withdraw => {
                     if let Some(call) = self.in_flight.lock().remove(&frame.id) {
                         call.abort();
@@ -181,15 +193,24 @@ impl<S: Service> InboundConnection<S> {
         Ok(())
     }
 
+    async fn answer(&self, id: u64, payload: Payload) -> io::Result<()> {
+        if self.lane.in_order() {
+            let body = self.services.serve(self.from, payload).await;
+            return frame::write(&mut *self.writer.lock().await, &Frame::answer(id, body, self.lane)).await;
+        }
+        self.answer_in_task(id, payload).await;
+        Ok(())
+    }
+
     /// Serves the request in a separate task, so that a waiting request does not delay others.
-    async fn answer_in_task(&self, frame: Frame) {
+    async fn answer_in_task(&self, id: u64, payload: Payload) {
         let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let (service, writer, in_flight) = (self.service.clone(), self.writer.clone(), self.in_flight.clone());
-        let (from, lane, id) = (self.from, self.lane, frame.id);
+        let (services, writer, in_flight) = (self.services.clone(), self.writer.clone(), self.in_flight.clone());
+        let (from, lane) = (self.from, self.lane);
         // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
         let mut entries = self.in_flight.lock();
         let call = self.tasks.spawn(async move {
-            let body = service.serve(from, lane, frame.body).await;
+            let body = services.serve(from, payload).await;
             // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
             if in_flight.lock().remove(&id).is_some() {
                 let written = frame::write(&mut *writer.lock().await, &Frame::answer(id, body, lane)).await;

@@ -1,7 +1,8 @@
 //! Connections between the nodes of a cluster. They check the identity of the peer and carry requests and answers.
 //!
-//! This module does not know Raft: bodies are opaque bytes. Callers use the trait [`Transport`]; [`TcpTransport`]
-//! implements it over TCP. The module `sim` has an implementation in memory.
+//! A request is a [`Payload`]: its kind selects the service that answers it, and its bytes are opaque to this module.
+//! Callers use the trait [`Transport`]; [`TcpTransport`] implements it over TCP. The module `sim` has an implementation
+//! in memory.
 
 mod connection;
 pub(crate) mod frame;
@@ -18,12 +19,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use crate::types::NodeId;
 
 pub use handshake::{Identity, Incarnations, Refusal};
-pub use listener::serve;
 pub use pool::TcpTransport;
+
+/// The content of a request. Its kind selects the service that decodes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// A Raft call, for the module `raft`.
+    Raft(Bytes),
+    /// A client's request or a question about the node, for the module `node`.
+    Node(Bytes),
+}
+
+impl Payload {
+    pub(crate) fn body(&self) -> &Bytes {
+        match self {
+            Payload::Raft(body) | Payload::Node(body) => body,
+        }
+    }
+}
 
 /// A class of requests. Each lane has a separate connection, so that urgent messages do not queue behind large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +71,8 @@ impl Lane {
     }
 
     /// Fails if the body exceeds [`max_body`](Lane::max_body).
-    pub(crate) fn check_request(self, target: NodeId, body: &[u8]) -> Result<(), PeerError> {
-        let (bytes, max) = (body.len(), self.max_body());
+    pub(crate) fn check_request(self, target: NodeId, payload: &Payload) -> Result<(), PeerError> {
+        let (bytes, max) = (payload.body().len(), self.max_body());
         if bytes > max { Err(PeerError::TooLarge { target, bytes, max }) } else { Ok(()) }
     }
 
@@ -94,7 +112,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
         target: NodeId,
         address: &str,
         lane: Lane,
-        body: Bytes,
+        payload: Payload,
         timeout: Duration,
     ) -> impl Future<Output = Result<Bytes, PeerError>> + Send;
 
@@ -106,20 +124,53 @@ pub trait Transport: Clone + Send + Sync + 'static {
     fn shutdown(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Serves the requests of other nodes.
+/// Serves the requests of one kind from other nodes.
 pub trait Service: Send + Sync + 'static {
     /// Returns the answer to one request.
     ///
     /// # Cancel safety
     ///
     /// The future may be dropped at any await: the caller withdrew the request or its connection closed.
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> impl Future<Output = Bytes> + Send;
+    fn serve(&self, from: NodeId, body: Bytes) -> impl Future<Output = Bytes> + Send;
 }
 
-impl<S: Service> Service for Arc<S> {
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> impl Future<Output = Bytes> + Send {
-        (**self).serve(from, lane, body)
+/// The services of a node, one for each kind of [`Payload`].
+pub struct Services<R, N> {
+    pub raft: R,
+    pub node: N,
+}
+
+impl<R: Service, N: Service> Services<R, N> {
+    pub(crate) async fn serve(&self, from: NodeId, payload: Payload) -> Bytes {
+        match payload {
+            Payload::Raft(body) => self.raft.serve(from, body).await,
+            Payload::Node(body) => self.node.serve(from, body).await,
+        }
     }
+}
+
+/// Accepts the connections of other nodes.
+pub trait Listener: Send + Sync + 'static {
+    /// Does `work`, and refuses each connection that arrives meanwhile. So the other nodes learn at once that their
+    /// requests are not delivered.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`.
+    fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> impl Future<Output = W::Output> + Send;
+
+    /// Serves callers until `stop`. Then it closes every connection and returns after all of its tasks have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the listener. Open connections continue until `stop`.
+    fn serve<R: Service, N: Service>(
+        self,
+        identity: Identity,
+        incarnations: Arc<dyn Incarnations>,
+        services: Services<R, N>,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// The reason why a call has no answer.

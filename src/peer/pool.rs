@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, ConnectionError};
 use super::handshake::{self, Identity, Incarnations};
-use super::{Lane, PeerError, Transport};
+use super::{Lane, Payload, PeerError, Transport};
 use crate::types::NodeId;
 
 /// Maximum time to open a connection and complete the handshake.
@@ -110,10 +110,10 @@ impl Transport for TcpTransport {
         target: NodeId,
         address: &str,
         lane: Lane,
-        body: Bytes,
+        payload: Payload,
         timeout: Duration,
     ) -> Result<Bytes, PeerError> {
-        lane.check_request(target, &body)?;
+        lane.check_request(target, &payload)?;
         let deadline = tokio::time::Instant::now() + timeout;
         let timed_out = || PeerError::Timeout { target, timeout };
         let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
@@ -123,7 +123,7 @@ impl Transport for TcpTransport {
                 return Err(PeerError::NotSent { target, address: address.to_string(), reason });
             }
         };
-        match tokio::time::timeout_at(deadline, connection.call(body)).await {
+        match tokio::time::timeout_at(deadline, connection.call(payload)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(ConnectionError::BeforeSending(reason))) => {
                 Err(PeerError::NotSent { target, address: address.to_string(), reason })
@@ -172,10 +172,6 @@ mod tests {
     struct AcceptAll;
 
     impl Incarnations for AcceptAll {
-        fn are_read(&self) -> bool {
-            true
-        }
-
         fn joined(&self, _: NodeId) -> Option<u64> {
             None
         }
@@ -211,7 +207,7 @@ mod tests {
         let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
-            let body = Bytes::from(vec![0; lane.max_body() + 1]);
+            let body = Payload::Raft(vec![0; lane.max_body() + 1].into());
             let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
             assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
         }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::tests::{AcceptAll, HANG_TIMEOUT, connect, identity};
-use super::{Lane, PeerError, Service, TcpTransport, Transport, serve};
+use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
+use super::{Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport};
 use crate::types::NodeId;
 
 /// The timeout of a call that gets no answer.
@@ -53,7 +53,7 @@ impl Caller {
     /// Receives a request, checks its body, and returns its id.
     async fn request(&mut self, body: &'static str) -> u64 {
         let frame = self.receive().await;
-        assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, body.as_bytes()));
+        assert_eq!((frame.kind, &frame.body[..]), (Kind::Node, body.as_bytes()));
         frame.id
     }
 
@@ -79,7 +79,7 @@ fn call(
     timeout: Duration,
 ) -> JoinHandle<PeerResult> {
     let (transport, address) = (transport.clone(), address.to_owned());
-    tokio::spawn(async move { transport.call(2, &address, lane, body.into(), timeout).await })
+    tokio::spawn(async move { transport.call(2, &address, lane, Payload::Node(body.into()), timeout).await })
 }
 
 async fn wait_for(call: JoinHandle<PeerResult>) -> PeerResult {
@@ -210,7 +210,7 @@ impl Drop for WhenDropped {
 }
 
 impl Service for PendingService {
-    async fn serve(&self, _: NodeId, _: Lane, _: Bytes) -> Bytes {
+    async fn serve(&self, _: NodeId, _: Bytes) -> Bytes {
         let _given_up = WhenDropped(self.given_up.clone());
         self.began.send(()).expect("the test waits");
         std::future::pending().await
@@ -230,8 +230,9 @@ impl PendingNode {
     async fn start() -> PendingNode {
         let (peer, address) = Peer::listen().await;
         let ((began, begins), (dropped, given_up)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (stop, service) = (CancellationToken::new(), PendingService { began, given_up: dropped });
-        let served = tokio::spawn(serve(peer.0, identity(2), Arc::new(AcceptAll), service, stop.clone()));
+        let services = Services { raft: Uncalled, node: PendingService { began, given_up: dropped } };
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(peer.0.serve(identity(2), Arc::new(AcceptAll), services, stop.clone()));
         PendingNode { address, begins, given_up, stop, served }
     }
 
@@ -263,7 +264,7 @@ async fn requests_end_at_the_answering_node_with_their_connection() {
     for lane in [Lane::Request, Lane::Urgent] {
         let mut stream = connect(&node.address, lane).await.expect("a connection");
         for id in 1..=3 {
-            let request = Frame { kind: Kind::Request, id, body: "wait".into() };
+            let request = Frame { kind: Kind::Node, id, body: "wait".into() };
             frame::write(&mut stream, &request).await.expect("the connection is open");
             node.begins.recv().await.expect("the node serves the request");
         }

@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::{Identity, Incarnations, Lane, PeerError, Service, TcpTransport, Transport, serve};
+use super::{
+    Identity, Incarnations, Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport,
+};
 use crate::sim::Switchboard;
 use crate::types::NodeId;
 
@@ -25,36 +27,40 @@ const LANES: [Lane; 3] = [Lane::Control, Lane::Log, Lane::Request];
 pub(super) struct AcceptAll;
 
 impl Incarnations for AcceptAll {
-    fn are_read(&self) -> bool {
-        true
-    }
     fn joined(&self, _: NodeId) -> Option<u64> {
         None
     }
     fn observe(&self, _: NodeId, _: u64) {}
 }
 
-/// Returns each body as its answer, with three exceptions. "largest" gives the maximum bytes of the lane, "large" one
-/// byte more, and "wait" waits for `go_on` first.
+/// Returns each body as its answer, with two exceptions: a number gives as many bytes, and "wait" waits for `resume`
+/// first.
 #[derive(Clone, Default)]
 struct Echo {
     arrived: Arc<Notify>,
-    go_on: Arc<Notify>,
+    resume: Arc<Notify>,
 }
 
 impl Service for Echo {
-    async fn serve(&self, _: NodeId, lane: Lane, body: Bytes) -> Bytes {
-        if body == "largest" {
-            return vec![0; lane.max_body()].into();
-        }
-        if body == "large" {
-            return vec![0; lane.max_body() + 1].into();
+    async fn serve(&self, _: NodeId, body: Bytes) -> Bytes {
+        if let Some(bytes) = std::str::from_utf8(&body).ok().and_then(|text| text.parse().ok()) {
+            return vec![0; bytes].into();
         }
         if body == "wait" {
             self.arrived.notify_one();
-            self.go_on.notified().await;
+            self.resume.notified().await;
         }
         body
+    }
+}
+
+/// A service of a kind that its test does not call.
+#[derive(Clone, Copy)]
+pub(super) struct Uncalled;
+
+impl Service for Uncalled {
+    async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
+        panic!("node {from} called the wrong service with {body:?}")
     }
 }
 
@@ -67,7 +73,7 @@ async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationTok
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, identity(2), Arc::new(AcceptAll), service, stop.clone()));
+    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), Services { raft: Uncalled, node: service }, stop.clone()));
     (TcpTransport::new(identity(1), Arc::new(AcceptAll)), address, stop, served)
 }
 
@@ -75,7 +81,7 @@ async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationTok
 async fn assert_fails_alone<T: Transport>(transport: &T, address: &str, lane: Lane, echo: &Echo) {
     let call = |body: Bytes| {
         let (transport, address) = (transport.clone(), address.to_owned());
-        async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await }
+        async move { transport.call(2, &address, lane, Payload::Node(body), HANG_TIMEOUT).await }
     };
     // A lane that serves in order has one call at a time.
     let waiting = (!lane.in_order()).then(|| tokio::spawn(call("wait".into())));
@@ -83,19 +89,19 @@ async fn assert_fails_alone<T: Transport>(transport: &T, address: &str, lane: La
         echo.arrived.notified().await;
     }
     let max = lane.max_body();
-    for largest in [vec![0; max].into(), Bytes::from("largest")] {
+    for largest in [vec![0; max].into(), Bytes::from(max.to_string())] {
         let answer = call(largest).await.map(|answer| answer.len());
         assert_eq!(answer, Ok(max), "{lane:?}: request and answer are at the limit");
     }
     let request = call(vec![0; max + 1].into()).await.map(|answer| answer.len());
     assert_eq!(request, Err(PeerError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
     assert!(request.expect_err("the request is too large").certainly_not_done());
-    let answer = call("large".into()).await.map(|answer| answer.len()).expect_err("the answer is too large");
+    let answer = call((max + 1).to_string().into()).await.map(|answer| answer.len()).expect_err("the answer is too large");
     assert!(matches!(answer, PeerError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
     assert!(answer.to_string().contains(&(max + 1).to_string()) && !answer.certainly_not_done(), "{answer}");
     assert_eq!(call("next".into()).await.expect("the lane stays usable"), "next", "{lane:?}");
     if let Some(waiting) = waiting {
-        echo.go_on.notify_one();
+        echo.resume.notify_one();
         assert_eq!(waiting.await.expect("no panic").expect("the lane stays open"), "wait", "{lane:?}");
     }
 }
@@ -115,7 +121,7 @@ async fn oversized_call_fails_alone() {
 #[tokio::test]
 async fn switchboard_refuses_the_same_calls_as_tcp() {
     let (board, echo) = (Switchboard::default(), Echo::default());
-    board.plug_in(2, echo.clone());
+    board.attach(2, Services { raft: Uncalled, node: echo.clone() });
     for lane in LANES {
         assert_fails_alone(&board.transport(1), "node2", lane, &echo).await;
     }
@@ -144,17 +150,17 @@ async fn node_accepts_256_peer_connections() {
     served.await.expect("no panic");
 }
 
-/// Counts the requests and answers them after `go_on`.
+/// Counts the requests and answers them after `resume`.
 #[derive(Clone, Default)]
 struct Counter {
     received: Arc<AtomicUsize>,
-    go_on: CancellationToken,
+    resume: CancellationToken,
 }
 
 impl Service for Counter {
-    async fn serve(&self, _: NodeId, _: Lane, body: Bytes) -> Bytes {
+    async fn serve(&self, _: NodeId, body: Bytes) -> Bytes {
         self.received.fetch_add(1, Ordering::SeqCst);
-        self.go_on.cancelled().await;
+        self.resume.cancelled().await;
         body
     }
 }
@@ -166,11 +172,12 @@ async fn connection_serves_32768_requests_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, identity(2), Arc::new(AcceptAll), counter.clone(), stop.clone()));
+    let services = Services { raft: Uncalled, node: counter.clone() };
+    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), services, stop.clone()));
     let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("a connection").into_split();
     let requests = async {
         for id in 0..=MOST as u64 {
-            let request = Frame { kind: Kind::Request, id, body: Bytes::new() };
+            let request = Frame { kind: Kind::Node, id, body: Bytes::new() };
             frame::write(&mut writer, &request).await.expect("the connection is open");
         }
         while counter.received.load(Ordering::SeqCst) < MOST {
@@ -181,7 +188,7 @@ async fn connection_serves_32768_requests_at_once() {
     // This sleep observes that no further request starts. It synchronizes nothing.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(counter.received.load(Ordering::SeqCst), MOST, "the request above the limit waits");
-    counter.go_on.cancel();
+    counter.resume.cancel();
     let answers = async {
         for _ in 0..=MOST {
             frame::read(&mut reader, 0).await.expect("readable").expect("each request has an answer");
@@ -197,9 +204,6 @@ async fn connection_serves_32768_requests_at_once() {
 struct Greeted(AtomicUsize);
 
 impl Incarnations for Greeted {
-    fn are_read(&self) -> bool {
-        true
-    }
     fn joined(&self, _: NodeId) -> Option<u64> {
         None
     }
@@ -213,10 +217,12 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
     for lane in Lane::ALL {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
-        let (stop, greeted, echo) = (CancellationToken::new(), Arc::new(Greeted::default()), Echo::default());
-        let served = tokio::spawn(serve(listener, identity(2), greeted.clone(), echo, stop.clone()));
+        let (stop, greeted) = (CancellationToken::new(), Arc::new(Greeted::default()));
+        let services = Services { raft: Uncalled, node: Echo::default() };
+        let served = tokio::spawn(listener.serve(identity(2), greeted.clone(), services, stop.clone()));
         let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
-        let call = |body: &'static str, timeout| transport.call(2, &address, lane, body.into(), timeout);
+        let call =
+            |body: &'static str, timeout| transport.call(2, &address, lane, Payload::Node(body.into()), timeout);
         assert_eq!(call("first", HANG_TIMEOUT).await.expect("answered"), "first", "{lane:?}");
         let timeout = Duration::from_millis(50);
         assert_eq!(call("wait", timeout).await, Err(PeerError::Timeout { target: 2, timeout }), "{lane:?}");
@@ -247,7 +253,7 @@ async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
         let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
         let call = |body: Bytes| {
             let (transport, address) = (transport.clone(), address.clone());
-            tokio::spawn(async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await })
+            tokio::spawn(async move { transport.call(2, &address, lane, Payload::Node(body), HANG_TIMEOUT).await })
         };
         let dropped = call(vec![0; lane.max_body()].into());
         let mut first = let_in(&listener).await;
@@ -259,9 +265,58 @@ async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
         let second = tokio::time::timeout(HANG_TIMEOUT, let_in(&listener));
         let mut second = second.await.expect("the next call has another connection");
         let frame = frame::read(&mut second, lane.max_body()).await.expect("readable").expect("a frame");
-        assert_eq!((frame.kind, &frame.body[..]), (Kind::Request, &b"next"[..]), "{lane:?}");
+        assert_eq!((frame.kind, &frame.body[..]), (Kind::Node, &b"next"[..]), "{lane:?}");
         frame::write(&mut second, &Frame { kind: Kind::Response, ..frame }).await.expect("it is read");
         assert_eq!(next.await.expect("no panic").expect("answered"), "next", "{lane:?}");
         transport.shutdown().await;
     }
+}
+
+/// Answers with its name.
+struct Named(&'static str);
+
+impl Service for Named {
+    async fn serve(&self, _: NodeId, _: Bytes) -> Bytes {
+        self.0.into()
+    }
+}
+
+#[tokio::test]
+async fn each_payload_reaches_the_service_of_its_kind() {
+    let services = || Services { raft: Named("raft"), node: Named("node") };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let stop = CancellationToken::new();
+    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), services(), stop.clone()));
+    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+    let board = Switchboard::default();
+    board.attach(2, services());
+    for lane in Lane::ALL {
+        for (payload, name) in [(Payload::Raft(Bytes::new()), "raft"), (Payload::Node(Bytes::new()), "node")] {
+            let answer = transport.call(2, &address, lane, payload.clone(), HANG_TIMEOUT).await;
+            assert_eq!(answer.expect("answered"), name, "{lane:?} over TCP");
+            let answer = board.transport(1).call(2, "node2", lane, payload, HANG_TIMEOUT).await;
+            assert_eq!(answer.expect("answered"), name, "{lane:?} in memory");
+        }
+    }
+    transport.shutdown().await;
+    stop.cancel();
+    served.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn connection_before_the_node_serves_is_closed_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+    let call = || transport.call(2, &address, Lane::Request, Payload::Node("early".into()), HANG_TIMEOUT);
+    let early = tokio::time::timeout(HANG_TIMEOUT / 2, listener.closed_during(call())).await.expect("it ends at once");
+    assert!(matches!(early, Err(PeerError::NotSent { .. })), "{early:?}");
+    let stop = CancellationToken::new();
+    let services = Services { raft: Uncalled, node: Echo::default() };
+    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), services, stop.clone()));
+    assert_eq!(call().await.expect("the node serves now"), "early");
+    transport.shutdown().await;
+    stop.cancel();
+    served.await.expect("no panic");
 }

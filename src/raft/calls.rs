@@ -68,7 +68,7 @@ mod tests {
     use super::super::payload::Joined;
     use super::super::{PeerInfo, Proposal, RaftHandle, RaftTimings, Replica, Safeguards, WriteError};
     use crate::clock::SystemClock;
-    use crate::peer::{Lane, PeerError, Transport};
+    use crate::peer::{Lane, Payload, PeerError, Transport};
     use crate::sim::{MemoryStorage, SyncMode};
     use crate::storage::StorageError;
     use crate::types::NodeId;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     impl Transport for BarrierTransport {
-        async fn call(&self, _: NodeId, _: &str, _: Lane, _: Bytes, _: Duration) -> Result<Bytes, PeerError> {
+        async fn call(&self, _: NodeId, _: &str, _: Lane, _: Payload, _: Duration) -> Result<Bytes, PeerError> {
             unreachable!("the cluster has one node")
         }
 

@@ -16,10 +16,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::calls::run_to_completion;
+use super::contact::LeaderContact;
 use super::network::Network;
 use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::replica::Replica;
 use super::sending::OutgoingSnapshots;
+use super::service::RaftService;
 use super::state_machine::{StateMachine, blocking};
 use super::suspend::SuspendMeter;
 use super::timings::Safeguards;
@@ -49,6 +51,7 @@ pub struct RaftHandle<S: Storage> {
     first_seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
     pub(super) transfers: Transfers,
     suspend: SuspendMeter,
+    contact: Arc<LeaderContact>,
 }
 
 /// The leader and the term that this member knows.
@@ -144,7 +147,7 @@ impl<S: Storage> RaftHandle<S> {
             .map_err(|error| error.to_string())?;
         replica.publish();
         let metrics = raft.metrics();
-        let suspend = SuspendMeter::new(clock);
+        let suspend = SuspendMeter::new(clock.clone());
         let first_seen = Mutex::default();
         Ok(RaftHandle {
             node,
@@ -158,11 +161,17 @@ impl<S: Storage> RaftHandle<S> {
             first_seen,
             transfers: Transfers::default(),
             suspend,
+            contact: Arc::new(LeaderContact::new(clock)),
         })
     }
 
     pub fn run(&self) {
         self.raft.run();
+    }
+
+    /// Returns the service that answers the Raft calls of other nodes.
+    pub fn service(&self) -> RaftService<S> {
+        RaftService::new(self.raft.clone(), self.storage.clone(), self.contact.clone())
     }
 
     pub fn raft(&self) -> &Raft<TypeConfig, StateMachine<S>> {
@@ -314,6 +323,16 @@ impl<S: Storage> RaftHandle<S> {
         let metrics = self.metrics.borrow_watched();
         let heard = metrics.heartbeat.as_ref()?.get(&node)?.as_ref()?;
         Some(heard.elapsed())
+    }
+
+    /// Time since this node accepted a leader's append or heartbeat. `None` if it accepted none since its start.
+    pub fn last_contact(&self) -> Option<Duration> {
+        self.contact.elapsed()
+    }
+
+    /// Upper bound of the age of this node's state. `None` if it has heard of no leader.
+    pub fn state_age(&self) -> Option<Duration> {
+        self.quorum_age().or_else(|| self.last_contact())
     }
 
     /// The current leader. A leader that no majority has acknowledged for [`RaftTimings::isolation`] does not count.

@@ -4,6 +4,7 @@
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
 mod calls;
+mod contact;
 mod handle;
 mod log;
 mod network;
@@ -27,7 +28,7 @@ pub(crate) mod wire;
 pub use handle::{CurrentLeader, LeadershipWatch, MemberState, RaftHandle, WriteError};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{Observer, Progress, Replica, State};
-pub use service::{Forwarded, RaftService};
+pub use service::RaftService;
 pub use state_machine::blocking;
 pub use timings::Safeguards;
 pub use transfer::TransferError;

@@ -25,7 +25,7 @@ use super::snapshot::SnapshotData;
 use super::state_machine::blocking;
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
 use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, Transfer};
-use crate::peer::{Lane, PeerError, Transport};
+use crate::peer::{Lane, Payload, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
 
@@ -74,11 +74,10 @@ impl<S: Storage, T: Transport> RaftNetworkFactory<TypeConfig> for Network<S, T> 
 
 impl<S: Storage, T: Transport> Link<S, T> {
     async fn call(&self, lane: Lane, call: &Call, timeout: Duration) -> Rpc<Reply> {
-        let body = wire::encode(call);
-        let sent = self.network.transport.call(self.target, &self.address, lane, body, timeout).await;
+        let payload = Payload::Raft(wire::encode(call));
+        let sent = self.network.transport.call(self.target, &self.address, lane, payload, timeout).await;
         let reply = sent.map_err(|error| rpc_error(&error))?;
         match wire::decode(&reply) {
-            Ok(Reply::NotNow(reason)) => Err(unreachable(reason)),
             Ok(Reply::Failed(reason)) => Err(unreachable(reason)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(network_error(&error)),
@@ -241,7 +240,7 @@ mod tests {
     }
 
     impl Transport for Recorder {
-        async fn call(&self, target: NodeId, _: &str, lane: Lane, _: Bytes, _: Duration) -> Result<Bytes, PeerError> {
+        async fn call(&self, target: NodeId, _: &str, lane: Lane, _: Payload, _: Duration) -> Result<Bytes, PeerError> {
             self.seen.lock().push((lane, self.announced.load(Ordering::SeqCst)));
             match self.fate {
                 Fate::Answered => Ok(wire::encode(&Reply::Append(AppendReply::Success))),

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::future::Future;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use openraft::Raft;
@@ -12,34 +11,21 @@ use openraft::storage::Snapshot;
 use parking_lot::Mutex;
 
 use super::calls::run_to_completion;
+use super::contact::LeaderContact;
 use super::snapshot::{Meta, Reader, SnapshotData};
 use super::state_machine::StateMachine;
 use super::types::{TypeConfig, vote, vote_record};
 use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, Transfer, VoteReply};
-use crate::peer::{Lane, Service};
+use crate::peer::Service;
 use crate::storage::{SnapshotWriter, Storage, VoteRecord};
 use crate::types::NodeId;
 
-/// The node's handler for calls that Raft does not process itself, and for messages from a leader.
-pub trait Forwarded: Send + Sync + 'static {
-    /// Answers a client's request that another node forwarded. The node module encodes it.
-    fn forwarded(&self, from: NodeId, request: Bytes) -> impl Future<Output = Bytes> + Send;
-
-    /// Called after this node accepts a leader's append or heartbeat.
-    fn heard(&self, leader: NodeId);
-}
-
-/// Answers other nodes after [`open`](Self::open). Before that, it refuses their calls: before its restart, the node
-/// may have granted a leadership lease, which it no longer remembers.
-pub struct RaftService<S: Storage, F> {
-    storage: S,
-    member: OnceLock<Member<S, F>>,
-    incoming: Mutex<HashMap<NodeId, Incoming<S>>>,
-}
-
-struct Member<S: Storage, F> {
+/// Answers the Raft calls of other nodes.
+pub struct RaftService<S: Storage> {
     raft: Raft<TypeConfig, StateMachine<S>>,
-    forwarded: F,
+    storage: S,
+    contact: Arc<LeaderContact>,
+    incoming: Mutex<HashMap<NodeId, Incoming<S>>>,
 }
 
 /// A partly received snapshot from one node.
@@ -48,56 +34,43 @@ struct Incoming<S: Storage> {
     reader: Reader,
 }
 
-impl<S: Storage, F: Forwarded> RaftService<S, F> {
-    pub fn new(storage: S) -> RaftService<S, F> {
-        RaftService { storage, member: OnceLock::new(), incoming: Mutex::default() }
-    }
-
-    /// Starts to answer calls.
-    ///
-    /// # Panics
-    ///
-    /// The service is already open.
-    pub fn open(&self, raft: Raft<TypeConfig, StateMachine<S>>, forwarded: F) {
-        let opened = self.member.set(Member { raft, forwarded });
-        assert!(opened.is_ok(), "a service opens only once");
+impl<S: Storage> RaftService<S> {
+    pub(super) fn new(
+        raft: Raft<TypeConfig, StateMachine<S>>,
+        storage: S,
+        contact: Arc<LeaderContact>,
+    ) -> RaftService<S> {
+        RaftService { raft, storage, contact, incoming: Mutex::default() }
     }
 
     async fn answer(&self, from: NodeId, call: Call) -> Reply {
-        let Some(member) = self.member.get() else {
-            return Reply::NotNow(
-                "it has just started: it waits until leadership leases that it granted have expired".into(),
-            );
-        };
         match call {
-            Call::Append(append) => self.append(member, from, append).await,
+            Call::Append(append) => self.append(from, append).await,
             Call::Vote(call) => {
-                let (raft, request) = (member.raft.clone(), RequestVote::request(call, from));
+                let (raft, request) = (self.raft.clone(), RequestVote::request(call, from));
                 vote_reply(run_to_completion(async move { raft.vote(request).await }).await)
             }
             Call::PreVote(call) => {
-                let (raft, request) = (member.raft.clone(), RequestVote::request(call, from));
+                let (raft, request) = (self.raft.clone(), RequestVote::request(call, from));
                 vote_reply(run_to_completion(async move { raft.pre_vote(request).await }).await)
             }
-            Call::Transfer(transfer) => self.transfer(member, from, transfer).await,
+            Call::Transfer(transfer) => self.transfer(from, transfer).await,
             Call::SnapshotBegin => self.begin_snapshot(from),
             Call::SnapshotBytes(bytes) => self.take_snapshot_bytes(from, bytes).await,
-            Call::SnapshotEnd { vote, crc } => self.end_snapshot(member, from, vote, crc).await,
-            Call::Forward(request) => Reply::Forward(member.forwarded.forwarded(from, request).await),
-            Call::StoreState => Reply::StoreState { is_empty: self.storage.is_empty() },
+            Call::SnapshotEnd { vote, crc } => self.end_snapshot(from, vote, crc).await,
         }
     }
 
-    async fn append(&self, member: &Member<S, F>, from: NodeId, append: Append) -> Reply {
+    async fn append(&self, from: NodeId, append: Append) -> Reply {
         let request = match append.request(from) {
             Ok(request) => request,
             Err(error) => return Reply::Failed(error.to_string()),
         };
-        let raft = member.raft.clone();
+        let raft = self.raft.clone();
         match run_to_completion(async move { raft.append_entries(request).await }).await {
             Ok(response) => {
                 if response.is_success() {
-                    member.forwarded.heard(from);
+                    self.contact.heard();
                     // An earlier leader never completes its snapshot, so drop the received part.
                     self.incoming.lock().retain(|&sender, _| sender == from);
                 }
@@ -107,8 +80,8 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
         }
     }
 
-    async fn transfer(&self, member: &Member<S, F>, from: NodeId, transfer: Transfer) -> Reply {
-        let (raft, request) = (member.raft.clone(), transfer.request(from));
+    async fn transfer(&self, from: NodeId, transfer: Transfer) -> Reply {
+        let (raft, request) = (self.raft.clone(), transfer.request(from));
         match run_to_completion(async move { raft.handle_transfer_leader(request).await }).await {
             Ok(response) => Reply::Transfer(response.map_err(|error| error.to_string())),
             Err(error) => Reply::Failed(error.to_string()),
@@ -138,7 +111,7 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
         Reply::SnapshotContinue
     }
 
-    async fn end_snapshot(&self, member: &Member<S, F>, from: NodeId, by: VoteRecord, crc: u32) -> Reply {
+    async fn end_snapshot(&self, from: NodeId, by: VoteRecord, crc: u32) -> Reply {
         let Some(Incoming { writer, reader }) = self.incoming.lock().remove(&from) else { return no_snapshot() };
         if writer.crc() != crc {
             return Reply::Failed(format!(
@@ -155,7 +128,7 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
             Err(error) => return Reply::Failed(error.to_string()),
         };
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received { writer, state } };
-        let (raft, by) = (member.raft.clone(), vote(by, from));
+        let (raft, by) = (self.raft.clone(), vote(by, from));
         let installed: Result<_, Fatal<TypeConfig>> =
             run_to_completion(async move { raft.install_full_snapshot(by, snapshot).await }).await;
         match installed {
@@ -165,8 +138,8 @@ impl<S: Storage, F: Forwarded> RaftService<S, F> {
     }
 }
 
-impl<S: Storage, F: Forwarded> Service for RaftService<S, F> {
-    async fn serve(&self, from: NodeId, _: Lane, body: Bytes) -> Bytes {
+impl<S: Storage> Service for RaftService<S> {
+    async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
         let reply = match wire::decode(&body) {
             Ok(call) => self.answer(from, call).await,
             Err(error) => Reply::Failed(format!("this build cannot decode the message: {error}")),

@@ -19,7 +19,7 @@ pub const MAX_APPEND_BYTES: usize = 1 << 20;
 /// Bytes of a snapshot in one message. The last chunk may exceed it.
 pub const SNAPSHOT_MESSAGE_BYTES: usize = 256 << 10;
 /// Largest message that a node decodes, in bytes.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 // Each Raft message fits its lane. An append has entries with their positions, and can exceed its bound by one entry. A
 // snapshot message can exceed its bound by one chunk.
@@ -27,7 +27,8 @@ const _: () = {
     const POSITIONS_BYTES: usize = 1024 * 32;
     assert!(MAX_APPEND_BYTES + MAX_ENTRY_BYTES + POSITIONS_BYTES <= Lane::Log.max_body());
     assert!(SNAPSHOT_MESSAGE_BYTES + SNAPSHOT_CHUNK_BYTES + 1024 <= Lane::Snapshot.max_body());
-    assert!(Lane::Request.max_body() <= MAX_MESSAGE_BYTES);
+    assert!(Lane::Control.max_body() <= MAX_MESSAGE_BYTES);
+    assert!(Lane::Log.max_body() <= MAX_MESSAGE_BYTES && Lane::Snapshot.max_body() <= MAX_MESSAGE_BYTES);
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,10 +43,6 @@ pub enum Call {
         vote: VoteRecord,
         crc: u32,
     },
-    /// A client's request, forwarded to the leader. The node module encodes it.
-    Forward(Bytes),
-    /// Asks whether the store is empty, before the first node forms a cluster.
-    StoreState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,15 +54,8 @@ pub enum Reply {
     SnapshotEnd {
         vote: VoteRecord,
     },
-    Forward(Bytes),
-    /// This node has just started or is stopping, so it does not take part in Raft.
-    NotNow(String),
     /// The call failed on this node. A retry alone does not help.
     Failed(String),
-    StoreState {
-        /// The store has no vote, no entry and no snapshot.
-        is_empty: bool,
-    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,11 +9,10 @@ use tokio::time::Instant;
 use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
-use crate::node::{MemberRegistry, Node, NodeConfig, Parts, StartError};
-use crate::peer::Identity;
-use crate::raft::{CurrentLeader, Observer, RaftService, Safeguards, TransferError};
+use crate::node::{MemberRegistry, Node, NodeConfig, NodeParts, StartError};
+use crate::raft::{CurrentLeader, Observer, Safeguards, TransferError};
 use crate::sim::NodeTime;
-use crate::sim::{Cut, MemoryFiles, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
+use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::NodeId;
 
 /// A node of a [`Cluster`].
@@ -285,15 +284,21 @@ impl Cluster {
         let board = self.board.clone();
         let time = self.setup.paces.get(&id).cloned().unwrap_or_default();
         time.keep(async move {
-            let service = Arc::new(RaftService::new(storage.clone()));
-            let known = Arc::new(MemberRegistry::default());
-            let promise = timings.leadership_lease();
-            let identity = Identity { cluster: config.cluster.clone(), node: id, incarnation, promise };
-            board.attach_as(identity, known.clone(), service.clone());
-            let transport = board.transport(id);
-            let parts = Parts::new(storage, transport, service, known, files, is_new, incarnation);
-            let parts = parts.without(safeguards).tapped(tap);
-            Node::assemble(config, clock, parts).await
+            let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
+            let transport = board.transport_as(identity.clone(), known.clone());
+            let listener = MemoryListener(transport.clone());
+            let parts = NodeParts {
+                storage,
+                transport,
+                identity,
+                known,
+                is_new,
+                files,
+                clock,
+                safeguards,
+                test_observer: tap,
+            };
+            Node::start(config, parts, listener).await
         })
     }
 }

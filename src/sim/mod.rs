@@ -12,7 +12,7 @@ pub mod time;
 pub use clock::{ManualClock, SuspendedClock, TokioClock};
 pub use cluster::{Cluster, ForNode, Setup, TestNode};
 pub use files::MemoryFiles;
-pub use network::{MemoryTransport, NetworkFaults, Switchboard};
+pub use network::{MemoryListener, MemoryTransport, NetworkFaults, Switchboard};
 pub use rot::Flip;
 pub use storage::{Cut, MemoryStorage, SyncMode};
 pub use time::NodeTime;

@@ -14,9 +14,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::time::{self, NodeTime};
-use crate::peer::{Identity, Incarnations, Lane, PeerError, Refusal, Service, Transport, handshake};
+use crate::peer::{
+    Identity, Incarnations, Lane, Listener, Payload, PeerError, Refusal, Service, Services, Transport, handshake,
+};
 use crate::rng::rng;
 use crate::types::NodeId;
 
@@ -45,18 +48,18 @@ pub struct NetworkFaults {
 
 #[derive(Default)]
 struct BoardState {
-    services: HashMap<NodeId, AttachedService>,
-    /// Number of times that each node was attached or detached. The board drops messages of earlier generations.
+    attached: HashMap<NodeId, AttachedServices>,
+    /// Number of times that each node was detached. The board drops messages of earlier generations.
     generations: HashMap<NodeId, u64>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
     faults: NetworkFaults,
 }
 
-/// The service of an attached node.
+/// The services of an attached node.
 #[derive(Clone)]
-struct AttachedService {
-    service: Arc<dyn ErasedService>,
+struct AttachedServices {
+    services: Arc<dyn ErasedServices>,
     /// The simulated time of the node's tasks.
     time: NodeTime,
     /// The node's side of the handshake. Without it, the node accepts each caller.
@@ -83,46 +86,73 @@ pub struct MemoryTransport {
 
 type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
 
-trait ErasedService: Send + Sync {
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> BoxedReply<'_>;
+trait ErasedServices: Send + Sync {
+    fn serve(&self, from: NodeId, payload: Payload) -> BoxedReply<'_>;
 }
 
-impl<S: Service> ErasedService for S {
-    fn serve(&self, from: NodeId, lane: Lane, body: Bytes) -> BoxedReply<'_> {
-        Box::pin(Service::serve(self, from, lane, body))
+impl<R: Service, N: Service> ErasedServices for Services<R, N> {
+    fn serve(&self, from: NodeId, payload: Payload) -> BoxedReply<'_> {
+        Box::pin(Services::serve(self, from, payload))
+    }
+}
+
+/// The listener of the node with this transport. It attaches the node to the switchboard.
+pub struct MemoryListener(pub MemoryTransport);
+
+impl Listener for MemoryListener {
+    /// The node is not attached yet, so calls to it fail.
+    async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
+        work.await
+    }
+
+    async fn serve<R: Service, N: Service>(
+        self,
+        identity: Identity,
+        known: Arc<dyn Incarnations>,
+        services: Services<R, N>,
+        _: CancellationToken,
+    ) {
+        // The power of the node may have been cut since the task was spawned.
+        if !self.0.is_detached() {
+            self.0.board.attach_endpoint(identity.node, services, Some(Endpoint { identity, known }));
+        }
     }
 }
 
 impl Switchboard {
-    /// The transport of the currently attached node.
+    /// A transport that sends as this node, without a handshake.
     pub fn transport(&self, from: NodeId) -> MemoryTransport {
-        let endpoint = self.attached(from).and_then(|attached| attached.endpoint);
         let generation = self.generation(from);
-        MemoryTransport { from, generation, board: self.clone(), endpoint, connections: Arc::default() }
+        MemoryTransport { from, generation, board: self.clone(), endpoint: None, connections: Arc::default() }
     }
 
-    /// Attaches `service` as the service of `node`. It runs in the simulated time of the calling task.
-    pub fn plug_in<S: Service>(&self, node: NodeId, service: S) {
-        self.attach_endpoint(node, service, None);
+    /// The transport of a node with an identity. It performs the peer handshake with each other node that has an
+    /// identity. Earlier transports of the node are detached.
+    pub fn transport_as(&self, identity: Identity, known: Arc<dyn Incarnations>) -> MemoryTransport {
+        let from = identity.node;
+        self.detach(from);
+        MemoryTransport { endpoint: Some(Endpoint { identity, known }), ..self.transport(from) }
     }
 
-    /// Attaches a service with an identity. The node performs the peer handshake with each other node that has an
-    /// identity.
-    pub fn attach_as<S: Service>(&self, identity: Identity, known: Arc<dyn Incarnations>, service: S) {
-        self.attach_endpoint(identity.node, service, Some(Endpoint { identity, known }));
+    /// Attaches the services of a node without an identity. They run in the simulated time of the calling task.
+    pub fn attach<R: Service, N: Service>(&self, node: NodeId, services: Services<R, N>) {
+        self.attach_endpoint(node, services, None);
     }
 
-    fn attach_endpoint<S: Service>(&self, node: NodeId, service: S, endpoint: Option<Endpoint>) {
-        let mut state = self.state.lock();
-        let attached = AttachedService { service: Arc::new(service), time: time::current(), endpoint };
-        state.services.insert(node, attached);
-        *state.generations.entry(node).or_default() += 1;
+    fn attach_endpoint<R: Service, N: Service>(
+        &self,
+        node: NodeId,
+        services: Services<R, N>,
+        endpoint: Option<Endpoint>,
+    ) {
+        let attached = AttachedServices { services: Arc::new(services), time: time::current(), endpoint };
+        self.state.lock().attached.insert(node, attached);
     }
 
     /// Detaches the node. Calls to it fail.
     pub fn detach(&self, node: NodeId) {
         let mut state = self.state.lock();
-        state.services.remove(&node);
+        state.attached.remove(&node);
         *state.generations.entry(node).or_default() += 1;
     }
 
@@ -203,8 +233,8 @@ impl Switchboard {
         matches!(lane, Lane::Control | Lane::Log) && happens(self.state.lock().faults.repeat)
     }
 
-    fn attached(&self, node: NodeId) -> Option<AttachedService> {
-        self.state.lock().services.get(&node).cloned()
+    fn attached(&self, node: NodeId) -> Option<AttachedServices> {
+        self.state.lock().attached.get(&node).cloned()
     }
 }
 
@@ -214,17 +244,17 @@ impl Transport for MemoryTransport {
         target: NodeId,
         address: &str,
         lane: Lane,
-        body: Bytes,
+        payload: Payload,
         timeout: Duration,
     ) -> Result<Bytes, PeerError> {
-        lane.check_request(target, &body)?;
+        lane.check_request(target, &payload)?;
         let passage = async {
             if self.is_detached() || !self.board.deliver(self.from, target).await {
                 return std::future::pending().await;
             }
             let generation = self.board.generation(target);
             let address = address.to_owned();
-            let Some(AttachedService { service, time, endpoint }) = self.board.attached(target) else {
+            let Some(AttachedServices { services, time, endpoint }) = self.board.attached(target) else {
                 let reason = "the node is not attached to the switchboard".to_string();
                 return Err(PeerError::NotSent { target, address, reason });
             };
@@ -237,9 +267,9 @@ impl Transport for MemoryTransport {
                 Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
             }
             if self.board.repeats(lane) {
-                time.keep(service.serve(self.from, lane, body.clone())).await;
+                time.keep(services.serve(self.from, payload.clone())).await;
             }
-            let reply = time.keep(service.serve(self.from, lane, body)).await;
+            let reply = time.keep(services.serve(self.from, payload)).await;
             if self.board.generation(target) != generation || !self.board.deliver(target, self.from).await {
                 return std::future::pending().await;
             }

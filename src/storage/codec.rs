@@ -12,8 +12,8 @@ pub const MAX_DECODE_BYTES: usize = 1 << 30;
 const SMALL: usize = 64 << 10;
 const MEDIUM: usize = 4 << 20;
 const LARGE: usize = 64 << 20;
-/// Inputs up to this many bytes get the class [`LARGE`] at most, whatever their limit.
-const LARGE_CLASS_INPUT: usize = 8 << 20;
+/// Most bytes that one encoded byte claims: a number of one byte counts as eight.
+const MAX_CLAIM: usize = 8;
 
 /// Encodes a value.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
@@ -31,7 +31,8 @@ pub fn encode_into<T: Serialize + ?Sized>(value: &T, bytes: &mut Vec<u8>) {
 /// Decodes a value from exactly these bytes.
 ///
 /// A length inside the bytes can claim memory. The decoder rejects it before it allocates if it exceeds the class of
-/// the limit (64 KiB, 4 MiB, 64 MiB or 1 GiB). The class of 1 GiB applies only to inputs above 8 MiB.
+/// the limit (64 KiB, 4 MiB, 64 MiB or 1 GiB). A class is at least eight times the limit, so that each value within the
+/// limit can be decoded. The class of 1 GiB applies only to inputs above 8 MiB.
 ///
 /// # Errors
 ///
@@ -47,11 +48,11 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T
     }
     // bincode takes its limit as a type parameter. So one of four classes bounds the memory that a length can reserve.
     let config = config::standard();
-    let decoded = if limit <= SMALL {
+    let decoded = if limit <= SMALL / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<SMALL>())
-    } else if limit <= MEDIUM {
+    } else if limit <= MEDIUM / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MEDIUM>())
-    } else if limit <= LARGE || bytes.len() <= LARGE_CLASS_INPUT {
+    } else if limit.min(bytes.len()) <= LARGE / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<LARGE>())
     } else {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MAX_DECODE_BYTES>())
@@ -93,6 +94,18 @@ mod tests {
         bytes.push(0);
         assert_eq!(decode::<(u64, u64)>(&bytes, 64), Err(DecodeError::Trailing { bytes: 3, read: 2 }));
         assert_eq!(decode::<(u64, u64)>(&bytes, 2), Err(DecodeError::TooLong { bytes: 3, limit: 2 }));
+    }
+
+    #[test]
+    fn value_at_the_limit_is_decoded() {
+        for limit in [SMALL / MAX_CLAIM, SMALL, MEDIUM / MAX_CLAIM, MEDIUM, LARGE / MAX_CLAIM, LARGE / MAX_CLAIM + 1] {
+            // Each number takes one byte and claims eight. The length of the list takes five bytes or less.
+            let around = encode(&vec![0u64; limit - 5]).len() - (limit - 5);
+            let numbers = vec![0u64; limit - around];
+            let bytes = encode(&numbers);
+            assert_eq!(bytes.len(), limit);
+            assert!(decode::<Vec<u64>>(&bytes, limit).is_ok_and(|read| read == numbers), "{limit} bytes");
+        }
     }
 
     #[test]

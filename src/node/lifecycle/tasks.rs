@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::lease::Batch;
 use crate::lease::{Command, Effects, Machine, WaiterId};
 use crate::node::Inner;
-use crate::node::lifecycle::assemble::NodeConfig;
+use crate::node::lifecycle::start::NodeConfig;
 use crate::node::membership::join::MemberRegistry;
 use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{self, waiter_weight};

@@ -15,17 +15,13 @@ use futures_util::future::join_all;
 
 use crate::config::MemberConfig;
 use crate::node::{Inner, NodeFailure};
-use crate::peer::{Lane, Transport};
-use crate::raft::{Call, PeerInfo, Reply};
-use crate::storage::{Storage, codec};
+use crate::peer::Transport;
+use crate::raft::PeerInfo;
+use crate::storage::Storage;
 use crate::types::NodeId;
 
 /// Pause before this node asks the other members again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// Longest wait for the answer of one member.
-const CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Largest accepted answer, in bytes.
-const MAX_ANSWER_BYTES: usize = 4096;
 
 /// The answers of the other members about their stores.
 #[derive(Debug, Default)]
@@ -78,16 +74,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         }
         answers
-    }
-
-    /// Returns whether the member's store is empty, or `None` without an answer.
-    async fn store_state(&self, member: &MemberConfig) -> Option<bool> {
-        let call = codec::encode(&Call::StoreState).into();
-        let answer = self.transport.call(member.id, &member.peer, Lane::Control, call, CALL_TIMEOUT).await.ok()?;
-        match codec::decode(&answer, MAX_ANSWER_BYTES) {
-            Ok(Reply::StoreState { is_empty }) => Some(is_empty),
-            _ => None,
-        }
     }
 }
 

@@ -12,11 +12,11 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::MemberConfig;
+use crate::node::calls::store_state_call;
 use crate::node::{Inner, NodeFailure};
 use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};
@@ -35,6 +35,7 @@ const MAX_OBSERVED: usize = 1024;
 /// The incarnations of all nodes that this node knows.
 #[derive(Default)]
 pub(crate) struct MemberRegistry {
+    /// Set when the node has restored its state, before it accepts callers.
     replica: OnceLock<Replica>,
     /// The first incarnation of each node, from the log or from contacts since the start of this node.
     observed: Mutex<BTreeMap<NodeId, u64>>,
@@ -43,8 +44,8 @@ pub(crate) struct MemberRegistry {
 }
 
 impl MemberRegistry {
-    /// Sets the sources of known incarnations: the `logged` ones and the replica. Peers are accepted from now on.
-    pub fn look_into(&self, replica: Replica, logged: Vec<Joined>) {
+    /// Sets the sources of known incarnations: the replica, and the `logged` ones that it has not applied.
+    pub fn load(&self, replica: Replica, logged: Vec<Joined>) {
         for Joined { node, incarnation } in logged {
             self.observed.lock().entry(node).or_insert(incarnation);
         }
@@ -71,10 +72,6 @@ impl MemberRegistry {
 }
 
 impl Incarnations for MemberRegistry {
-    fn are_read(&self) -> bool {
-        self.replica.get().is_some()
-    }
-
     fn joined(&self, node: NodeId) -> Option<u64> {
         let joined = self.replica.get()?.read(|state| state.joined.get(&node).copied());
         joined.or_else(|| self.observed.lock().get(&node).copied())
@@ -147,7 +144,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 /// Presents this node to each of its peers. Returns the refusal of a peer that knows another incarnation of it.
 pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
     for peer in peers.iter().filter(|peer| peer.id != own) {
-        let asked = transport.call(peer.id, &peer.peer, Lane::Control, Bytes::new(), CALL_TIMEOUT).await;
+        let asked = transport.call(peer.id, &peer.peer, Lane::Control, store_state_call(), CALL_TIMEOUT).await;
         if let Err(PeerError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
             && node == own
         {

@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::lease::{Command, Outcome};
@@ -13,19 +11,13 @@ use crate::node::Inner;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::queue::Class;
 use crate::node::request::{Answer, Consistency, Request, RequestError, Response};
-use crate::peer::{Lane, PeerError, Transport};
-use crate::raft::{Call, Forwarded, PeerInfo, Reply};
-use crate::storage::{Storage, codec};
-use crate::types::NodeId;
+use crate::peer::{Lane, Transport};
+use crate::storage::Storage;
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
-/// Largest forwarded request, in bytes.
-pub(crate) const MAX_REQUEST_BYTES: usize = 4 << 20;
-/// Largest answer to a forwarded request, in bytes.
-pub(crate) const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 /// Whether a follower forwards a request to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +26,6 @@ pub enum Forward {
     Once,
     /// Refuse it as [`RequestError::NotLeader`].
     Never,
-}
-
-/// The leader's reply to a forwarded request.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ForwardReply {
-    Done(Box<Result<Response, RequestError>>),
-    /// Certainly not applied: find the leader again.
-    NotLeader,
-    /// The waiter was in the queue and may still be there: find the leader again.
-    StillWaits,
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
@@ -119,112 +101,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn forward(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
-        let call = codec::encode(&Call::Forward(codec::encode(request).into())).into();
-        let timeout = self.timeouts.request + request.wait();
-        let mut leadership = self.raft.watch_leadership();
-        let called = tokio::select! {
-            called = self.transport.call(leader, &info.peer, request.lane(), call, timeout) => called,
-            // A frozen or isolated leader never answers, so the attempt ends when another node leads.
-            () = async {
-                while leadership.now().leader.is_none_or(|now| now == leader) {
-                    leadership.changed().await;
-                }
-            } => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
-            // This node may be isolated: it requests the lease again after it reconnects.
-            () = self.leader_is_silent(), if !request.wait().is_zero() => {
-                return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
-            }
-        };
-        let reply = called.map_err(|error| propose_error(error, request))?;
-        let unreadable =
-            |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
-        match codec::decode(&reply, MAX_RESPONSE_BYTES) {
-            Ok(Reply::Forward(passed)) => match codec::decode(&passed, MAX_RESPONSE_BYTES) {
-                Ok(ForwardReply::Done(done)) => done.map_err(ProposeError::from),
-                Ok(ForwardReply::NotLeader) => Err(ProposeError::NotLeader),
-                Ok(ForwardReply::StillWaits) => Err(ProposeError::StillWaits),
-                Err(error) => Err(unreadable(error.to_string())),
-            },
-            Ok(Reply::NotNow(_) | Reply::Failed(_)) => Err(ProposeError::NotLeader),
-            Ok(other) => Err(unreadable(format!("{other:?}"))),
-            Err(error) => Err(unreadable(error.to_string())),
-        }
-    }
-
-    /// Waits until this node has not heard from a leader for the leaderless time.
-    async fn leader_is_silent(&self) {
-        loop {
-            let heard = self.contact.elapsed_ms().map(Duration::from_millis).unwrap_or_default();
-            let Some(left) = self.timeouts.leaderless.checked_sub(heard) else { return };
-            tokio::time::sleep(left + FIRST_PAUSE).await;
-        }
-    }
-
-    /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
-    /// is stopped or isolated.
-    async fn node_is_silent(&self, node: NodeId) {
-        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.timeouts.leaderless) {
-            tokio::time::sleep(self.timeouts.leaderless / 4).await;
-        }
-    }
-
-    /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
-    /// there.
-    pub(in crate::node) async fn execute_for_peer(
-        self: &Arc<Self>,
-        from: NodeId,
-        request: Request,
-    ) -> Result<Response, ProposeError> {
-        let waits = !request.wait().is_zero();
-        tokio::select! {
-            done = self.execute_as_leader(request) => done,
-            () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
-        }
-    }
-
     /// Upper bound of the age of this node's state. See [`Served::stale_ms`](crate::node::Served::stale_ms).
     pub(in crate::node) fn stale_ms(&self) -> Option<u64> {
-        self.raft.quorum_age().map_or_else(|| self.contact.elapsed_ms(), |age| Some(age.as_millis() as u64))
-    }
-}
-
-/// The handler of requests that other nodes forward to this one.
-pub(crate) struct Forwarding<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
-
-impl<S: Storage, T: Transport> Forwarded for Forwarding<S, T> {
-    async fn forwarded(&self, from: NodeId, request: Bytes) -> Bytes {
-        let passed = match codec::decode::<Request>(&request, MAX_REQUEST_BYTES) {
-            Err(error) => {
-                let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
-                ForwardReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
-            }
-            Ok(request) => match self.0.execute_for_peer(from, request).await {
-                Ok(response) => ForwardReply::Done(Box::new(Ok(response))),
-                Err(ProposeError::NotLeader) => ForwardReply::NotLeader,
-                Err(ProposeError::StillWaits) => ForwardReply::StillWaits,
-                Err(ProposeError::Refused(error)) => ForwardReply::Done(Box::new(Err(error))),
-                Err(ProposeError::Unknown(reason)) => ForwardReply::Done(Box::new(Err(RequestError::Unknown(reason)))),
-            },
-        };
-        codec::encode(&passed).into()
-    }
-
-    fn heard(&self, _: NodeId) {
-        self.0.contact.heard();
-    }
-}
-
-/// Maps a failed call to the error of its request.
-fn propose_error(error: PeerError, request: &Request) -> ProposeError {
-    match error {
-        PeerError::TooLarge { .. } => ProposeError::Refused(RequestError::TooLarge),
-        // A read changes nothing, and the next answer would be as large.
-        PeerError::NoAnswer { .. } if !request.is_change() => {
-            ProposeError::Refused(RequestError::AnswerTooLarge(error.to_string()))
-        }
-        error if error.certainly_not_done() => ProposeError::NotLeader,
-        error => ProposeError::Unknown(error.to_string()),
+        self.raft.state_age().map(|age| age.as_millis() as u64)
     }
 }
 
@@ -239,17 +118,6 @@ fn unless_ambiguous(response: Response, ambiguous: Option<String>) -> Result<Res
     }
 }
 
-impl From<RequestError> for ProposeError {
-    fn from(error: RequestError) -> ProposeError {
-        match error {
-            RequestError::Unknown(reason) => ProposeError::Unknown(reason),
-            // The leader is shutting down: the next attempt finds another one.
-            RequestError::ShuttingDown | RequestError::NoLeader => ProposeError::NotLeader,
-            error => ProposeError::Refused(error),
-        }
-    }
-}
-
 impl Request {
     /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
     /// handover is answered as if the first one had not been applied.
@@ -260,18 +128,18 @@ impl Request {
         }
     }
 
-    fn lane(&self) -> Lane {
+    pub(in crate::node) fn lane(&self) -> Lane {
         match self {
             Request::Change(command) if Class::of(command) == Class::Urgent => Lane::Urgent,
             _ => Lane::Request,
         }
     }
 
-    fn is_change(&self) -> bool {
+    pub(in crate::node) fn is_change(&self) -> bool {
         matches!(self, Request::Acquire(_) | Request::Change(_))
     }
 
-    fn wait(&self) -> Duration {
+    pub(in crate::node) fn wait(&self) -> Duration {
         match self {
             Request::Acquire(acquire) => Duration::from_millis(acquire.wait_ms.unwrap_or_default()),
             _ => Duration::ZERO,
@@ -293,12 +161,10 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::MAX_RENEW_ITEMS;
-    use crate::lease::{Command, Refusal, Renewal};
+    use crate::lease::Refusal;
     use crate::node::request::Served;
-    use crate::storage::codec::DecodeError;
     use crate::token::FencingToken;
-    use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Ttl};
+    use crate::types::{HolderId, LeaseName};
 
     #[test]
     fn refusal_after_a_lost_answer_stays_unknown() {
@@ -335,32 +201,5 @@ mod tests {
         for (command, repeats) in changes {
             assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
         }
-    }
-
-    #[test]
-    fn forwarded_request_above_4_mib_is_not_decoded() {
-        // At 100,000 bytes and more the length prefix takes five bytes.
-        let revoke = |bytes: usize| {
-            let (name, reason) = (LeaseName::new("n").expect("valid"), "r".repeat(bytes));
-            codec::encode(&Request::Change(Command::Revoke { name, reason }))
-        };
-        let around = revoke(100_000).len() - 100_000;
-        let request = |bytes: usize| codec::decode::<Request>(&revoke(bytes - around), MAX_REQUEST_BYTES);
-        assert!(request(4_190_000).is_ok());
-        let refused = request((4 << 20) + 1).expect_err("the request is above the bound");
-        assert!(matches!(refused, DecodeError::TooLong { bytes: 4_194_305, limit: 4_194_304 }), "{refused}");
-    }
-
-    #[test]
-    fn largest_renewal_batch_can_be_forwarded() {
-        let renewal = |number: usize| Renewal {
-            name: LeaseName::new(format!("{number:0>200}")).expect("valid"),
-            token: FencingToken { term: u64::MAX, index: u64::MAX },
-            ttl: Some(Ttl::Finite(MAX_TTL_MS)),
-        };
-        let holder = HolderId::new("h".repeat(200)).expect("valid");
-        let leases = (0..MAX_RENEW_ITEMS).map(renewal).collect();
-        let bytes = codec::encode(&Request::Change(Command::Renew { holder, leases }));
-        assert!(codec::decode::<Request>(&bytes, MAX_REQUEST_BYTES).is_ok(), "{} bytes", bytes.len());
     }
 }

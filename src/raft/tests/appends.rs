@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::super::wire::{self, Append, AppendReply, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::node::{Consistency, Forward, Query, Request};
-use crate::peer::{Lane, Transport};
+use crate::peer::{Lane, Payload, Transport};
 use crate::storage::Storage;
 use crate::testing::Cluster;
 use crate::types::LeaseName;
@@ -28,8 +28,8 @@ async fn refused_append_does_not_refresh_leader_contact() {
     let cut = Instant::now();
     while cut.elapsed() < CUT_OFF {
         let append = Call::Append(Append { vote, previous: None, commit: None, entries: Vec::new() });
-        let body = wire::encode(&append);
-        let answer = cluster.board.transport(old).call(follower, "in memory", Lane::Log, body, SOON).await;
+        let payload = Payload::Raft(wire::encode(&append));
+        let answer = cluster.board.transport(old).call(follower, "in memory", Lane::Log, payload, SOON).await;
         let reply = wire::decode(&answer.expect("answered")).expect("readable");
         assert!(matches!(&reply, Reply::Append(AppendReply::HigherVote(newer)) if newer.term > vote.term), "{reply:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;

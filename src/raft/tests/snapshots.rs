@@ -105,8 +105,8 @@ fn own_snapshot(cluster: &Cluster, id: NodeId) -> SentSnapshot {
 }
 
 async fn send(cluster: &Cluster, from: NodeId, to: NodeId, call: Call) -> Reply {
-    let body = wire::encode(&call);
-    let answer = cluster.board.transport(from).call(to, "in memory", Lane::Snapshot, body, SOON).await;
+    let payload = Payload::Raft(wire::encode(&call));
+    let answer = cluster.board.transport(from).call(to, "in memory", Lane::Snapshot, payload, SOON).await;
     wire::decode(&answer.expect("answered")).expect("readable")
 }
 

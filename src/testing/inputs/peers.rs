@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::request::route::{ForwardReply, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES};
+use crate::node::calls::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};
@@ -20,10 +20,10 @@ pub(super) fn inputs() -> Vec<Input> {
     vec![
         input("peer_frames", 4096, frames, some_frames),
         input("peer_hello", 1024, hello, hellos),
-        input("peer_call", 4096, call, calls),
-        input("peer_reply", 4096, reply, replies),
-        input("peer_request", 4096, request, requests),
-        input("peer_outcome", 4096, outcome, outcomes),
+        input("raft_call", 4096, raft_call, raft_calls),
+        input("raft_reply", 4096, raft_reply, raft_replies),
+        input("node_call", 4096, node_call, node_calls),
+        input("node_reply", 4096, node_reply, node_replies),
         input("log_entry", 4096, log_entry, log_entries),
     ]
 }
@@ -58,18 +58,18 @@ fn some_frames() -> Vec<Vec<u8>> {
         frame::write(&mut bytes, &frame).now_or_never().expect("no wait").expect("a vector accepts all bytes");
         bytes
     };
-    let request = written(Kind::Request, 7, b"body");
+    let (raft, node) = (written(Kind::Raft, 7, b"body"), written(Kind::Node, 8, b"body"));
     let response = written(Kind::Response, u64::MAX, b"");
     let withdrawal = written(Kind::Withdraw, 7, b"");
-    vec![[request.clone(), withdrawal].concat(), [response, request].concat(), Vec::new()]
+    vec![[node.clone(), withdrawal].concat(), [response, raft, node].concat(), Vec::new()]
 }
 
 fn hello(mut bytes: &[u8]) -> bool {
     let read = handshake::read_hello(&mut bytes).now_or_never().expect("a read from memory never waits");
-    let Ok(hello) = read else { return false };
+    let Ok(Ok(hello)) = read else { return false };
     let written = written_hello(&hello);
     let again = handshake::read_hello(&mut &written[..]).now_or_never().expect("no wait").expect("it reads back");
-    assert_eq!(again, hello);
+    assert_eq!(again, Ok(hello));
     true
 }
 
@@ -89,13 +89,14 @@ fn hellos() -> Vec<Vec<u8>> {
         Refusal::SharedId { node: 1 },
         Refusal::OtherDisk { node: 1, joined: 7, now: 8 },
         Refusal::OtherTimings { node: 1, theirs_ms: 325, ours_ms: 4000 },
+        Refusal::OtherVersion { theirs: 1, ours: 2 },
     ];
     let refused = refusals.into_iter().map(|refusal| Hello { refused: Some(refusal), ..plain.clone() });
     std::iter::once(plain.clone()).chain(refused).map(|hello| written_hello(&hello)).collect()
 }
 
 /// A Raft call, decoded into openraft's types.
-fn call(bytes: &[u8]) -> bool {
+fn raft_call(bytes: &[u8]) -> bool {
     match encoded::<Call>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
         Some(Call::Append(append)) => append.request(1).is_ok(),
@@ -113,7 +114,7 @@ fn call(bytes: &[u8]) -> bool {
 
 const VOTE: VoteRecord = VoteRecord { term: 3, candidate: Some(1), committed: true };
 
-fn calls() -> Vec<Vec<u8>> {
+fn raft_calls() -> Vec<Vec<u8>> {
     let at = |index| Position { term: 3, index };
     let entries = [blank(), batch(), membership()];
     let entries = (8..).zip(entries).map(|(index, payload)| (at(index), payload.into())).collect();
@@ -129,13 +130,11 @@ fn calls() -> Vec<Vec<u8>> {
         Call::SnapshotBegin,
         Call::SnapshotBytes(Bytes::from_static(b"bytes")),
         Call::SnapshotEnd { vote: VOTE, crc: 7 },
-        Call::Forward(codec::encode(&Request::Members).into()),
-        Call::StoreState,
     ];
     calls.iter().map(codec::encode).collect()
 }
 
-fn reply(bytes: &[u8]) -> bool {
+fn raft_reply(bytes: &[u8]) -> bool {
     match encoded::<Reply>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
         Some(Reply::Append(reply)) => {
@@ -150,7 +149,7 @@ fn reply(bytes: &[u8]) -> bool {
     }
 }
 
-fn replies() -> Vec<Vec<u8>> {
+fn raft_replies() -> Vec<Vec<u8>> {
     let at = Some(Position { term: 3, index: 7 });
     let replies = [
         Reply::Append(wire::AppendReply::Success),
@@ -160,20 +159,17 @@ fn replies() -> Vec<Vec<u8>> {
         Reply::Transfer(Err("no".to_owned())),
         Reply::SnapshotContinue,
         Reply::SnapshotEnd { vote: VOTE },
-        Reply::Forward(Bytes::from_static(b"passed")),
-        Reply::NotNow("it has just started".to_owned()),
         Reply::Failed("why".to_owned()),
-        Reply::StoreState { is_empty: true },
     ];
     replies.iter().map(codec::encode).collect()
 }
 
-/// A client's request that another node forwards.
-fn request(bytes: &[u8]) -> bool {
-    encoded::<Request>(bytes, MAX_REQUEST_BYTES).is_some()
+/// A call of another node, usually a client's request that it forwards.
+fn node_call(bytes: &[u8]) -> bool {
+    encoded::<NodeCall>(bytes, MAX_CALL_BYTES).is_some()
 }
 
-fn requests() -> Vec<Vec<u8>> {
+fn node_calls() -> Vec<Vec<u8>> {
     let filter = ListFilter { prefix: "jo".to_owned(), holder: Some(holder()), states: Vec::new() };
     let read = |query| Request::Read { query, consistency: Consistency::Linearizable };
     let requests = [
@@ -185,26 +181,28 @@ fn requests() -> Vec<Vec<u8>> {
         read(Query::List { filter, after: None, limit: 100 }),
         Request::Members,
     ];
-    requests.iter().map(codec::encode).collect()
+    let forwarded = requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState]);
+    forwarded.map(|call| call.encode().into()).collect()
 }
 
-/// The leader's reply to a forwarded request.
-fn outcome(bytes: &[u8]) -> bool {
-    encoded::<ForwardReply>(bytes, MAX_RESPONSE_BYTES).is_some()
+/// The reply to a call of this node.
+fn node_reply(bytes: &[u8]) -> bool {
+    encoded::<NodeReply>(bytes, MAX_REPLY_BYTES).is_some()
 }
 
-fn outcomes() -> Vec<Vec<u8>> {
+fn node_replies() -> Vec<Vec<u8>> {
     let served = Served { node: 1, term: 3, applied: 9, now: 700, stale_ms: None };
-    let done = |answer| ForwardReply::Done(Box::new(Ok(Response { answer, served })));
-    let outcomes = [
+    let done = |answer| NodeReply::Done(Box::new(Ok(Response { answer, served })));
+    let replies = [
         done(Answer::Outcome(Outcome::Released(true))),
         done(Answer::WaitTimeout),
         done(Answer::Lease(Vec::new())),
-        ForwardReply::Done(Box::new(Err(RequestError::Unknown("the connection broke".to_owned())))),
-        ForwardReply::NotLeader,
-        ForwardReply::StillWaits,
+        NodeReply::Done(Box::new(Err(RequestError::Unknown("the connection broke".to_owned())))),
+        NodeReply::NotLeader,
+        NodeReply::StillWaits,
+        NodeReply::StoreState { is_empty: true },
     ];
-    outcomes.iter().map(codec::encode).collect()
+    replies.iter().map(codec::encode).collect()
 }
 
 /// The payload of a log entry, from a peer or from the disk.

@@ -1,0 +1,303 @@
+//! The start of a node in three stages. Each stage consumes the value of the one before.
+//!
+//! 1. [`open`]: the parts of the node, and the promise to the file `PROMISE`.
+//! 2. [`OpenNode::restore`]: the quarantine, Raft with its replica, and the disks of the members.
+//! 3. [`RestoredNode::serve`]: the peer listener, the tasks, and requests.
+//!
+//! The parts come from the data directory or from the simulation.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::DropGuard;
+
+use crate::clock::{Clock, SystemClock};
+use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::lease::WaiterId;
+use crate::node::calls::NodeService;
+use crate::node::leader_term::LeaderClock;
+use crate::node::lifecycle::promise;
+use crate::node::lifecycle::shutdown::Lifecycle;
+use crate::node::lifecycle::tasks::ObserverFanout;
+use crate::node::membership::join::{self, MemberRegistry};
+use crate::node::metrics::TransitionCounters;
+use crate::node::request::propose::{JobReceiver, Proposer};
+use crate::node::request::wait::WaitRegistry;
+use crate::node::watch::EventLog;
+use crate::node::{Inner, Node, Timeouts};
+use crate::peer::{self, Identity, Incarnations, Listener, Services, TcpTransport, Transport};
+use crate::raft::{Observer, RaftHandle, Replica, Safeguards, blocking};
+use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
+use crate::time::{self, inherit_time};
+use crate::types::NodeId;
+
+/// Number of disk syncs that a start times.
+const FSYNC_SAMPLES: usize = 20;
+/// A change that is not committed within this time has an unknown outcome.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The checked settings of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeConfig {
+    pub cluster: String,
+    pub id: NodeId,
+    /// All members that form the cluster, including this node.
+    pub members: Vec<MemberConfig>,
+    pub data: PathBuf,
+    pub raft: RaftTimings,
+    pub lease: LeaseSettings,
+    /// The ttls that this node accepts in requests.
+    pub ttl: TtlPolicy,
+}
+
+/// An error that prevents a node from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// All invalid settings. The node has bound and opened nothing.
+    #[error("a node cannot start with these settings:\n{0}")]
+    Invalid(Problems),
+    /// The node cannot bind its peer address.
+    #[error("cannot listen for other nodes on {address}: {source}")]
+    Listen { address: String, source: std::io::Error },
+    /// The node cannot open its data directory.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A peer refuses this node.
+    #[error(transparent)]
+    Refused(#[from] peer::Refusal),
+    /// Raft cannot restore its state from the store.
+    #[error("cannot restore Raft: {0}")]
+    Raft(String),
+    /// The node cannot read or write the file `PROMISE`.
+    #[error(
+        "cannot read or write the file PROMISE in the data directory: {0}. If it is damaged, remove it after the node \
+         has been down for longer than any leadership lease it was configured with"
+    )]
+    Promise(std::io::Error),
+}
+
+/// The parts of a node that its environment supplies: the system, or the simulation.
+pub(crate) struct NodeParts<S: Storage, T: Transport> {
+    pub storage: S,
+    pub transport: T,
+    /// The identity and the registry of the transport.
+    pub identity: Identity,
+    pub known: Arc<MemberRegistry>,
+    /// No node has started on this data directory before.
+    pub is_new: bool,
+    /// The files in the data directory outside the store.
+    pub files: Arc<dyn Files>,
+    pub clock: Arc<dyn Clock>,
+    pub safeguards: Safeguards,
+    /// An observer of applied entries, for tests only.
+    pub test_observer: Option<Arc<dyn Observer>>,
+}
+
+impl NodeConfig {
+    /// The identity of this node with this data directory.
+    pub(crate) fn identity(&self, incarnation: u64) -> Identity {
+        let promise = self.raft.leadership_lease();
+        Identity { cluster: self.cluster.clone(), node: self.id, incarnation, promise }
+    }
+}
+
+impl NodeParts<SledStorage, TcpTransport> {
+    /// Opens the data directory, or creates it.
+    pub(in crate::node) async fn on_disk(config: &NodeConfig) -> Result<Self, StartError> {
+        let own = config.clone();
+        let opened = tokio::task::spawn_blocking(move || open_store(&own)).await;
+        let Opened { storage, is_new, incarnation } = opened.expect("opening the store does not panic")?;
+        let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
+        Ok(NodeParts {
+            storage,
+            transport: TcpTransport::new(identity.clone(), known.clone()),
+            identity,
+            known,
+            is_new,
+            files: Arc::new(DirectoryFiles(config.data.clone())),
+            clock: Arc::new(SystemClock),
+            safeguards: Safeguards::default(),
+            test_observer: None,
+        })
+    }
+}
+
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// Starts a node from its parts.
+    ///
+    /// A failed start returns its error after all resources are released. A dropped start releases them in the
+    /// background.
+    pub(crate) async fn start<L: Listener>(
+        config: NodeConfig,
+        parts: NodeParts<S, T>,
+        listener: L,
+    ) -> Result<Node<S, T>, StartError> {
+        let lifecycle = Lifecycle::begin(parts.storage.clone(), parts.transport.clone());
+        let ended = lifecycle.ended.clone();
+        let started = async {
+            let restored = async { open(config, parts, lifecycle).await?.restore().await };
+            listener.closed_during(restored).await?.serve(listener).await
+        };
+        let started = started.await;
+        if started.is_err() {
+            ended.cancelled().await;
+        }
+        started
+    }
+}
+
+/// A node whose data directory is open. It takes part in nothing yet.
+struct OpenNode<S: Storage, T: Transport> {
+    config: NodeConfig,
+    parts: NodeParts<S, T>,
+    lifecycle: Lifecycle<S>,
+    /// The longest promise that this node may have given before this start.
+    promised: Duration,
+}
+
+/// A node with the state of its store. It does not answer other nodes yet, and Raft does not run.
+struct RestoredNode<S: Storage, T: Transport> {
+    config: NodeConfig,
+    identity: Identity,
+    known: Arc<MemberRegistry>,
+    files: Arc<dyn Files>,
+    inner: Arc<Inner<S, T>>,
+    jobs: JobReceiver,
+    left: mpsc::UnboundedReceiver<WaiterId>,
+    owner: DropGuard,
+}
+
+/// Stage 1: records the promise that this node will give.
+async fn open<S: Storage, T: Transport>(
+    config: NodeConfig,
+    parts: NodeParts<S, T>,
+    lifecycle: Lifecycle<S>,
+) -> Result<OpenNode<S, T>, StartError> {
+    let (files, promise) = (parts.files.clone(), parts.identity.promise);
+    let exchanged = blocking::<S, _>(move || promise::exchange(&*files, promise)).await;
+    let promised = exchanged.map_err(StartError::Promise)?;
+    Ok(OpenNode { config, parts, lifecycle, promised })
+}
+
+impl<S: Storage, T: Transport> OpenNode<S, T> {
+    /// Stage 2: waits until earlier promises are over, and restores the state from the store.
+    async fn restore(self) -> Result<RestoredNode<S, T>, StartError> {
+        let OpenNode { config, parts, lifecycle, promised } = self;
+        let NodeParts { storage, transport, identity, known, is_new, files, clock, safeguards, test_observer } = parts;
+        if !is_new && safeguards.quarantine {
+            // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
+            // in memory, so it is lost and may still be in force.
+            time::sleep(config.raft.by_any_clock(promised)).await;
+        }
+        if storage.is_empty()
+            && let Some(refusal) = join::ask(&transport, config.id, &config.members).await
+        {
+            return Err(refusal.into());
+        }
+        let (waits, left) = WaitRegistry::new();
+        let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
+        let transitions = TransitionCounters::new();
+        let observer = ObserverFanout { waits: waits.clone(), events: events.clone(), transitions, test_observer };
+        let replica = Replica::new(Arc::new(observer));
+        let raft = RaftHandle::build(
+            config.id,
+            &config.cluster,
+            config.raft,
+            safeguards,
+            storage.clone(),
+            transport.clone(),
+            replica.clone(),
+            clock.clone(),
+        );
+        let raft = Arc::new(raft.await.map_err(StartError::Raft)?);
+        let is_first = lifecycle.raft.set(raft.clone()).is_ok();
+        assert!(is_first, "a lifecycle has one Raft");
+        known.load(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
+        known.observe(config.id, identity.incarnation);
+        let (proposer, jobs) = Proposer::new();
+        let inner = Arc::new(Inner {
+            id: config.id,
+            cluster: config.cluster.clone(),
+            ttl: config.ttl,
+            timeouts: timeouts(&config.raft),
+            raft,
+            storage,
+            transport,
+            clock: LeaderClock::new(clock),
+            proposer,
+            waits,
+            local_waits: Arc::default(),
+            events,
+            draining: AtomicBool::new(false),
+            stop: lifecycle.stop,
+            tasks: lifecycle.tasks,
+            ended: lifecycle.ended,
+            failure: tokio::sync::watch::Sender::new(None),
+        });
+        Ok(RestoredNode { config, identity, known, files, inner, jobs, left, owner: lifecycle.owner })
+    }
+}
+
+impl<S: Storage, T: Transport> RestoredNode<S, T> {
+    /// Stage 3: answers other nodes, runs Raft and the tasks, and accepts requests.
+    async fn serve(self, listener: impl Listener) -> Result<Node<S, T>, StartError> {
+        let RestoredNode { config, identity, known, files, inner, jobs, left, owner } = self;
+        let (incarnation, promise) = (identity.incarnation, identity.promise);
+        inner.begin(&config, jobs, left, known.clone());
+        let services = Services { raft: inner.raft.service(), node: NodeService(inner.clone()) };
+        let serve = listener.serve(identity, known.clone(), services, inner.stop.clone());
+        inner.tasks.spawn(inherit_time(serve));
+        inner.raft.run();
+        inner.spawn(inner.clone().form(config.members.clone()));
+        inner.spawn(inner.clone().join(known, incarnation, config.members));
+        let renewed = blocking::<S, _>(move || promise::renew(&*files, promise)).await;
+        renewed.map_err(StartError::Promise)?;
+        Ok(Node { inner, owner: Some(Arc::new(owner)) })
+    }
+}
+
+fn timeouts(raft: &RaftTimings) -> Timeouts {
+    let lease = raft.leadership_lease();
+    Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, transfer_leadership: lease * 2 }
+}
+
+/// Opens the store, and warns if its disk is too slow for the timings.
+fn open_store(config: &NodeConfig) -> Result<Opened, StorageError> {
+    let owner = storage::Identity { cluster: config.cluster.clone(), node: config.id };
+    let opened = SledStorage::open_or_create(&config.data, owner)?;
+    // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
+    let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
+    if let Ok(mut samples) = measure_fsync(&config.data, FSYNC_SAMPLES) {
+        samples.sort();
+        let slow = samples[samples.len() * 9 / 10];
+        if slow > bound {
+            tracing::warn!(
+                fsync_p90 = ?slow, bound = ?bound,
+                "this disk is slow for the timings: expect needless elections; choose longer timings in [raft]"
+            );
+        }
+    }
+    Ok(opened)
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::node::NodeFailure;
+    use crate::testing::Cluster;
+
+    #[tokio::test(start_paused = true)]
+    async fn raft_panic_fails_the_node() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        cluster.leader().await;
+        let node = cluster.node(1);
+        assert_eq!(node.health().failed, None);
+        let _ = node.raft().raft().external_request(|_| panic!("planted by a test")).await;
+        let noticed = tokio::time::timeout(Duration::from_secs(1), node.wait_failed()).await;
+        assert!(matches!(noticed.expect("the node fails"), NodeFailure::Raft(why) if why.contains("panicked")));
+        assert!(node.health().failed.is_some(), "the failure is permanent");
+    }
+}

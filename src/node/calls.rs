@@ -13,8 +13,8 @@ use crate::node::request::propose::ProposeError;
 use crate::node::request::{Request, RequestError, Response};
 use crate::peer::{Lane, Payload, PeerError, Service, Transport};
 use crate::raft::PeerInfo;
-use crate::storage::codec::{self, DecodeError};
 use crate::storage::Storage;
+use crate::storage::codec::{self, DecodeError};
 use crate::types::NodeId;
 
 /// Largest call that a node decodes, in bytes.
@@ -99,8 +99,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
     /// is stopped or isolated.
     async fn node_is_silent(&self, node: NodeId) {
-        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.timeouts.leaderless) {
-            tokio::time::sleep(self.timeouts.leaderless / 4).await;
+        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.settings.timeouts.leaderless) {
+            tokio::time::sleep(self.settings.timeouts.leaderless / 4).await;
         }
     }
 
@@ -112,7 +112,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         request: &Request,
     ) -> Result<Response, ProposeError> {
         let payload = Payload::Node(NodeCall::Forward(request).encode());
-        let timeout = self.timeouts.request + request.wait();
+        let timeout = self.settings.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
         let called = tokio::select! {
             called = self.transport.call(leader, &info.peer, request.lane(), payload, timeout) => called,
@@ -143,7 +143,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn leader_is_silent(&self) {
         loop {
             let heard = self.raft.last_contact().unwrap_or_default();
-            let Some(left) = self.timeouts.leaderless.checked_sub(heard) else { return };
+            let Some(left) = self.settings.timeouts.leaderless.checked_sub(heard) else { return };
             tokio::time::sleep(left + SILENCE_SLACK).await;
         }
     }

@@ -47,7 +47,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     pub fn health(&self) -> Health {
         let inner = &self.inner;
         Health {
-            failed: inner.failure.borrow().as_ref().map(ToString::to_string),
+            failed: inner.lifecycle.failure.borrow().as_ref().map(ToString::to_string),
             not_ready: inner.not_ready().map(str::to_string),
         }
     }
@@ -55,10 +55,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
-        let recent = self.timeouts.leaderless;
+        let recent = self.settings.timeouts.leaderless;
         let hears_leader = self.raft.last_contact().is_some_and(|elapsed| elapsed <= recent);
-        let leads = self.clock.leader_term().is_some();
-        if self.draining.load(Ordering::Relaxed) {
+        let leads = self.requests.clock.leader_term().is_some();
+        if self.lifecycle.draining.load(Ordering::Relaxed) {
             Some("the node is shutting down")
         } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_TRANSFER) {
             Some("the disk is stalled: a write is not finished")
@@ -88,7 +88,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
             why = self.raft.stopped() => NodeFailure::Raft(why),
         };
-        self.fail(why);
+        self.lifecycle.fail(why);
     }
 
     /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
@@ -97,10 +97,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             tokio::time::sleep(POLL_INTERVAL).await;
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {
-                return self.fail(NodeFailure::DiskStalled(stalled));
+                return self.lifecycle.fail(NodeFailure::DiskStalled(stalled));
             }
-            if stalled >= STALL_TRANSFER && self.clock.leader_term().is_some() {
-                match self.raft.transfer_leadership(self.timeouts.transfer_leadership).await {
+            if stalled >= STALL_TRANSFER && self.requests.clock.leader_term().is_some() {
+                match self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await {
                     Ok(to) => tracing::warn!(to, ?stalled, "disk stalled: leadership transferred"),
                     Err(error) => tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed"),
                 }

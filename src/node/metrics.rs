@@ -65,7 +65,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 let applied = state.applied.map_or(0, |applied| applied.index);
                 (state.machine.counts(), state.machine.now(), applied)
             });
-            let leads = self.clock.leader_term().is_some();
+            let leads = self.requests.clock.leader_term().is_some();
             let contact = self.stale_ms();
             gauges.held.set(counts.held as f64);
             gauges.waiting.set(counts.waiting as f64);
@@ -76,8 +76,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             gauges.applied.set(applied as f64);
             gauges.contact.set(contact.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
             gauges.cluster_time.set(now as f64 / 1e3);
-            gauges.urgent.set(self.proposer.waiting(Class::Urgent) as f64);
-            gauges.ordinary.set(self.proposer.waiting(Class::Ordinary) as f64);
+            gauges.urgent.set(self.requests.proposer.waiting(Class::Urgent) as f64);
+            gauges.ordinary.set(self.requests.proposer.waiting(Class::Ordinary) as f64);
             tokio::time::sleep(INTERVAL).await;
         }
     }

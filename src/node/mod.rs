@@ -21,12 +21,10 @@ mod tests;
 mod timekeeper;
 mod watch;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::DropGuard;
 
 use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
@@ -37,11 +35,11 @@ use crate::types::NodeId;
 pub use crate::service::Local;
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
+#[cfg(feature = "testing")]
+pub use lifecycle::promise::exchange as exchange_promise;
 pub use lifecycle::start::StartError;
 #[cfg(feature = "testing")]
 pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
-#[cfg(feature = "testing")]
-pub use lifecycle::promise::exchange as exchange_promise;
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
@@ -52,6 +50,7 @@ pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use leader_term::LeaderClock;
+use lifecycle::shutdown::Lifecycle;
 use request::local_waits::LocalWaits;
 use request::propose::Proposer;
 use request::wait::WaitRegistry;
@@ -100,27 +99,29 @@ pub struct WeakNode<S: Storage = SledStorage, T: Transport = TcpTransport> {
 }
 
 pub(crate) struct Inner<S: Storage, T: Transport> {
-    id: NodeId,
-    cluster: String,
-    ttl: TtlPolicy,
-    timeouts: Timeouts,
+    settings: NodeSettings,
     raft: Arc<RaftHandle<S>>,
     storage: S,
     transport: T,
+    pub(crate) requests: Requests,
+    lifecycle: Lifecycle<S>,
+}
+
+struct NodeSettings {
+    id: NodeId,
+    cluster: String,
+    /// The ttls that this node accepts in requests.
+    ttl: TtlPolicy,
+    timeouts: Timeouts,
+}
+
+/// The requests in progress, and the events that they cause.
+pub(crate) struct Requests {
     clock: LeaderClock,
     proposer: Proposer,
     waits: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
     events: Arc<EventLog>,
-    /// Set at the start of a shutdown. The node then refuses new requests.
-    draining: AtomicBool,
-    /// Stops all tasks of the node.
-    stop: CancellationToken,
-    tasks: TaskTracker,
-    /// Cancelled after every task, thread and file of the node is gone.
-    ended: CancellationToken,
-    /// The permanent failure of the node, if there is one.
-    failure: tokio::sync::watch::Sender<Option<NodeFailure>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,17 +137,17 @@ struct Timeouts {
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the member id of this node.
     pub fn id(&self) -> NodeId {
-        self.inner.id
+        self.inner.settings.id
     }
 
     /// Returns the name of the cluster.
     pub fn cluster_id(&self) -> &str {
-        &self.inner.cluster
+        &self.inner.settings.cluster
     }
 
     /// Returns the ttls that this node accepts in requests.
     pub fn ttl(&self) -> TtlPolicy {
-        self.inner.ttl
+        self.inner.settings.ttl
     }
 
     /// Returns a handle that does not keep the node alive.
@@ -177,7 +178,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// [`Compacted`] if this node no longer keeps every transition after `after`.
     pub fn watch(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
-        self.inner.events.watch(after)
+        self.inner.requests.events.watch(after)
     }
 
     #[cfg(feature = "testing")]
@@ -191,7 +192,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// Dropping the future has no effect on the node.
     pub async fn wait_failed(&self) -> NodeFailure {
-        let mut failure = self.inner.failure.subscribe();
+        let mut failure = self.inner.lifecycle.failure.subscribe();
         // The borrowed value is not `Send`, so it must be cloned before the next await.
         let why = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
         match why {

@@ -64,12 +64,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let inner = &self.inner;
         let leadership = inner.raft.leadership();
         let members = match leadership.leader {
-            Some(leader) if leader != inner.id => self.members_at_leader().await.unwrap_or_else(|| inner.members()),
+            Some(leader) if leader != inner.settings.id => {
+                self.members_at_leader().await.unwrap_or_else(|| inner.members())
+            }
             _ => inner.members(),
         };
         ClusterStatus {
-            cluster_id: inner.cluster.clone(),
-            node: inner.id,
+            cluster_id: inner.settings.cluster.clone(),
+            node: inner.settings.id,
             leader: leadership.leader,
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
@@ -97,15 +99,15 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 (true, true) => Role::Leader,
                 (true, false) => Role::Follower,
             };
-            let is_self = state.id == self.id;
-            let heard_leader = self.raft.last_contact().filter(|_| Some(state.id) == leader);
+            let is_self = state.id == self.settings.id;
+            let heard = state.heard.or(self.raft.last_contact().filter(|_| Some(state.id) == leader));
             Member {
                 id: state.id,
                 role,
                 http: state.info.http,
                 peer: state.info.peer,
                 lag: if is_self { state.lag.map(|_| 0) } else { state.lag },
-                last_contact_ms: if is_self { Some(0) } else { state.heard.or(heard_leader).map(|heard| heard.as_millis() as u64) },
+                last_contact_ms: if is_self { Some(0) } else { heard.map(|heard| heard.as_millis() as u64) },
             }
         };
         self.raft.members().into_iter().map(member).collect()

@@ -79,9 +79,7 @@ impl Connection {
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
         let mut pending = PendingCall { connection: self, id, sent: false };
-        self.send(Frame::request(id, payload))
-            .await
-            .map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
+        self.send(Frame::request(id, payload)).await.map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
         pending.sent = true;
         let answer = tokio::select! {
             biased;

@@ -14,9 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::{
-    Identity, Incarnations, Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport,
-};
+use super::{Identity, Incarnations, Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport};
 use crate::sim::Switchboard;
 use crate::types::NodeId;
 
@@ -73,7 +71,12 @@ async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationTok
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), Services { raft: Uncalled, node: service }, stop.clone()));
+    let served = tokio::spawn(listener.serve(
+        identity(2),
+        Arc::new(AcceptAll),
+        Services { raft: Uncalled, node: service },
+        stop.clone(),
+    ));
     (TcpTransport::new(identity(1), Arc::new(AcceptAll)), address, stop, served)
 }
 
@@ -96,7 +99,8 @@ async fn assert_fails_alone<T: Transport>(transport: &T, address: &str, lane: La
     let request = call(vec![0; max + 1].into()).await.map(|answer| answer.len());
     assert_eq!(request, Err(PeerError::TooLarge { target: 2, bytes: max + 1, max }), "{lane:?}");
     assert!(request.expect_err("the request is too large").certainly_not_done());
-    let answer = call((max + 1).to_string().into()).await.map(|answer| answer.len()).expect_err("the answer is too large");
+    let answer =
+        call((max + 1).to_string().into()).await.map(|answer| answer.len()).expect_err("the answer is too large");
     assert!(matches!(answer, PeerError::NoAnswer { target: 2, .. }), "{lane:?}: {answer}");
     assert!(answer.to_string().contains(&(max + 1).to_string()) && !answer.certainly_not_done(), "{answer}");
     assert_eq!(call("next".into()).await.expect("the lane stays usable"), "next", "{lane:?}");
@@ -221,8 +225,7 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
         let services = Services { raft: Uncalled, node: Echo::default() };
         let served = tokio::spawn(listener.serve(identity(2), greeted.clone(), services, stop.clone()));
         let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
-        let call =
-            |body: &'static str, timeout| transport.call(2, &address, lane, Payload::Node(body.into()), timeout);
+        let call = |body: &'static str, timeout| transport.call(2, &address, lane, Payload::Node(body.into()), timeout);
         assert_eq!(call("first", HANG_TIMEOUT).await.expect("answered"), "first", "{lane:?}");
         let timeout = Duration::from_millis(50);
         assert_eq!(call("wait", timeout).await, Err(PeerError::Timeout { target: 2, timeout }), "{lane:?}");

@@ -39,10 +39,7 @@ pub enum Call {
     Transfer(Transfer),
     SnapshotBegin,
     SnapshotBytes(Bytes),
-    SnapshotEnd {
-        vote: VoteRecord,
-        crc: u32,
-    },
+    SnapshotEnd { vote: VoteRecord, crc: u32 },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

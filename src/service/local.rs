@@ -103,7 +103,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
             let claim = claim.map_err(CallError::Refused)?;
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
             let waiter = WaiterId { name: claim.name.clone(), holder: claim.holder.clone() };
-            let _wait = claim.wait_ms.map(|_| self.node.inner.local_waits.register(waiter));
+            let _wait = claim.wait_ms.map(|_| self.node.inner.requests.local_waits.register(waiter));
             // A later attempt has less time left to wait. It keeps a wait even of 0 ms: a refused claim without a wait
             // would leave the waiter of an earlier attempt in the queue.
             let request = |waited| {

@@ -287,17 +287,8 @@ impl Cluster {
             let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
             let transport = board.transport_as(identity.clone(), known.clone());
             let listener = MemoryListener(transport.clone());
-            let parts = NodeParts {
-                storage,
-                transport,
-                identity,
-                known,
-                is_new,
-                files,
-                clock,
-                safeguards,
-                test_observer: tap,
-            };
+            let parts =
+                NodeParts { storage, transport, identity, known, is_new, files, clock, safeguards, test_observer: tap };
             Node::start(config, parts, listener).await
         })
     }

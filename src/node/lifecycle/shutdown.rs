@@ -2,20 +2,21 @@
 //!
 //! One task stops the node in all three cases. It starts before every other task of the node and ends after them.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::lease::Command;
-use crate::node::{Forward, Inner, Node, Request};
+use crate::node::{Forward, Inner, Node, NodeFailure, Request};
 use crate::peer::Transport;
 use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
-use crate::time;
+use crate::time::{self, inherit_time};
 
 /// Longest time that a node stays a voter during its shutdown, so that clients of other nodes can release leases.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -25,29 +26,34 @@ const IDLE_TIME: Duration = Duration::from_millis(50);
 /// Pause before the node proposes again that its waiting requests leave their queues.
 const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// The parts of a node that its shutdown needs.
+/// The state of a node from its start to its end.
 pub(in crate::node) struct Lifecycle<S: Storage> {
-    /// Stops the node when it is dropped.
-    pub owner: DropGuard,
+    /// Set at the start of a shutdown. The node then refuses new requests.
+    pub draining: AtomicBool,
+    /// Stops all tasks of the node.
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
     /// Set once Raft exists. Raft is stopped by a call, not by `stop`.
     pub raft: Arc<OnceLock<Arc<RaftHandle<S>>>>,
     /// Cancelled after every task, thread and file of the node is gone.
     pub ended: CancellationToken,
+    /// The permanent failure of the node, if there is one.
+    pub failure: watch::Sender<Option<NodeFailure>>,
 }
 
 impl<S: Storage> Lifecycle<S> {
-    /// Starts the shutdown task. It closes `storage` and `transport` after the owner is dropped.
-    pub fn begin<T: Transport>(storage: S, transport: T) -> Lifecycle<S> {
+    /// Starts the shutdown task. It closes `storage` and `transport` after the returned guard is dropped.
+    pub fn begin<T: Transport>(storage: S, transport: T) -> (Lifecycle<S>, DropGuard) {
         let (stop, tasks, ended) = (CancellationToken::new(), TaskTracker::new(), CancellationToken::new());
         let raft = Arc::new(OnceLock::new());
+        let owner = stop.clone().drop_guard();
         let lifecycle = Lifecycle {
-            owner: stop.clone().drop_guard(),
+            draining: AtomicBool::new(false),
             stop: stop.clone(),
             tasks: tasks.clone(),
             raft: raft.clone(),
             ended: ended.clone(),
+            failure: watch::Sender::new(None),
         };
         // The guard cancels `ended` even if the runtime is dropped before the shutdown is complete.
         let on_drop = ended.drop_guard();
@@ -56,7 +62,29 @@ impl<S: Storage> Lifecycle<S> {
             stop_all(raft, tasks, transport, storage).await;
             drop(on_drop);
         });
-        lifecycle
+        (lifecycle, owner)
+    }
+
+    /// Spawns a task that runs until the node stops.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(inherit_time(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = work => {}
+            }
+        }));
+    }
+
+    /// Marks the node as failed. The first reason is kept.
+    pub fn fail(&self, why: NodeFailure) {
+        tracing::error!(%why, "this node has failed and needs a restart");
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(why);
+            first
+        });
     }
 }
 
@@ -87,7 +115,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn end_local_waits(self: &Arc<Self>) {
         let ended = async {
             loop {
-                let waiters = self.local_waits.ids();
+                let waiters = self.requests.local_waits.ids();
                 if waiters.is_empty() {
                     return;
                 }
@@ -96,7 +124,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 time::sleep(LEAVE_PAUSE).await;
             }
         };
-        if tokio::time::timeout(self.timeouts.transfer_leadership, ended).await.is_err() {
+        if tokio::time::timeout(self.settings.timeouts.transfer_leadership, ended).await.is_err() {
             tracing::warn!("a waiting request did not leave its queue: the leader drops it after `patience_ms`");
         }
     }
@@ -143,11 +171,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// If the future is dropped, the node refuses requests and stops when its last handle is dropped.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
-        inner.draining.store(true, Ordering::Relaxed);
+        inner.lifecycle.draining.store(true, Ordering::Relaxed);
         inner.end_local_waits().await;
         inner.stay_for_releases().await;
-        if inner.clock.leader_term().is_some() {
-            match inner.raft.transfer_leadership(inner.timeouts.transfer_leadership).await {
+        if inner.requests.clock.leader_term().is_some() {
+            match inner.raft.transfer_leadership(inner.settings.timeouts.transfer_leadership).await {
                 Ok(to) => tracing::info!(to, "leadership transferred"),
                 Err(error) => {
                     tracing::warn!(%error, "leadership transfer failed: the others elect a leader when its lease ends");
@@ -159,8 +187,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     /// Stops the node without a leadership transfer, as a crash does for the other nodes.
     pub(crate) async fn kill(&self) {
-        self.inner.draining.store(true, Ordering::Relaxed);
-        self.inner.stop.cancel();
-        self.inner.ended.cancelled().await;
+        self.inner.lifecycle.draining.store(true, Ordering::Relaxed);
+        self.inner.lifecycle.stop.cancel();
+        self.inner.lifecycle.ended.cancelled().await;
     }
 }

@@ -8,7 +8,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -27,7 +26,7 @@ use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{JobReceiver, Proposer};
 use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
-use crate::node::{Inner, Node, Timeouts};
+use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
 use crate::peer::{self, Identity, Incarnations, Listener, Services, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, Replica, Safeguards, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
@@ -135,10 +134,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
         parts: NodeParts<S, T>,
         listener: L,
     ) -> Result<Node<S, T>, StartError> {
-        let lifecycle = Lifecycle::begin(parts.storage.clone(), parts.transport.clone());
+        let (lifecycle, owner) = Lifecycle::begin(parts.storage.clone(), parts.transport.clone());
         let ended = lifecycle.ended.clone();
         let started = async {
-            let restored = async { open(config, parts, lifecycle).await?.restore().await };
+            let restored = async { open(config, parts, lifecycle, owner).await?.restore().await };
             listener.closed_during(restored).await?.serve(listener).await
         };
         let started = started.await;
@@ -154,6 +153,7 @@ struct OpenNode<S: Storage, T: Transport> {
     config: NodeConfig,
     parts: NodeParts<S, T>,
     lifecycle: Lifecycle<S>,
+    owner: DropGuard,
     /// The longest promise that this node may have given before this start.
     promised: Duration,
 }
@@ -175,17 +175,18 @@ async fn open<S: Storage, T: Transport>(
     config: NodeConfig,
     parts: NodeParts<S, T>,
     lifecycle: Lifecycle<S>,
+    owner: DropGuard,
 ) -> Result<OpenNode<S, T>, StartError> {
     let (files, promise) = (parts.files.clone(), parts.identity.promise);
     let exchanged = blocking::<S, _>(move || promise::exchange(&*files, promise)).await;
     let promised = exchanged.map_err(StartError::Promise)?;
-    Ok(OpenNode { config, parts, lifecycle, promised })
+    Ok(OpenNode { config, parts, lifecycle, owner, promised })
 }
 
 impl<S: Storage, T: Transport> OpenNode<S, T> {
     /// Stage 2: waits until earlier promises are over, and restores the state from the store.
     async fn restore(self) -> Result<RestoredNode<S, T>, StartError> {
-        let OpenNode { config, parts, lifecycle, promised } = self;
+        let OpenNode { config, parts, lifecycle, owner, promised } = self;
         let NodeParts { storage, transport, identity, known, is_new, files, clock, safeguards, test_observer } = parts;
         if !is_new && safeguards.quarantine {
             // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
@@ -218,26 +219,16 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         known.load(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         known.observe(config.id, identity.incarnation);
         let (proposer, jobs) = Proposer::new();
-        let inner = Arc::new(Inner {
-            id: config.id,
-            cluster: config.cluster.clone(),
-            ttl: config.ttl,
-            timeouts: timeouts(&config.raft),
+        let inner = Inner {
+            settings: NodeSettings::new(&config),
             raft,
             storage,
             transport,
-            clock: LeaderClock::new(clock),
-            proposer,
-            waits,
-            local_waits: Arc::default(),
-            events,
-            draining: AtomicBool::new(false),
-            stop: lifecycle.stop,
-            tasks: lifecycle.tasks,
-            ended: lifecycle.ended,
-            failure: tokio::sync::watch::Sender::new(None),
-        });
-        Ok(RestoredNode { config, identity, known, files, inner, jobs, left, owner: lifecycle.owner })
+            requests: Requests { clock: LeaderClock::new(clock), proposer, waits, local_waits: Arc::default(), events },
+            lifecycle,
+        };
+        let inner = Arc::new(inner);
+        Ok(RestoredNode { config, identity, known, files, inner, jobs, left, owner })
     }
 }
 
@@ -248,20 +239,24 @@ impl<S: Storage, T: Transport> RestoredNode<S, T> {
         let (incarnation, promise) = (identity.incarnation, identity.promise);
         inner.begin(&config, jobs, left, known.clone());
         let services = Services { raft: inner.raft.service(), node: NodeService(inner.clone()) };
-        let serve = listener.serve(identity, known.clone(), services, inner.stop.clone());
-        inner.tasks.spawn(inherit_time(serve));
+        let serve = listener.serve(identity, known.clone(), services, inner.lifecycle.stop.clone());
+        inner.lifecycle.tasks.spawn(inherit_time(serve));
         inner.raft.run();
-        inner.spawn(inner.clone().form(config.members.clone()));
-        inner.spawn(inner.clone().join(known, incarnation, config.members));
+        inner.lifecycle.spawn(inner.clone().form(config.members.clone()));
+        inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members));
         let renewed = blocking::<S, _>(move || promise::renew(&*files, promise)).await;
         renewed.map_err(StartError::Promise)?;
         Ok(Node { inner, owner: Some(Arc::new(owner)) })
     }
 }
 
-fn timeouts(raft: &RaftTimings) -> Timeouts {
-    let lease = raft.leadership_lease();
-    Timeouts { request: REQUEST_TIMEOUT.max(lease * 3), leaderless: lease * 4, transfer_leadership: lease * 2 }
+impl NodeSettings {
+    fn new(config: &NodeConfig) -> NodeSettings {
+        let lease = config.raft.leadership_lease();
+        let (request, leaderless, transfer_leadership) = (REQUEST_TIMEOUT.max(lease * 3), lease * 4, lease * 2);
+        let timeouts = Timeouts { request, leaderless, transfer_leadership };
+        NodeSettings { id: config.id, cluster: config.cluster.clone(), ttl: config.ttl, timeouts }
+    }
 }
 
 /// Opens the store, and warns if its disk is too slow for the timings.

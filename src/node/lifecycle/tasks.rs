@@ -37,48 +37,37 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         left: mpsc::UnboundedReceiver<WaiterId>,
         known: Arc<MemberRegistry>,
     ) {
-        let stop = self.stop.clone();
-        let run = propose::run(jobs, self.raft.clone(), self.clock.clone(), config.lease.limits, stop.clone());
-        self.tasks.spawn(inherit_time(run));
+        let Inner { raft, requests, lifecycle, .. } = &**self;
+        let (clock, stop) = (&requests.clock, &lifecycle.stop);
+        let run = propose::run(jobs, raft.clone(), clock.clone(), config.lease.limits, stop.clone());
+        lifecycle.tasks.spawn(inherit_time(run));
         let timekeeper = Timekeeper {
-            node: self.id,
-            raft: self.raft.clone(),
-            clock: self.clock.clone(),
-            proposer: self.proposer.clone(),
+            node: self.settings.id,
+            raft: raft.clone(),
+            clock: clock.clone(),
+            proposer: requests.proposer.clone(),
             known,
             limits: config.lease.limits,
             tick: Duration::from_millis(config.lease.tick_ms),
         };
-        self.tasks.spawn(inherit_time(timekeeper.run(stop)));
-        self.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
-        self.spawn(self.clone().leave_queues(left));
-        self.spawn(self.clone().notice_failure());
-        self.spawn(self.clone().notice_stall());
-        self.spawn(self.clone().update_gauges());
-    }
-
-    /// Spawns a task that runs until the node stops.
-    pub(in crate::node) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(inherit_time(async move {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = work => {}
-            }
-        }));
+        lifecycle.tasks.spawn(inherit_time(timekeeper.run(stop.clone())));
+        lifecycle.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
+        lifecycle.spawn(self.clone().leave_queues(left));
+        lifecycle.spawn(self.clone().notice_failure());
+        lifecycle.spawn(self.clone().notice_stall());
+        lifecycle.spawn(self.clone().update_gauges());
     }
 
     /// While this node leads, proposes at each interval that its waiting requests still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
             time::sleep(interval).await;
-            if self.clock.leader_term().is_none() {
+            if self.requests.clock.leader_term().is_none() {
                 continue;
             }
-            for waiters in split(self.waits.ids()) {
+            for waiters in split(self.requests.waits.ids()) {
                 // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
-                let _ = self.proposer.propose(Command::KeepWaiting { waiters }).await;
+                let _ = self.requests.proposer.propose(Command::KeepWaiting { waiters }).await;
             }
         }
     }
@@ -88,10 +77,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut gone = Vec::new();
         // Thousands of requests may be cancelled at once, so the commands share log entries.
         while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
-            let leave = |waiter| self.proposer.propose(Command::LeaveQueue { waiter });
+            let leave = |waiter| self.requests.proposer.propose(Command::LeaveQueue { waiter });
             // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
             // `patience_ms` is over.
-            let left = gone.drain(..).filter(|waiter| !self.waits.has(waiter));
+            let left = gone.drain(..).filter(|waiter| !self.requests.waits.has(waiter));
             join_all(left.map(leave)).await;
         }
     }

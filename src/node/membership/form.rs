@@ -38,7 +38,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Returns when the cluster is formed, or when another node has data. In the latter case this node lost its disk,
     /// and the existing cluster continues without it.
     pub(in crate::node) async fn form(self: Arc<Self>, members: Vec<MemberConfig>) {
-        if members.iter().map(|member| member.id).min() != Some(self.id) {
+        if members.iter().map(|member| member.id).min() != Some(self.settings.id) {
             return;
         }
         while self.storage.is_empty() {
@@ -47,7 +47,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             match answers.formed {
                 None if is_majority => match self.raft.form(infos(&members)).await {
                     Ok(()) => return,
-                    Err(why) => return self.fail(NodeFailure::Raft(format!("cannot form the cluster: {why}"))),
+                    Err(why) => {
+                        return self.lifecycle.fail(NodeFailure::Raft(format!("cannot form the cluster: {why}")));
+                    }
                 },
                 None => {}
                 Some(node) => {
@@ -63,7 +65,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     async fn store_states(&self, members: &[MemberConfig]) -> Answers {
-        let others = members.iter().filter(|member| member.id != self.id);
+        let others = members.iter().filter(|member| member.id != self.settings.id);
         let asked = others.map(|member| async move { (member.id, self.store_state(member).await) });
         let mut answers = Answers::default();
         for (node, is_empty) in join_all(asked).await {

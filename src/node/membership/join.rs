@@ -100,12 +100,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         incarnation: u64,
         peers: Vec<MemberConfig>,
     ) {
-        let mut leads = self.clock.changes();
+        let mut leads = self.requests.clock.changes();
         loop {
             let joined = self.raft.replica().read(|state| state.joined.clone());
-            if joined.get(&self.id).is_some_and(|&joined| joined != incarnation) {
-                let refusal = Refusal::OtherDisk { node: self.id, joined: joined[&self.id], now: incarnation };
-                return self.fail(NodeFailure::Refused(refusal));
+            if joined.get(&self.settings.id).is_some_and(|&joined| joined != incarnation) {
+                let refusal =
+                    Refusal::OtherDisk { node: self.settings.id, joined: joined[&self.settings.id], now: incarnation };
+                return self.lifecycle.fail(NodeFailure::Refused(refusal));
             }
             if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
                 return;
@@ -115,10 +116,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 known.record(&self.raft, leader_term.term).await;
             }
             if leader_term.is_none()
-                && !joined.contains_key(&self.id)
-                && let Some(refusal) = ask(&self.transport, self.id, &peers).await
+                && !joined.contains_key(&self.settings.id)
+                && let Some(refusal) = ask(&self.transport, self.settings.id, &peers).await
             {
-                return self.fail(NodeFailure::Refused(refusal));
+                return self.lifecycle.fail(NodeFailure::Refused(refusal));
             }
             // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
             // would notice the loss of its disk.
@@ -128,16 +129,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
-    }
-
-    /// Marks the node as failed. The first reason is kept.
-    pub(in crate::node) fn fail(&self, why: NodeFailure) {
-        tracing::error!(%why, "this node has failed and needs a restart");
-        self.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            failure.get_or_insert(why);
-            first
-        });
     }
 }
 

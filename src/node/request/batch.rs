@@ -139,9 +139,9 @@ mod cluster_tests {
     async fn fill_queue(node: &TestNode) {
         let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
         let class = crate::node::request::queue::Class::Urgent;
-        while node.inner.proposer.waiting(class) < ALMOST_ALL {
-            for _ in node.inner.proposer.waiting(class)..ALMOST_ALL {
-                let (proposer, waiters) = (node.inner.proposer.clone(), vec![waiter.clone()]);
+        while node.inner.requests.proposer.waiting(class) < ALMOST_ALL {
+            for _ in node.inner.requests.proposer.waiting(class)..ALMOST_ALL {
+                let (proposer, waiters) = (node.inner.requests.proposer.clone(), vec![waiter.clone()]);
                 tokio::spawn(async move { proposer.propose(Command::KeepWaiting { waiters }).await });
             }
             tokio::time::sleep(Duration::from_millis(1)).await;

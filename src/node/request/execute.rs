@@ -23,7 +23,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self: &Arc<Self>,
         request: Request,
     ) -> Result<Response, ProposeError> {
-        let leader_term = self.clock.leader_term().ok_or(ProposeError::NotLeader)?;
+        let leader_term = self.requests.clock.leader_term().ok_or(ProposeError::NotLeader)?;
         let answer = match request {
             Request::Acquire(acquire) => self.acquire(&leader_term, acquire).await?,
             Request::Change(Command::Renew { holder, leases }) => self.renew(holder, leases).await?,
@@ -35,9 +35,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
-        let proposed = tokio::time::timeout(self.timeouts.request, self.proposer.propose(command)).await;
-        proposed
-            .unwrap_or_else(|_| Err(ProposeError::Unknown(format!("not committed within {:?}", self.timeouts.request))))
+        let proposed =
+            tokio::time::timeout(self.settings.timeouts.request, self.requests.proposer.propose(command)).await;
+        proposed.unwrap_or_else(|_| {
+            Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
+        })
     }
 
     async fn acquire(self: &Arc<Self>, leader_term: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
@@ -48,7 +50,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             return Ok(Answer::Outcome(self.propose(Command::Acquire(acquire)).await?.outcome));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
-        let mut handle = self.waits.register(id);
+        let mut handle = self.requests.waits.register(id);
         match self.propose(Command::Acquire(acquire)).await {
             Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, .. }) => {
                 self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
@@ -63,7 +65,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// Refuses a claim of a held lease without a log entry, if this node's state is certain to be current.
     fn refuse_from_memory(&self, leader_term: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
-        let now = self.clock.now(leader_term);
+        let now = self.requests.clock.now(leader_term);
         let refuse = |state: &State| state.machine.held_by_other(acquire, now);
         // This check comes first because it is cheap and most names are free.
         self.raft.replica().read(refuse)?;
@@ -89,7 +91,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 None => Err(ProposeError::StillWaits),
             },
             // The queue is replicated, so the request keeps its position and continues at the next leader.
-            () = self.clock.ended(leader_term.term) => {
+            () = self.requests.clock.ended(leader_term.term) => {
                 handle.keep_position();
                 Err(ProposeError::StillWaits)
             }
@@ -108,8 +110,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
         if !from_memory {
             let readable = tokio::select! {
-                readable = self.raft.await_readable(self.timeouts.request) => readable,
-                () = self.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
+                readable = self.raft.await_readable(self.settings.timeouts.request) => readable,
+                () = self.requests.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
             };
             readable.map_err(|error| match error {
                 crate::raft::WriteError::NotLeader => ProposeError::NotLeader,
@@ -131,9 +133,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     fn served_by(&self, state: &State) -> Served {
-        let now = self.clock.leader_term().map_or(state.machine.now(), |leader_term| self.clock.now(&leader_term));
+        let now = self
+            .requests
+            .clock
+            .leader_term()
+            .map_or(state.machine.now(), |leader_term| self.requests.clock.now(&leader_term));
         Served {
-            node: self.id,
+            node: self.settings.id,
             term: state.applied.map_or(0, |applied| applied.leader_id.term),
             applied: state.applied.map_or(0, |applied| applied.index),
             now: now.max(state.machine.now()),

@@ -34,7 +34,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         request: Request,
         forward: Forward,
     ) -> Result<Response, RequestError> {
-        if self.draining.load(Ordering::Relaxed) {
+        if self.lifecycle.draining.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }
         if let Request::Read { query, consistency: Consistency::Stale } = request {
@@ -58,7 +58,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 }
                 Err(ProposeError::Refused(error)) => Some(error),
                 Err(ProposeError::Unknown(reason)) => {
-                    let again = request.is_idempotent() && arrived.elapsed() < self.timeouts.request + request.wait();
+                    let again =
+                        request.is_idempotent() && arrived.elapsed() < self.settings.timeouts.request + request.wait();
                     let error = (!again).then(|| RequestError::Unknown(reason.clone()));
                     ambiguous = Some(reason).filter(|_| request.is_change());
                     error
@@ -69,12 +70,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if arrived.elapsed() < request.wait() && has_leader {
                 leaderless_since = Instant::now();
             }
-            let leaderless = leaderless_since.elapsed() >= self.timeouts.leaderless;
+            let leaderless = leaderless_since.elapsed() >= self.settings.timeouts.leaderless;
             if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
                 return Err(ambiguous.map_or(error, RequestError::Unknown));
             }
             tokio::select! {
-                () = self.stop.cancelled() => {
+                () = self.lifecycle.stop.cancelled() => {
                     return Err(ambiguous.map_or(RequestError::ShuttingDown, RequestError::Unknown));
                 }
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -89,7 +90,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         forward: Forward,
     ) -> Result<Response, ProposeError> {
         match self.raft.leadership().leader {
-            Some(leader) if leader == self.id => self.execute_as_leader(request).await,
+            Some(leader) if leader == self.settings.id => self.execute_as_leader(request).await,
             Some(leader) => {
                 let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
                 match forward {

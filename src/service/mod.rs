@@ -4,24 +4,22 @@
 //! | module | converts |
 //! |---|---|
 //! | `ask` | API requests to checked requests of the node |
-//! | `reply` | answers of the node to API results or problems |
+//! | `reply` | answers, events and the status of the node to API types, or to problems |
 //! | `problem` | refusals and errors to problems |
-//! | `show` | leases, events and queues to their API types |
 
 mod ask;
 mod local;
 mod problem;
 mod reply;
-mod show;
 
 pub use local::Local;
 
 pub(crate) use ask::{claim, hand_over, release, renew, renew_batch, revoke, update_metadata};
 pub(crate) use problem::{RETRY_MS, compacted, problem, request_error};
 pub(crate) use reply::{
-    explained, found, granted, handed_over, history, listed, queue, released, renewed, renewed_one, revoked,
+    cluster, event, explained, found, granted, handed_over, history, list_state, listed, queue, released, renewed,
+    renewed_one, revoked, write_cursor,
 };
-pub(crate) use show::{cluster, event, list_state, write_cursor};
 
 use crate::api::EventId;
 use crate::node::WatchPosition;

@@ -2,8 +2,7 @@
 
 use tracing::error;
 
-use super::show;
-use crate::api::{Code, Problem, Timestamp};
+use crate::api::{Code, LostReason, Problem, Timestamp};
 use crate::lease::{Lost, LostCause, Refusal};
 use crate::node::{Compacted, RequestError};
 
@@ -107,9 +106,19 @@ pub(super) fn lost(lost: Lost) -> Problem {
         None => "; the lease has no holder now".to_owned(),
     };
     Problem {
-        why: Some(show::lost_reason(lost.cause)),
+        why: Some(lost_reason(lost.cause)),
         holder: lost.holder.map(String::from),
         ..Problem::new(Code::Lost, format!("{how}{now}"))
+    }
+}
+
+fn lost_reason(cause: LostCause) -> LostReason {
+    match cause {
+        LostCause::Expired => LostReason::Expired,
+        LostCause::Released => LostReason::Released,
+        LostCause::Revoked => LostReason::Revoked,
+        LostCause::HandedOver => LostReason::HandedOver,
+        LostCause::Unknown => LostReason::Unknown,
     }
 }
 

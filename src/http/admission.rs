@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::app::App;
 use super::body::BodyBudget;
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use crate::api::Code;
 use crate::config::HttpLimits;
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::NodeRef;
 use super::admission::Admission;
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use crate::config::HttpLimits;
 use crate::node::Node;
 use crate::types::NodeId;

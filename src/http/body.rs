@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Duration, timeout};
 
 use super::app::App;
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
 
 /// The first bytes of each body are not counted against the budget; the connection limit bounds them. Ordinary

@@ -6,11 +6,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::admission::{CapacityCheck, RequestPermit};
-use super::answer;
 use super::app::App;
 use super::body::{Body, UnparsedBody};
 use super::input::{Name, Params, Routing};
-use super::refusal::HttpProblem;
+use super::response;
+use super::response::HttpProblem;
 use crate::api::{self, Problem};
 use crate::node::Request;
 use crate::service;
@@ -47,7 +47,7 @@ pub(super) async fn acquire(
         (Some(request_permit), None)
     };
     let response = routing.send(&app, Request::Acquire(claim)).await?;
-    answer::reply(response, service::granted)
+    response::reply(response, service::granted)
 }
 
 /// Renew a lease for another ttl.
@@ -65,7 +65,7 @@ pub(super) async fn renew(
 ) -> Result<Response, HttpProblem> {
     let renew = service::renew(&app.node()?.ttl(), name, body)?;
     let response = routing.send(&app, renew).await?;
-    answer::reply(response, service::renewed_one)
+    response::reply(response, service::renewed_one)
 }
 
 /// Renew many leases of one holder for another ttl in one request.
@@ -79,7 +79,7 @@ pub(super) async fn renew_batch(
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
     let renew = service::renew_batch(&app.node()?.ttl(), body)?;
     let response = routing.send(&app, renew).await?;
-    answer::reply(response, |answer, now| service::renewed(names, answer, now))
+    response::reply(response, |answer, now| service::renewed(names, answer, now))
 }
 
 /// Release a lease. If the token does not hold the lease, the release changes nothing and the response says so.
@@ -93,7 +93,7 @@ pub(super) async fn release(
     Body(body, _budget): Body<api::Release>,
 ) -> Result<Response, HttpProblem> {
     let response = routing.send(&app, service::release(name, body)).await?;
-    answer::reply(response, |answer, _| service::released(answer))
+    response::reply(response, |answer, _| service::released(answer))
 }
 
 /// Hand a lease over to a waiter. The lease has a holder at every moment.
@@ -110,7 +110,7 @@ pub(super) async fn hand_over(
     Body(body, _budget): Body<api::HandOver>,
 ) -> Result<Response, HttpProblem> {
     let response = routing.send(&app, service::hand_over(name, body)).await?;
-    answer::reply(response, service::handed_over)
+    response::reply(response, service::handed_over)
 }
 
 /// Replace the metadata of a held lease.
@@ -133,7 +133,7 @@ pub(super) async fn update_metadata(
     let _permit = app.admission.admit().await?;
     let Body(body, _budget) = body.parse()?;
     let response = routing.send(&app, service::update_metadata(name, body)?).await?;
-    answer::reply(response, service::granted)
+    response::reply(response, service::granted)
 }
 
 /// The query of a revoke.
@@ -159,5 +159,5 @@ pub(super) async fn revoke(
     Params(params): Params<RevokeParams>,
 ) -> Result<Response, HttpProblem> {
     let response = routing.send(&app, service::revoke(name, params.reason)?).await?;
-    answer::reply(response, |answer, _| service::revoked(answer))
+    response::reply(response, |answer, _| service::revoked(answer))
 }

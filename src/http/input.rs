@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, ToSchema};
 
 use super::app::App;
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use crate::api::NO_FORWARD_HEADER;
 use crate::node::{self, Consistency, Forward};
 use crate::types::LeaseName;

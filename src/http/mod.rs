@@ -14,13 +14,12 @@
 //! | `observe` | the node header and the request metrics |
 //! | `body` | request bodies and their memory budget |
 //! | `input` | path, query and header extractors |
-//! | `answer`, `refusal` | responses and problems |
+//! | `response` | responses and problems |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
 
 mod admission;
-mod answer;
 mod app;
 mod body;
 mod claims;
@@ -30,7 +29,7 @@ mod node_ref;
 mod observe;
 mod openapi;
 pub(crate) mod reads;
-pub(crate) mod refusal;
+pub(crate) mod response;
 mod routes;
 mod serve;
 mod status;

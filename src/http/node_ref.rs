@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use crate::api::Code;
 use crate::node::{Node, WeakNode};
 

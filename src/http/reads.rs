@@ -6,10 +6,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::admission::RequestPermit;
-use super::answer;
 use super::app::App;
 use super::input::{ConsistencyParam, Name, Params, ReadParams, Routing};
-use super::refusal::HttpProblem;
+use super::response;
+use super::response::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
 use crate::node::{self, Query, Request};
@@ -31,7 +31,7 @@ pub(super) async fn get(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
     let response = read(&app, routing, Query::Lease(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, now| service::found(&name, answer, now))
+    response::reply(response, |answer, now| service::found(&name, answer, now))
 }
 
 /// Get the last transitions of a lease, oldest first.
@@ -46,7 +46,7 @@ pub(super) async fn history(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
     let response = read(&app, routing, Query::History(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, _| service::history(name, answer))
+    response::reply(response, |answer, _| service::history(name, answer))
 }
 
 /// Get the queue of a lease, next waiter first.
@@ -61,7 +61,7 @@ pub(super) async fn queue(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, HttpProblem> {
     let response = read(&app, routing, Query::Queue(name.clone()), params.consistency).await?;
-    answer::reply(response, |answer, now| service::queue(name, answer, now))
+    response::reply(response, |answer, now| service::queue(name, answer, now))
 }
 
 /// The query of an explanation.
@@ -91,7 +91,7 @@ pub(super) async fn explain(
 ) -> Result<Response, HttpProblem> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
     let response = read(&app, routing, query, params.consistency).await?;
-    answer::reply(response, |answer, now| service::explained(name, answer, now))
+    response::reply(response, |answer, now| service::explained(name, answer, now))
 }
 
 /// The query of a list.
@@ -140,7 +140,7 @@ pub(super) async fn list(
     let after = params.cursor.as_deref().map(read_cursor).transpose()?;
     let filter = ListFilter { prefix: params.prefix, holder: params.holder, states };
     let response = read(&app, routing, Query::List { filter, after, limit }, params.consistency).await?;
-    answer::reply(response, |answer, now| {
+    response::reply(response, |answer, now| {
         let (leases, next) = service::listed(answer, now)?;
         Ok(api::LeasePage { leases, cursor: next.as_ref().map(service::write_cursor) })
     })

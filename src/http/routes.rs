@@ -6,7 +6,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 
 use super::app::App;
 use super::observe::MetricsLayer;
-use super::refusal::HttpProblem;
+use super::response::HttpProblem;
 use super::{claims, reads, status, watch};
 use crate::api::Code;
 

@@ -5,9 +5,9 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
-use super::answer;
 use super::app::App;
-use super::refusal::HttpProblem;
+use super::response;
+use super::response::HttpProblem;
 use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
 use crate::service;
 
@@ -16,7 +16,7 @@ use crate::service;
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
 pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProblem> {
     let cluster = service::cluster(app.node()?.status().await);
-    let mut response = answer::json(StatusCode::OK, "application/json", &cluster);
+    let mut response = response::json(StatusCode::OK, "application/json", &cluster);
     response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
     response.headers_mut().insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(cluster.applied));
     Ok(response)
@@ -31,7 +31,7 @@ pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProb
 pub(super) async fn livez(State(app): State<App>) -> Result<Response, HttpProblem> {
     match app.node.get().and_then(|node| node.health().failed) {
         Some(why) => Err(HttpProblem::new(Code::Failed, why)),
-        None => Ok(answer::with_type(StatusCode::OK, "application/json", r#"{"alive":true}"#)),
+        None => Ok(response::with_type(StatusCode::OK, "application/json", r#"{"alive":true}"#)),
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, HttpProbl
     match (health.failed, health.not_ready) {
         (Some(why), _) => Err(HttpProblem::new(Code::Failed, why)),
         (None, Some(why)) => Err(HttpProblem::new(Code::NotReady, why)),
-        (None, None) => Ok(answer::with_type(StatusCode::OK, "application/json", r#"{"ready":true}"#)),
+        (None, None) => Ok(response::with_type(StatusCode::OK, "application/json", r#"{"ready":true}"#)),
     }
 }
 
@@ -55,19 +55,19 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, HttpProbl
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(app): State<App>) -> Response {
     let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
-    answer::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render())
+    response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render())
 }
 
 /// Get the version of the node's build.
 #[utoipa::path(get, path = "/version", tag = "status",
     responses((status = 200, description = "The version", body = api::Version)))]
 pub(super) async fn version() -> Response {
-    answer::json(StatusCode::OK, "application/json", &json!({ "version": env!("CARGO_PKG_VERSION") }))
+    response::json(StatusCode::OK, "application/json", &json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
 /// Get this OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", tag = "status",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(super) async fn openapi(State(app): State<App>) -> Response {
-    answer::with_type(StatusCode::OK, "application/json", app.openapi.clone())
+    response::with_type(StatusCode::OK, "application/json", app.openapi.clone())
 }

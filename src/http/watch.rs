@@ -25,11 +25,11 @@ use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 
 use super::admission::Permit;
-use super::answer;
 use super::app::App;
 use super::input::Params;
 use super::observe::GaugeGuard;
-use super::refusal::HttpProblem;
+use super::response;
+use super::response::HttpProblem;
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
 use crate::node::{Watch, WatchEnd};
@@ -79,7 +79,7 @@ pub(super) async fn watch(
     let after = watch.position().into();
     let stream = Stream::new(&app, watch, params.prefix, after, permit);
     let chunks = futures_util::stream::unfold(stream, Stream::next_chunk);
-    let mut response = answer::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
+    let mut response = response::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // nginx buffers a response until its end unless this header disables it.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));

@@ -1,13 +1,58 @@
-//! Problems as HTTP responses.
+//! Responses: JSON bodies, problems, and the headers that name the serving node and its state.
 
-use axum::http::header::{LOCATION, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
-use super::answer;
-use crate::api::{Code, Problem};
-use crate::node::{RequestError, Served};
+use crate::api::{Code, INDEX_HEADER, NODE_HEADER, Problem, STALE_HEADER, TERM_HEADER};
+use crate::node::{self, Answer, RequestError, Served};
 use crate::service::{self, RETRY_MS};
+use crate::types::ClusterMs;
+
+/// 200 with a JSON body that reflects `served`.
+fn ok(served: &Served, value: &impl Serialize) -> Response {
+    let mut response = json(StatusCode::OK, "application/json", value);
+    stamp(response.headers_mut(), served);
+    response
+}
+
+/// Converts the node's answer with `read`, and adds the headers of the state that it reflects.
+pub(super) fn reply<T: Serialize>(
+    response: node::Response,
+    read: impl FnOnce(Answer, ClusterMs) -> Result<T, Box<Problem>>,
+) -> Result<Response, HttpProblem> {
+    let served = response.served;
+    match read(response.answer, served.now) {
+        Ok(value) => Ok(ok(&served, &value)),
+        Err(problem) => Err(HttpProblem::from(problem).served(served)),
+    }
+}
+
+/// A response with a JSON body.
+pub(super) fn json(status: StatusCode, content_type: &'static str, value: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(value).expect("API types have string keys and finite numbers");
+    with_type(status, content_type, body)
+}
+
+/// A response with a body of the given content type.
+pub(super) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Sets the headers for the serving node (the leader, if the request was forwarded) and the state it answered from.
+pub(super) fn stamp(headers: &mut HeaderMap, served: &Served) {
+    headers.insert(HeaderName::from_static(NODE_HEADER), HeaderValue::from(served.node));
+    headers.insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(served.term));
+    headers.insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(served.applied));
+    if let Some(stale_ms) = served.stale_ms {
+        headers.insert(HeaderName::from_static(STALE_HEADER), HeaderValue::from(stale_ms));
+    }
+}
 
 /// The error of a request: an API problem and its response headers.
 #[derive(Debug)]
@@ -76,10 +121,10 @@ impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let Inner { problem, served, leader } = *self.0;
         let status = StatusCode::from_u16(problem.status).expect("each problem code has a valid HTTP status");
-        let mut response = answer::json(status, "application/problem+json", &problem);
+        let mut response = json(status, "application/problem+json", &problem);
         let headers = response.headers_mut();
         if let Some(served) = served {
-            answer::stamp(headers, &served);
+            stamp(headers, &served);
         }
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             // `Retry-After` has a unit of one second, so 1 is its minimum.

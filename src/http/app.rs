@@ -1,16 +1,18 @@
-//! The state that all handlers share.
+//! The state that all handlers share, and the routers around it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::NodeRef;
 use super::admission::Admission;
 use super::response::HttpProblem;
+use super::routes;
+use crate::api::Code;
 use crate::config::HttpLimits;
-use crate::node::Node;
+use crate::node::{Node, WeakNode};
 use crate::types::NodeId;
 
 /// Renders the process's metrics in the Prometheus text format.
@@ -83,5 +85,78 @@ impl std::ops::Deref for App {
 
     fn deref(&self) -> &AppState {
         &self.0
+    }
+}
+
+/// A listener's reference to its node.
+///
+/// The listener can serve before the node has started: `/livez` succeeds, and other requests fail with `not_ready`.
+///
+/// A `NodeRef` does not keep the node alive, and neither do requests in progress. When the last handle of the node is
+/// dropped, requests fail with `shutting_down`.
+#[derive(Clone, Default)]
+pub struct NodeRef(Arc<OnceLock<WeakNode>>);
+
+impl NodeRef {
+    /// Creates a reference to a node that has not started yet.
+    pub fn empty() -> NodeRef {
+        NodeRef::default()
+    }
+
+    /// Sets the node. Only the first call has an effect.
+    pub fn fill(&self, node: &Node) {
+        let _ = self.0.set(node.downgrade());
+    }
+
+    /// The node, if it has started and is not dropped.
+    pub(super) fn get(&self) -> Option<Node> {
+        self.0.get()?.as_guest()
+    }
+
+    /// The node, or a problem that says why there is none.
+    pub(super) fn require(&self) -> Result<Node, HttpProblem> {
+        let started = self.0.get().ok_or_else(|| HttpProblem::new(Code::NotReady, "the node is starting"))?;
+        started.as_guest().ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))
+    }
+}
+
+impl From<&Node> for NodeRef {
+    fn from(node: &Node) -> NodeRef {
+        let node_ref = NodeRef::empty();
+        node_ref.fill(node);
+        node_ref
+    }
+}
+
+impl Node {
+    /// Returns the API of this node as a router for the program's own axum application.
+    ///
+    /// Merge the router, or nest it under a prefix. All nodes must use the same prefix. The routes are `/v1/…`,
+    /// `/livez`, `/readyz`, `/version` and `/openapi.json`; [`router_with`](Node::router_with) can add `/metrics`.
+    ///
+    /// The program's server limits the connections and the time for a request head, and closes connections at
+    /// shutdown. The router limits the size and time of bodies, and the number of requests and watches.
+    ///
+    /// The router does not keep the node alive. When the node has shut down, its watches end and requests fail with
+    /// `shutting_down`.
+    ///
+    /// The router has no authentication: every client that reaches it can take and revoke every lease. Wrap it in the
+    /// program's own authentication.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(node: &tenure::node::Node) -> axum::Router {
+    /// axum::Router::new().nest("/tenure", node.router())
+    /// # }
+    /// ```
+    pub fn router(&self) -> Router {
+        self.router_with(Settings::new(self.id()))
+    }
+
+    /// Like [`router`](Node::router), with explicit settings. The settings for connections have no effect.
+    pub fn router_with(&self, settings: Settings) -> Router {
+        // This token is never cancelled: only the node's shutdown ends a watch here.
+        routes::mountable_router(App::new(NodeRef::from(self), settings, CancellationToken::new()))
     }
 }

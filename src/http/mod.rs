@@ -7,8 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `serve` | connections: limit, timeouts, shutdown |
-//! | `node_ref` | the reference to a node that may not have started or may be dropped |
-//! | `mount` | the routes for a program's own axum application |
+//! | `app` | the settings, the reference to the node, and the routes for a program's own axum application |
 //! | `routes`, `openapi` | the route table and the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
@@ -24,8 +23,6 @@ mod app;
 mod body;
 mod claims;
 mod input;
-mod mount;
-mod node_ref;
 mod observe;
 mod openapi;
 pub(crate) mod reads;
@@ -35,8 +32,7 @@ mod serve;
 mod status;
 mod watch;
 
-pub use app::{RenderMetrics, Settings};
-pub use node_ref::NodeRef;
+pub use app::{NodeRef, RenderMetrics, Settings};
 pub use observe::describe_metrics;
 pub use openapi::document;
 pub use serve::serve;

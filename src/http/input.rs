@@ -7,12 +7,11 @@ use axum::http::HeaderName;
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::{IntoParams, ToSchema};
 
 use super::app::App;
 use super::response::HttpProblem;
 use crate::api::NO_FORWARD_HEADER;
-use crate::node::{self, Consistency, Forward};
+use crate::node::{self, Forward};
 use crate::types::LeaseName;
 
 /// The `{name}` of a path.
@@ -75,38 +74,4 @@ impl Routing {
         let response = app.node()?.request(request, self.forward).await;
         response.map_err(|error| HttpProblem::from(error).redirect_to(&self.path_and_query))
     }
-}
-
-/// The consistency of a read.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ConsistencyParam {
-    /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
-    #[default]
-    Leader,
-    /// The leader confirms its leadership with a round trip to a majority.
-    Linearizable,
-    /// The node that receives the request answers from memory; `X-Tenure-Stale-Ms` is its maximum age in milliseconds.
-    Stale,
-}
-
-impl From<ConsistencyParam> for Consistency {
-    fn from(consistency: ConsistencyParam) -> Consistency {
-        match consistency {
-            ConsistencyParam::Leader => Consistency::Leader,
-            ConsistencyParam::Linearizable => Consistency::Linearizable,
-            ConsistencyParam::Stale => Consistency::Stale,
-        }
-    }
-}
-
-/// The query of a read.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ReadParams {
-    /// Consistency of the read.
-    #[serde(default)]
-    #[param(inline, required = false)]
-    pub consistency: ConsistencyParam,
 }

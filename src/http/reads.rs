@@ -3,18 +3,52 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::input::{ConsistencyParam, Name, Params, ReadParams, Routing};
+use super::input::{Name, Params, Routing};
 use super::response;
 use super::response::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter, ListState};
-use crate::node::{self, Query, Request};
+use crate::node::{self, Consistency, Query, Request};
 use crate::service;
 use crate::types::{HolderId, LeaseName};
+
+/// The consistency of a read.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ConsistencyParam {
+    /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
+    #[default]
+    Leader,
+    /// The leader confirms its leadership with a round trip to a majority.
+    Linearizable,
+    /// The node that receives the request answers from memory; `X-Tenure-Stale-Ms` is its maximum age in milliseconds.
+    Stale,
+}
+
+impl From<ConsistencyParam> for Consistency {
+    fn from(consistency: ConsistencyParam) -> Consistency {
+        match consistency {
+            ConsistencyParam::Leader => Consistency::Leader,
+            ConsistencyParam::Linearizable => Consistency::Linearizable,
+            ConsistencyParam::Stale => Consistency::Stale,
+        }
+    }
+}
+
+/// The query of a read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReadParams {
+    /// Consistency of the read.
+    #[serde(default)]
+    #[param(inline, required = false)]
+    pub consistency: ConsistencyParam,
+}
 
 /// Get one lease: its holders, or its last grant while the node remembers it.
 #[utoipa::path(get, path = "/v1/leases/{name}", tag = "reads",

@@ -57,16 +57,12 @@ pub(super) struct Permit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The permit of a running request. Handlers without a body extract it. Handlers with a body acquire it when the body
-/// is complete.
+/// The permit of a running request. Handlers without a body extract it. With a body it comes with
+/// [`Admitted`](super::body::Admitted).
 pub(super) struct RequestPermit {
     _admitted: Permit,
     _running: OwnedSemaphorePermit,
 }
-
-/// Rejects a request before its body is read if no permit is free. It takes no permit; [`Admission::admit`] does that
-/// when the body is complete.
-pub(super) struct CapacityCheck;
 
 impl Admission {
     pub fn new(limits: HttpLimits) -> Admission {
@@ -78,6 +74,11 @@ impl Admission {
             watches: PermitPool::new("watches", limits.max_watches),
             bodies: BodyBudget::new(limits.body_budget_mib),
         }
+    }
+
+    /// Rejects a request before its body is read if no permit is free. It takes no permit.
+    pub fn check_capacity(&self) -> Result<(), HttpProblem> {
+        if self.requests.free.available_permits() > 0 { Ok(()) } else { Err(self.requests.reject()) }
     }
 
     /// Waits until a request may run, in FIFO order. Fails with `too_busy` at once if no permit is free.
@@ -116,15 +117,6 @@ impl PermitPool {
     fn reject(&self) -> HttpProblem {
         self.refused.increment(1);
         HttpProblem::new(Code::TooBusy, self.full.as_str())
-    }
-}
-
-impl FromRequestParts<App> for CapacityCheck {
-    type Rejection = HttpProblem;
-
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<CapacityCheck, HttpProblem> {
-        let requests = &app.admission.requests;
-        if requests.free.available_permits() > 0 { Ok(CapacityCheck) } else { Err(requests.reject()) }
     }
 }
 

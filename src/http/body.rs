@@ -3,7 +3,6 @@
 //! A body takes memory from the budget when bytes arrive, not when `Content-Length` announces them. Claims have their
 //! own share of the budget, so they cannot take memory from renewals and releases.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use axum::body::{Body as HttpBody, Bytes};
@@ -15,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Duration, timeout};
 
+use super::admission::RequestPermit;
 use super::app::App;
 use super::response::HttpProblem;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
@@ -63,10 +63,14 @@ pub(super) struct BudgetPermit(Option<OwnedSemaphorePermit>);
 /// A parsed JSON body, and its share of the budget.
 pub(super) struct Body<T>(pub T, pub BudgetPermit);
 
-/// A complete JSON body before parsing. A handler parses it only with a request permit, because parsing costs CPU time.
-pub(super) struct UnparsedBody<T> {
-    received: Received,
-    kind: PhantomData<fn() -> T>,
+/// A parsed JSON body, and the permit of its request.
+///
+/// The node rejects the request before it reads the body if no permit is free. It takes the permit when the body is
+/// complete, so a slow sender holds none, and parses the body only then, because parsing costs CPU time. The permits
+/// bound the parsed bodies, so the body returns its share of the budget.
+pub(super) struct Admitted<T> {
+    pub body: T,
+    pub permit: RequestPermit,
 }
 
 /// The bytes of a body so far.
@@ -124,6 +128,14 @@ impl Received {
         self.bytes.extend_from_slice(chunk);
         Ok(())
     }
+
+    fn parse<T: JsonBody>(self) -> Result<Body<T>, HttpProblem> {
+        let Received { bytes, permit } = self;
+        match serde_json::from_slice(&bytes) {
+            Ok(Object(value)) => Ok(Body(value, permit)),
+            Err(error) => Err(HttpProblem::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
+        }
+    }
 }
 
 impl BudgetPermit {
@@ -139,32 +151,19 @@ impl<T: JsonBody> FromRequest<App> for Body<T> {
     type Rejection = HttpProblem;
 
     async fn from_request(request: Request, app: &App) -> Result<Body<T>, HttpProblem> {
-        UnparsedBody::from_request(request, app).await?.parse()
+        receive::<T>(request, app).await?.parse()
     }
 }
 
-impl<T: JsonBody> FromRequest<App> for UnparsedBody<T> {
+impl<T: JsonBody> FromRequest<App> for Admitted<T> {
     type Rejection = HttpProblem;
 
-    async fn from_request(request: Request, app: &App) -> Result<UnparsedBody<T>, HttpProblem> {
-        let is_json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
-        if !is_json {
-            // Browsers send other content types across origins without a CORS preflight, so a web page could reach a
-            // local node.
-            return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
-        }
+    async fn from_request(request: Request, app: &App) -> Result<Admitted<T>, HttpProblem> {
+        app.admission.check_capacity()?;
         let received = receive::<T>(request, app).await?;
-        Ok(UnparsedBody { received, kind: PhantomData })
-    }
-}
-
-impl<T: JsonBody> UnparsedBody<T> {
-    pub fn parse(self) -> Result<Body<T>, HttpProblem> {
-        let Received { bytes, permit } = self.received;
-        match serde_json::from_slice(&bytes) {
-            Ok(Object(value)) => Ok(Body(value, permit)),
-            Err(error) => Err(HttpProblem::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
-        }
+        let permit = app.admission.admit().await?;
+        let Body(body, _) = received.parse()?;
+        Ok(Admitted { body, permit })
     }
 }
 
@@ -195,6 +194,11 @@ fn is_json(content_type: &[u8]) -> bool {
 
 async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, HttpProblem> {
     let (head, mut body) = request.into_parts();
+    if !head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes())) {
+        // Browsers send other content types across origins without a CORS preflight, so a web page could reach a local
+        // node.
+        return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
+    }
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
         let problem = too_large(T::MAX_BYTES);

@@ -5,9 +5,9 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::admission::{CapacityCheck, RequestPermit};
+use super::admission::RequestPermit;
 use super::app::App;
-use super::body::{Body, UnparsedBody};
+use super::body::{Admitted, Body};
 use super::input::{Name, Params, Routing};
 use super::response;
 use super::response::HttpProblem;
@@ -29,22 +29,17 @@ use crate::service;
     ))]
 pub(super) async fn acquire(
     State(app): State<App>,
-    _: CapacityCheck,
     routing: Routing,
     Name(name): Name,
-    body: UnparsedBody<api::Acquire>,
+    Admitted { body, permit }: Admitted<api::Acquire>,
 ) -> Result<Response, HttpProblem> {
-    // The body is complete at this point, so a slow sender does not hold a request permit.
-    let request_permit = app.admission.admit().await?;
-    // Releases the body's share of the budget: a claim can wait for a day, and `max_waits` bounds the waiting claims.
-    let Body(body, _) = body.parse()?;
     let claim = service::claim(&app.node()?.ttl(), name, body)?;
     // A claim that waits can take a day: it exchanges its request permit for one of `max_waits`.
     let (_request_permit, _wait_permit) = if claim.wait_ms.is_some() {
-        drop(request_permit);
+        drop(permit);
         (None, Some(app.admission.waits.try_acquire()?))
     } else {
-        (Some(request_permit), None)
+        (Some(permit), None)
     };
     let response = routing.send(&app, Request::Acquire(claim)).await?;
     response::reply(response, service::granted)
@@ -125,13 +120,10 @@ pub(super) async fn hand_over(
     ))]
 pub(super) async fn update_metadata(
     State(app): State<App>,
-    _: CapacityCheck,
     routing: Routing,
     Name(name): Name,
-    body: UnparsedBody<api::UpdateMetadata>,
+    Admitted { body, permit: _permit }: Admitted<api::UpdateMetadata>,
 ) -> Result<Response, HttpProblem> {
-    let _permit = app.admission.admit().await?;
-    let Body(body, _budget) = body.parse()?;
     let response = routing.send(&app, service::update_metadata(name, body)?).await?;
     response::reply(response, service::granted)
 }

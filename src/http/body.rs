@@ -194,7 +194,8 @@ fn is_json(content_type: &[u8]) -> bool {
 
 async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, HttpProblem> {
     let (head, mut body) = request.into_parts();
-    if !head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes())) {
+    let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
+    if !is_json {
         // Browsers send other content types across origins without a CORS preflight, so a web page could reach a local
         // node.
         return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));

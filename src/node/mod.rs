@@ -43,7 +43,7 @@ pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
-pub(crate) use request::read::look_up;
+pub(crate) use request::execute::look_up;
 pub use request::route::Forward;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 pub use status::{ClusterStatus, Member, Role};
@@ -51,9 +51,8 @@ pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use leader_term::LeaderClock;
 use lifecycle::shutdown::Lifecycle;
-use request::local_waits::LocalWaits;
 use request::propose::Proposer;
-use request::wait::WaitRegistry;
+use request::wait::{LocalWaits, WaitRegistry};
 use watch::EventLog;
 
 /// A handle of a running node. Clones are handles of the same node.

@@ -4,11 +4,9 @@
 //! exchange them, so the fields of a variant never change, and new variants are added at the end.
 
 mod batch;
-mod execute;
-pub(in crate::node) mod local_waits;
+pub(in crate::node) mod execute;
 pub(in crate::node) mod propose;
 pub(in crate::node) mod queue;
-pub(in crate::node) mod read;
 pub(crate) mod route;
 pub(in crate::node) mod wait;
 

@@ -10,7 +10,7 @@
 mod builder;
 pub(crate) mod calls;
 mod health;
-mod leader_term;
+mod leader;
 mod lifecycle;
 mod membership;
 mod metrics;
@@ -18,7 +18,6 @@ pub(crate) mod request;
 mod status;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
-mod timekeeper;
 mod watch;
 
 use std::sync::{Arc, Weak};
@@ -49,7 +48,7 @@ pub use request::{Answer, Consistency, Query, Request, RequestError, Response, S
 pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
-use leader_term::LeaderClock;
+use leader::LeaderClock;
 use lifecycle::shutdown::Lifecycle;
 use request::propose::Proposer;
 use request::wait::{LocalWaits, WaitRegistry};

@@ -17,7 +17,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::lease::WaiterId;
 use crate::node::calls::NodeService;
-use crate::node::leader_term::LeaderClock;
+use crate::node::leader::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
 use crate::node::lifecycle::tasks::ObserverFanout;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::lease::{Acquire, Command, DropCause, Machine, Outcome, Refusal, SHOWN, WaiterId};
 use crate::node::Inner;
-use crate::node::leader_term::LeaderTerm;
+use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Consistency, Query, Request, Response, Served};

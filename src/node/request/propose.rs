@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
-use crate::node::leader_term::LeaderClock;
+use crate::node::leader::LeaderClock;
 use crate::node::request::RequestError;
 use crate::node::request::queue::{Class, CommandQueue, Full, QueuedCommand};
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};

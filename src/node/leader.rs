@@ -1,4 +1,4 @@
-//! The timekeeper: detects the start and end of this node's leadership, and advances cluster time by log entries.
+//! The leader: from when to when this node leads, the timestamps of its proposals, and the advance of cluster time.
 //!
 //! Cluster time advances only by log entries. The leader proposes a tick when a deadline is due, and at least every
 //! `tick` while any deadline exists. So the next leader starts from a recent time. An idle cluster writes nothing.
@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::leader_term::{LeaderClock, LeaderTerm};
-use crate::lease::{Command, Limits};
+use crate::clock::Clock;
+use crate::lease::{Command, Limits, Stamp};
 use crate::node::membership::join::MemberRegistry;
 use crate::node::request::propose::Proposer;
 use crate::raft::{Progress, RaftHandle};
@@ -22,6 +23,74 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Poll interval for the acknowledgement of a majority, which no notification reports.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// A term that this node leads. It starts after this node has applied every entry that earlier leaders committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeaderTerm {
+    pub term: u64,
+    /// Cluster time of the state at the start of the term.
+    base: ClusterMs,
+    /// This node's monotonic clock at the start of the term.
+    since: Duration,
+}
+
+/// The leader's clock: extends the cluster time of the state by the local monotonic clock.
+#[derive(Clone)]
+pub(super) struct LeaderClock {
+    clock: Arc<dyn Clock>,
+    leader_term: Arc<watch::Sender<Option<LeaderTerm>>>,
+}
+
+impl LeaderClock {
+    pub fn new(clock: Arc<dyn Clock>) -> LeaderClock {
+        LeaderClock { clock, leader_term: Arc::new(watch::Sender::new(None)) }
+    }
+
+    /// Starts leading in `term`. Cluster time continues from `state_now`.
+    ///
+    /// This node does not know how much time passed since that value was committed. Leases last longer by that time,
+    /// never shorter. The same holds for a leader that regains its majority: an entry with a later timestamp of its
+    /// earlier clock does no harm, because the state's time never decreases.
+    pub fn begin(&self, term: u64, state_now: ClusterMs) -> LeaderTerm {
+        let leader_term = LeaderTerm { term, base: state_now, since: self.clock.elapsed() };
+        self.leader_term.send_replace(Some(leader_term));
+        leader_term
+    }
+
+    pub fn end(&self) {
+        self.leader_term.send_if_modified(|current| current.take().is_some());
+    }
+
+    pub fn leader_term(&self) -> Option<LeaderTerm> {
+        *self.leader_term.borrow()
+    }
+
+    pub fn changes(&self) -> watch::Receiver<Option<LeaderTerm>> {
+        self.leader_term.subscribe()
+    }
+
+    /// Waits until this node no longer leads in `term`.
+    pub async fn ended(&self, term: u64) {
+        let mut leads = self.changes();
+        // An error means that the sender is gone, so the term has ended as well.
+        let _ = leads.wait_for(|current| current.is_none_or(|current| current.term != term)).await;
+    }
+
+    pub fn now(&self, leader_term: &LeaderTerm) -> ClusterMs {
+        leader_term.base + self.clock.elapsed().saturating_sub(leader_term.since).as_millis() as u64
+    }
+
+    pub fn stamp(&self, leader_term: &LeaderTerm) -> Stamp {
+        Stamp { now: self.now(leader_term), wall_ms: self.clock.wall_ms() }
+    }
+
+    /// Returns the time left until cluster time reaches `at`.
+    pub fn until(&self, leader_term: &LeaderTerm, at: ClusterMs) -> Duration {
+        let reached = leader_term.since + Duration::from_millis(at.saturating_sub(leader_term.base));
+        reached.saturating_sub(self.clock.elapsed())
+    }
+}
+
+/// Detects the start and end of this node's leadership, and proposes ticks.
 pub(super) struct Timekeeper<S: Storage> {
     pub node: NodeId,
     pub raft: Arc<RaftHandle<S>>,
@@ -170,5 +239,54 @@ mod tests {
         let before = progress(None, false);
         assert_eq!(next_tick(&before, own, tick), Some(before.now), "due until the state has the limits");
         assert_eq!(next_tick(&Progress { limits: own, ..before }, own, tick), None);
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod clock_tests {
+    use super::*;
+    use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
+    use crate::testing::ManualClock;
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    const TTL: Duration = Duration::from_millis(100);
+
+    /// Returns the lifetime of a lease that is granted this long after the start of the term.
+    fn lifetime(granted: Duration) -> Duration {
+        let manual = ManualClock::new();
+        let clock = LeaderClock::new(Arc::new(manual.clone()));
+        let mut machine = Machine::new();
+        let mut apply = |index, stamp: Stamp, command| {
+            machine.apply(FencingToken { term: 1, index }, &Batch { stamp, commands: vec![command] });
+            (machine.next_due(), machine.counts().held)
+        };
+        let leader_term = clock.begin(1, 5_000);
+        manual.advance(granted);
+        let acquire = Command::Acquire(Acquire {
+            name: LeaseName::new("nightly").expect("a valid name"),
+            holder: HolderId::new("worker-1").expect("a valid holder"),
+            ttl: Ttl::Finite(TTL.as_millis() as u64),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        });
+        let (due, held) = apply(1, clock.stamp(&leader_term), acquire);
+        assert_eq!(held, 1);
+        let lasts = clock.until(&leader_term, due.expect("it expires"));
+        manual.advance(lasts);
+        let (_, held) = apply(2, clock.stamp(&leader_term), Command::Tick);
+        assert_eq!(held, 0, "a tick at its due time expires the lease");
+        lasts
+    }
+
+    #[test]
+    fn no_early_expiry_wherever_in_a_millisecond_it_is_granted() {
+        for micros in (0..3_000).step_by(50) {
+            let lasts = lifetime(Duration::from_micros(micros));
+            assert!(lasts >= TTL, "granted after {micros} us, it expired after {lasts:?}");
+            assert!(lasts <= TTL + Duration::from_millis(1), "granted after {micros} us, it lasted {lasts:?}");
+        }
     }
 }

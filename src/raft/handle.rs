@@ -16,12 +16,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::calls::run_to_completion;
-use super::contact::LeaderContact;
-use super::network::Network;
+use super::network::{Network, OutgoingSnapshots};
 use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::replica::Replica;
-use super::sending::OutgoingSnapshots;
-use super::service::RaftService;
+use super::service::{LeaderContact, RaftService};
 use super::state_machine::{StateMachine, blocking};
 use super::suspend::SuspendMeter;
 use super::timings::Safeguards;

@@ -4,14 +4,12 @@
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
 mod calls;
-mod contact;
 mod handle;
 mod log;
 mod network;
 pub(crate) mod payload;
 mod replica;
 mod runtime;
-mod sending;
 mod service;
 pub(crate) mod snapshot;
 mod state_machine;

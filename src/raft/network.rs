@@ -3,6 +3,10 @@
 //! The leader sends one append at a time to each node, without pipelining. For later requests of a stream, openraft
 //! dates the acknowledgement from a moment that local reads cannot rely on. Heartbeats and snapshots use separate
 //! connections.
+//!
+//! While this node sends a snapshot, it takes no new one. A new snapshot would replace the one in transfer, and the
+//! transfer would restart. openraft would also purge the entries that the receiver needs next. Under sufficient load, a
+//! follower would never catch up.
 
 use std::future::Future;
 use std::io;
@@ -19,8 +23,9 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use super::sending::OutgoingSnapshots;
 use super::snapshot::SnapshotData;
 use super::state_machine::blocking;
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
@@ -33,6 +38,9 @@ type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 /// Wait before the next attempt to reach an unreachable node.
 const BACKOFF: Duration = Duration::from_millis(50);
+/// Longest time for which a transfer defers the next snapshot. The log grows during that time. A longer transfer
+/// restarts with a newer snapshot.
+const MAX_DEFERRAL: Duration = Duration::from_secs(600);
 
 #[derive(Clone)]
 pub struct Network<S, T> {
@@ -210,10 +218,77 @@ fn unexpected(reply: &Reply) -> RPCError<TypeConfig> {
     RPCError::Network(NetworkError::from_string(format!("unexpected type of reply: {reply:?}")))
 }
 
+/// The snapshots that this node sends. Clones share the state.
+#[derive(Clone, Default)]
+pub struct OutgoingSnapshots(Arc<Mutex<TransferState>>);
+
+#[derive(Default)]
+struct TransferState {
+    active: usize,
+    /// The id of the last sent snapshot, and when its first transfer began.
+    sent: Option<(u64, Instant)>,
+}
+
+/// Counts one transfer as active until it is dropped.
+pub struct TransferGuard(OutgoingSnapshots);
+
+impl OutgoingSnapshots {
+    /// Registers a transfer of the snapshot with this id.
+    pub fn begin(&self, id: u64) -> TransferGuard {
+        let mut state = self.0.lock();
+        state.active += 1;
+        if state.sent.is_none_or(|(sent, _)| sent != id) {
+            state.sent = Some((id, Instant::now()));
+        }
+        TransferGuard(self.clone())
+    }
+
+    /// Whether a transfer defers the next snapshot.
+    pub fn defers_next(&self) -> bool {
+        let state = self.0.lock();
+        state.active > 0 && state.sent.is_some_and(|(_, since)| since.elapsed() < MAX_DEFERRAL)
+    }
+}
+
+impl Drop for TransferGuard {
+    fn drop(&mut self) {
+        self.0.0.lock().active -= 1;
+    }
+}
+
+#[cfg(test)]
+mod snapshot_tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn transfer_defers_the_next_snapshot() {
+        let sending = OutgoingSnapshots::default();
+        assert!(!sending.defers_next());
+        let (first, second) = (sending.begin(7), sending.begin(7));
+        drop(first);
+        assert!(sending.defers_next(), "the second transfer is active");
+        drop(second);
+        assert!(!sending.defers_next());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_transfers_defer_no_longer_than_one() {
+        let sending = OutgoingSnapshots::default();
+        for _ in 0..6 {
+            let transfer = sending.begin(7);
+            assert!(sending.defers_next());
+            tokio::time::sleep(MAX_DEFERRAL / 6).await;
+            drop(transfer);
+        }
+        let _again = sending.begin(7);
+        assert!(!sending.defers_next());
+        let _newer = sending.begin(8);
+        assert!(sending.defers_next());
+    }
+}
+
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use parking_lot::Mutex;
-
     use super::super::types::log_id;
     use super::super::wire::AppendReply;
     use super::*;

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use openraft::Raft;
@@ -11,11 +13,11 @@ use openraft::storage::Snapshot;
 use parking_lot::Mutex;
 
 use super::calls::run_to_completion;
-use super::contact::LeaderContact;
 use super::snapshot::{Meta, Reader, SnapshotData};
 use super::state_machine::StateMachine;
 use super::types::{TypeConfig, vote, vote_record};
 use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, Transfer, VoteReply};
+use crate::clock::Clock;
 use crate::peer::Service;
 use crate::storage::{SnapshotWriter, Storage, VoteRecord};
 use crate::types::NodeId;
@@ -154,4 +156,31 @@ fn vote_reply<E: Display>(answer: Result<openraft::raft::VoteResponse<TypeConfig
 
 fn no_snapshot() -> Reply {
     Reply::Failed("this node receives no snapshot: restart the transfer".into())
+}
+
+/// Time since the last accepted message from a leader.
+pub struct LeaderContact {
+    clock: Arc<dyn Clock>,
+    /// Time of the last message in milliseconds of `clock`, plus one. 0 if there was none.
+    last: AtomicU64,
+}
+
+impl LeaderContact {
+    pub fn new(clock: Arc<dyn Clock>) -> LeaderContact {
+        LeaderContact { clock, last: AtomicU64::new(0) }
+    }
+
+    pub fn heard(&self) {
+        self.last.store(self.now_ms() + 1, Ordering::Relaxed);
+    }
+
+    /// `None` if no leader was heard since the start of the node.
+    pub fn elapsed(&self) -> Option<Duration> {
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(Duration::from_millis(self.now_ms().saturating_sub(last)))
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.elapsed().as_millis() as u64
+    }
 }

@@ -12,8 +12,8 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, S
 use tokio::sync::oneshot;
 
 use super::log::io_error;
+use super::network::OutgoingSnapshots;
 use super::replica::{Replica, State};
-use super::sending::OutgoingSnapshots;
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
 use super::types::{SnapshotMeta, TypeConfig};
 use crate::storage::{SnapshotManifest, Storage, StorageError, codec};

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::log::Log;
+use super::network::OutgoingSnapshots;
 use super::replica::Replica;
-use super::sending::OutgoingSnapshots;
 use super::state_machine::StateMachine;
 use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};

@@ -4,15 +4,14 @@
 //! Callers use the trait [`Transport`]; [`TcpTransport`] implements it over TCP. The module `sim` has an implementation
 //! in memory.
 
-mod connection;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 mod listener;
-mod pool;
 #[cfg(all(test, feature = "testing"))]
 mod scripted;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
+mod transport;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::types::NodeId;
 
 pub use handshake::{Identity, Incarnations, Refusal};
-pub use pool::TcpTransport;
+pub use transport::TcpTransport;
 
 /// The content of a request. Its kind selects the service that decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,17 +1,23 @@
-//! One connection for each node and lane. The first call opens it, and a call reopens it after it broke.
+//! The calling end: one connection for each node and lane. The first call opens it, and a call reopens it after it broke.
+//!
+//! A connection carries concurrent requests and matches answers to them by id.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, ConnectionError};
+use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Identity, Incarnations};
 use super::{Lane, Payload, PeerError, Transport};
 use crate::types::NodeId;
@@ -146,6 +152,155 @@ impl Transport for TcpTransport {
         self.pool.tasks.wait().await;
         // Drop the write halves. The readers have ended.
         self.pool.slots.lock().clear();
+    }
+}
+
+/// One connection to another node.
+struct Connection {
+    address: String,
+    next_id: AtomicU64,
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
+    /// Cancelled when the connection closes: later sends fail, and waiting calls return.
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// The answer to a call, or the reason why the other end cannot send it.
+type CallResult = Result<Bytes, String>;
+
+/// The reason why a call on a connection has no answer.
+#[derive(Debug)]
+enum ConnectionError {
+    BeforeSending(String),
+    AfterSending(String),
+    /// The connection stays usable.
+    NoAnswer(String),
+}
+
+impl Connection {
+    /// Starts to read answers after the handshake. The reader runs in `tasks` until the connection breaks or `stop`.
+    fn start(
+        stream: TcpStream,
+        address: &str,
+        lane: Lane,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Arc<Connection> {
+        let (reader, writer) = stream.into_split();
+        let connection = Arc::new(Connection {
+            address: address.to_string(),
+            next_id: AtomicU64::new(0),
+            writer: tokio::sync::Mutex::new(writer),
+            waiting: Mutex::default(),
+            closed: stop.child_token(),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn(connection.clone().read_answers(reader, lane));
+        connection
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Sends one request and waits for its answer. Dropping the future after the send withdraws the request.
+    async fn call(self: &Arc<Self>, payload: Payload) -> Result<Bytes, ConnectionError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.waiting.lock().insert(id, answer);
+        let mut pending = PendingCall { connection: self, id, sent: false };
+        self.send(Frame::request(id, payload)).await.map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
+        pending.sent = true;
+        let answer = tokio::select! {
+            biased;
+            answer = answered => answer.ok(),
+            () = self.closed.cancelled() => None,
+        };
+        pending.sent = false;
+        let answer = answer.ok_or_else(|| ConnectionError::AfterSending("the connection closed".into()))?;
+        answer.map_err(ConnectionError::NoAnswer)
+    }
+
+    /// Writes a whole frame or closes the connection: a partial frame would corrupt all frames after it.
+    async fn send(&self, frame: Frame) -> io::Result<()> {
+        let mut writer = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
+            writer = self.writer.lock() => writer,
+        };
+        let close_unless_done = self.closed.clone().drop_guard();
+        frame::write(&mut *writer, &frame).await?;
+        close_unless_done.disarm();
+        Ok(())
+    }
+
+    fn answered(&self, id: u64, answer: CallResult) {
+        if let Some(waiting) = self.waiting.lock().remove(&id) {
+            // The caller may have dropped its future.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    async fn read_answers(self: Arc<Self>, reader: OwnedReadHalf, lane: Lane) {
+        let mut reader = BufReader::with_capacity(64 << 10, reader);
+        let _closed_at_the_end = self.closed.clone().drop_guard();
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = self.closed.cancelled() => break,
+                frame = frame::read(&mut reader, lane.max_body()) => frame,
+            };
+            match frame {
+                Ok(Some(Frame { kind: Kind::Response, id, body })) => self.answered(id, Ok(body)),
+                Ok(Some(Frame { kind: Kind::NoAnswer, id, body })) => {
+                    self.answered(id, Err(String::from_utf8_lossy(&body).into_owned()));
+                }
+                Ok(Some(frame)) => {
+                    let kind = frame.kind;
+                    tracing::warn!(
+                        peer = self.address,
+                        ?kind,
+                        "the answering node sent a frame that only callers send"
+                    );
+                    break;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(peer = self.address, %error, "peer connection lost");
+                    break;
+                }
+            }
+        }
+        self.waiting.lock().clear();
+    }
+}
+
+/// A call in flight. If it is dropped between the send and the answer, it sends a withdrawal to the other end.
+struct PendingCall<'a> {
+    connection: &'a Arc<Connection>,
+    id: u64,
+    sent: bool,
+}
+
+impl Drop for PendingCall<'_> {
+    fn drop(&mut self) {
+        self.connection.waiting.lock().remove(&self.id);
+        if self.sent && !self.connection.is_closed() {
+            // Without a runtime the node is shutting down, and the closed connection ends the request.
+            let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+            let (connection, id) = (self.connection.clone(), self.id);
+            let withdraw = Frame { kind: Kind::Withdraw, id, body: Bytes::new() };
+            self.connection.tasks.spawn_on(async move { connection.send(withdraw).await }, &runtime);
+        }
     }
 }
 

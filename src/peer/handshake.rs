@@ -19,7 +19,7 @@ const MAX_HELLO_BYTES: usize = 4096;
 
 /// The identity that this node sends to its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct PeerIdentity {
     pub cluster: String,
     pub node: NodeId,
     pub incarnation: u64,
@@ -78,7 +78,7 @@ pub trait Incarnations: Send + Sync + 'static {
     fn observe(&self, node: NodeId, incarnation: u64);
 }
 
-impl Identity {
+impl PeerIdentity {
     fn hello(&self, to: NodeId, lane: Lane, refused: Option<Refusal>) -> Hello {
         Hello {
             cluster: self.cluster.clone(),
@@ -119,7 +119,7 @@ impl Identity {
 /// The calling end: sends its hello and checks the answering node. Not cancel safe: drop the stream with the future.
 pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    identity: &Identity,
+    identity: &PeerIdentity,
     target: NodeId,
     lane: Lane,
     known: &dyn Incarnations,
@@ -145,7 +145,7 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 /// The answering end: checks the caller and returns its id and lane. Not cancel safe: drop the stream with the future.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    identity: &Identity,
+    identity: &PeerIdentity,
     known: &dyn Incarnations,
 ) -> io::Result<Result<(NodeId, Lane), Refusal>> {
     let hello = match read_hello(stream).await? {
@@ -211,14 +211,14 @@ mod tests {
         fn observe(&self, _: NodeId, _: u64) {}
     }
 
-    fn identity(cluster: &str, node: NodeId) -> Identity {
-        Identity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
+    fn identity(cluster: &str, node: NodeId) -> PeerIdentity {
+        PeerIdentity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
     }
 
     async fn shake_hands(
-        caller: Identity,
+        caller: PeerIdentity,
         target: NodeId,
-        callee: Identity,
+        callee: PeerIdentity,
         known: Option<u64>,
     ) -> (Result<(), Refusal>, Result<(NodeId, Lane), Refusal>) {
         let (mut near, mut far) = tokio::io::duplex(1024);
@@ -242,7 +242,7 @@ mod tests {
             (identity("a", 1), 3, None, "called node 3, but node 2 answered"),
             (identity("a", 2), 2, None, "two nodes use the id 2"),
             (identity("a", 1), 2, Some(99), "lost its disk"),
-            (Identity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
+            (PeerIdentity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
         ];
         for (caller, target, known, reason) in cases {
             let (called, answered) = shake_hands(caller, target, identity("a", 2), known).await;

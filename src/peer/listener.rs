@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, Kind};
-use super::handshake::{self, Identity, Incarnations};
+use super::handshake::{self, Incarnations, PeerIdentity};
 use super::{Lane, Listener, Payload, Service, Services};
 use crate::types::NodeId;
 
@@ -49,7 +49,7 @@ impl Listener for TcpListener {
 
     async fn serve<R: Service, N: Service>(
         self,
-        identity: Identity,
+        identity: PeerIdentity,
         incarnations: Arc<dyn Incarnations>,
         services: Services<R, N>,
         stop: CancellationToken,
@@ -103,7 +103,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 
 async fn answer_caller<R: Service, N: Service>(
     mut stream: TcpStream,
-    identity: &Identity,
+    identity: &PeerIdentity,
     incarnations: &dyn Incarnations,
     services: Arc<Services<R, N>>,
     refusals: &RefusalLog,

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::types::NodeId;
 
-pub use handshake::{Identity, Incarnations, Refusal};
+pub use handshake::{Incarnations, PeerIdentity, Refusal};
 pub use transport::TcpTransport;
 
 /// The content of a request. Its kind selects the service that decodes it.
@@ -165,7 +165,7 @@ pub trait Listener: Send + Sync + 'static {
     /// Dropping the future closes the listener. Open connections continue until `stop`.
     fn serve<R: Service, N: Service>(
         self,
-        identity: Identity,
+        identity: PeerIdentity,
         incarnations: Arc<dyn Incarnations>,
         services: Services<R, N>,
         stop: CancellationToken,

@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
-use super::{Identity, Incarnations, Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport};
+use super::{
+    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Service, Services, TcpTransport, Transport,
+};
 use crate::sim::Switchboard;
 use crate::types::NodeId;
 
@@ -62,8 +64,8 @@ impl Service for Uncalled {
     }
 }
 
-pub(super) fn identity(node: NodeId) -> Identity {
-    Identity { cluster: "test".to_owned(), node, incarnation: node, promise: Duration::from_millis(300) }
+pub(super) fn identity(node: NodeId) -> PeerIdentity {
+    PeerIdentity { cluster: "test".to_owned(), node, incarnation: node, promise: Duration::from_millis(300) }
 }
 
 /// Starts node 2, which serves until the token is cancelled, and the transport of node 1.

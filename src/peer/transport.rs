@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, Kind};
-use super::handshake::{self, Identity, Incarnations};
+use super::handshake::{self, Incarnations, PeerIdentity};
 use super::{Lane, Payload, PeerError, Transport};
 use crate::types::NodeId;
 
@@ -32,7 +32,7 @@ pub struct TcpTransport {
 }
 
 struct ConnectionPool {
-    identity: Identity,
+    identity: PeerIdentity,
     incarnations: Arc<dyn Incarnations>,
     slots: Mutex<HashMap<(NodeId, Lane), ConnectionSlot>>,
     unreachable: Mutex<BTreeSet<NodeId>>,
@@ -44,7 +44,7 @@ struct ConnectionPool {
 type ConnectionSlot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 impl TcpTransport {
-    pub fn new(identity: Identity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
+    pub fn new(identity: PeerIdentity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         TcpTransport {
             pool: Arc::new(ConnectionPool {
@@ -341,7 +341,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
         let _logged_here = tracing::subscriber::set_default(subscriber);
         let promise = Duration::from_secs(1);
-        let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
@@ -359,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn request_above_the_lane_limit_is_not_sent() {
         let promise = Duration::from_secs(1);
-        let identity = Identity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Payload::Raft(vec![0; lane.max_body() + 1].into());

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::time::{self, NodeTime};
 use crate::peer::{
-    Identity, Incarnations, Lane, Listener, Payload, PeerError, Refusal, Service, Services, Transport, handshake,
+    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Refusal, Service, Services, Transport, handshake,
 };
 use crate::rng::rng;
 use crate::types::NodeId;
@@ -69,7 +69,7 @@ struct AttachedServices {
 /// One side of a handshake.
 #[derive(Clone)]
 struct Endpoint {
-    identity: Identity,
+    identity: PeerIdentity,
     known: Arc<dyn Incarnations>,
 }
 
@@ -107,7 +107,7 @@ impl Listener for MemoryListener {
 
     async fn serve<R: Service, N: Service>(
         self,
-        identity: Identity,
+        identity: PeerIdentity,
         known: Arc<dyn Incarnations>,
         services: Services<R, N>,
         _: CancellationToken,
@@ -128,7 +128,7 @@ impl Switchboard {
 
     /// The transport of a node with an identity. It performs the peer handshake with each other node that has an
     /// identity. Earlier transports of the node are detached.
-    pub fn transport_as(&self, identity: Identity, known: Arc<dyn Incarnations>) -> MemoryTransport {
+    pub fn transport_as(&self, identity: PeerIdentity, known: Arc<dyn Incarnations>) -> MemoryTransport {
         let from = identity.node;
         self.detach(from);
         MemoryTransport { endpoint: Some(Endpoint { identity, known }), ..self.transport(from) }

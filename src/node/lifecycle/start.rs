@@ -27,7 +27,7 @@ use crate::node::request::propose::{JobReceiver, Proposer};
 use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
-use crate::peer::{self, Identity, Incarnations, Listener, Services, TcpTransport, Transport};
+use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, Replica, Safeguards, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
@@ -83,7 +83,7 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
     pub storage: S,
     pub transport: T,
     /// The identity and the registry of the transport.
-    pub identity: Identity,
+    pub identity: PeerIdentity,
     pub known: Arc<MemberRegistry>,
     /// No node has started on this data directory before.
     pub is_new: bool,
@@ -97,9 +97,9 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
 
 impl NodeConfig {
     /// The identity of this node with this data directory.
-    pub(crate) fn identity(&self, incarnation: u64) -> Identity {
+    pub(crate) fn identity(&self, incarnation: u64) -> PeerIdentity {
         let promise = self.raft.leadership_lease();
-        Identity { cluster: self.cluster.clone(), node: self.id, incarnation, promise }
+        PeerIdentity { cluster: self.cluster.clone(), node: self.id, incarnation, promise }
     }
 }
 
@@ -161,7 +161,7 @@ struct OpenNode<S: Storage, T: Transport> {
 /// A node with the state of its store. It does not answer other nodes yet, and Raft does not run.
 struct RestoredNode<S: Storage, T: Transport> {
     config: NodeConfig,
-    identity: Identity,
+    identity: PeerIdentity,
     known: Arc<MemberRegistry>,
     files: Arc<dyn Files>,
     inner: Arc<Inner<S, T>>,

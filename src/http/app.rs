@@ -110,13 +110,15 @@ impl NodeRef {
 
     /// The node, if it has started and is not dropped.
     pub(super) fn get(&self) -> Option<Node> {
-        self.0.get()?.as_guest()
+        self.0.get()?.upgrade_for_request()
     }
 
     /// The node, or a problem that says why there is none.
     pub(super) fn require(&self) -> Result<Node, HttpProblem> {
         let started = self.0.get().ok_or_else(|| HttpProblem::new(Code::NotReady, "the node is starting"))?;
-        started.as_guest().ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))
+        started
+            .upgrade_for_request()
+            .ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))
     }
 }
 

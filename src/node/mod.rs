@@ -86,7 +86,7 @@ use watch::EventLog;
 pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
     pub(crate) inner: Arc<Inner<S, T>>,
     /// Keeps the node alive. The node's tasks hold only `inner`, so they do not keep the node alive. `None` in a handle
-    /// from [`WeakNode::as_guest`].
+    /// from [`WeakNode::upgrade_for_request`].
     owner: Option<Arc<DropGuard>>,
 }
 
@@ -216,7 +216,7 @@ impl<S: Storage, T: Transport> WeakNode<S, T> {
 
     /// Returns a handle for one request, which does not keep the node alive. A request can wait for a day. If the node
     /// stops meanwhile, the request fails.
-    pub(crate) fn as_guest(&self) -> Option<Node<S, T>> {
+    pub(crate) fn upgrade_for_request(&self) -> Option<Node<S, T>> {
         Some(Node { owner: None, ..self.upgrade()? })
     }
 }

@@ -11,7 +11,7 @@ const DEFAULT_TTL_MS: u64 = 30_000;
 const DEFAULT_TICK_MS: u64 = 1_000;
 
 /// Upper bound of `max_waiters`. This many waiters without metadata need less memory than
-/// [`MAX_NAME_BYTES_KEPT`](crate::lease::MAX_NAME_BYTES_KEPT).
+/// [`MAX_RETAINED_NAME_BYTES`](crate::lease::MAX_RETAINED_NAME_BYTES).
 const MAX_WAITERS: u64 = 100_000;
 
 /// The lease machine's settings.

@@ -62,7 +62,7 @@ impl EndedGrants {
         self.0.is_none()
     }
 
-    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn bytes(&self) -> u64 {
         match self.0.as_deref() {
             None => 0,

@@ -13,7 +13,7 @@ use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::timers::Timer;
 use super::{Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Stamp, WaiterId};
-use super::{MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT};
+use super::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
@@ -64,7 +64,7 @@ impl<'m> Entry<'m> {
             let limits = &self.machine.limits;
             let is_old = oldest.at.saturating_add(limits.ended_keep_ms) <= self.now;
             let are_many = self.machine.tombstones.len() as u64 > limits.ended_keep;
-            if !is_old && !are_many && self.machine.ended_bytes <= MAX_ENDED_BYTES_KEPT {
+            if !is_old && !are_many && self.machine.ended_bytes <= MAX_RETAINED_ENDED_BYTES {
                 break;
             }
             let name = oldest.name.clone();
@@ -85,10 +85,10 @@ impl<'m> Entry<'m> {
         record.ended.remove(token);
     }
 
-    /// Forgets ended grants of a name, oldest first, while the name retains more than [`MAX_NAME_BYTES_KEPT`].
+    /// Forgets ended grants of a name, oldest first, while the name retains more than [`MAX_RETAINED_NAME_BYTES`].
     pub fn forget_excess(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
-            && record.in_use_bytes() + record.ended.bytes() > MAX_NAME_BYTES_KEPT
+            && record.in_use_bytes() + record.ended.bytes() > MAX_RETAINED_NAME_BYTES
             && let Some(oldest) = record.ended.oldest()
         {
             let at = oldest.ended_at();

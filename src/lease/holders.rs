@@ -30,7 +30,7 @@ pub(super) struct Grant {
 impl Grant {
     /// Retained bytes, held or ended.
     pub fn bytes(&self) -> u64 {
-        kept::retained_bytes(&self.holder, &self.metadata)
+        retained::retained_bytes(&self.holder, &self.metadata)
     }
 
     /// Moves the deadline to `now + ttl` unless that is earlier. Requests can arrive late or twice, and must not take
@@ -75,7 +75,7 @@ impl Holders {
         self.len() == 0
     }
 
-    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn bytes(&self) -> u64 {
         match self {
             Holders::Empty => 0,

@@ -30,7 +30,7 @@ pub struct Machine {
     pub(super) timers: TimerQueue,
     pub(super) tombstones: OrdMap<EndedAt, Tombstone>,
     pub(super) counts: Counts,
-    /// Retained bytes of all ended grants, bounded by [`MAX_ENDED_BYTES_KEPT`](super::MAX_ENDED_BYTES_KEPT).
+    /// Retained bytes of all ended grants, bounded by [`MAX_RETAINED_ENDED_BYTES`](super::MAX_RETAINED_ENDED_BYTES).
     pub(super) ended_bytes: u64,
     /// Names with a holder, a waiter or a lock delay.
     pub(super) live: u64,

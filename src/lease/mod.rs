@@ -24,12 +24,12 @@ mod ended;
 mod entry;
 mod history;
 mod holders;
-mod kept;
 mod list;
 mod machine;
 mod outcome;
 mod queue;
 mod record;
+mod retained;
 mod rules;
 pub(crate) mod snapshot;
 mod timers;
@@ -37,13 +37,13 @@ mod turn;
 mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
-pub use kept::{MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT};
 pub use list::{LIST_SCAN, ListCursor, ListFilter, ListState, PAGE_BYTES, SHOWN};
 pub use machine::{Counts, Machine};
 pub use outcome::{
     Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Lost, LostCause, Outcome, Refusal,
     Transition, Waiter,
 };
+pub use retained::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 pub use snapshot::{BadSnapshot, PART_BYTES, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 pub use turn::CONFIRM_WINDOW_MS;
 pub use view::{Explanation, LeaseView, Standing};

@@ -19,7 +19,7 @@ pub(super) struct WaitRequest {
 impl WaitRequest {
     /// Retained bytes: as many as of the grant made from it.
     pub fn bytes(&self) -> u64 {
-        kept::retained_bytes(&self.holder, &self.metadata)
+        retained::retained_bytes(&self.holder, &self.metadata)
     }
 }
 
@@ -64,7 +64,7 @@ impl WaitQueue {
         self.0.is_none()
     }
 
-    /// Retained bytes, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |set| set.bytes)
     }

@@ -48,7 +48,7 @@ impl Record {
         self.is_in_use() || self.delay_until.is_some()
     }
 
-    /// Retained bytes of holders and waiters, bounded by [`MAX_NAME_BYTES_KEPT`](super::MAX_NAME_BYTES_KEPT).
+    /// Retained bytes of holders and waiters, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn in_use_bytes(&self) -> u64 {
         self.holders.bytes() + self.queue.bytes()
     }

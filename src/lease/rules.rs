@@ -20,11 +20,11 @@ use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
-use super::{MAX_NAME_BYTES_KEPT, kept};
+use super::{MAX_RETAINED_NAME_BYTES, kept};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
-const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_NAME_BYTES_KEPT });
+const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_RETAINED_NAME_BYTES });
 
 impl Entry<'_> {
     pub fn apply_command(&mut self, command: &Command) -> Outcome {
@@ -69,7 +69,7 @@ impl Entry<'_> {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
         let outcome = match (record.and_then(|record| self.grant_refusal(record)), acquire.wait_ms) {
-            (None, _) if !has_room(record, 0, kept::retained_bytes(holder, &acquire.metadata)) => LEASE_FULL,
+            (None, _) if !has_room(record, 0, retained::retained_bytes(holder, &acquire.metadata)) => LEASE_FULL,
             (None, _) => {
                 let lease = self.grant(name, limit, wait_request(acquire), GrantCause::Asked);
                 Outcome::Held { lease, fresh: true }
@@ -110,7 +110,7 @@ impl Entry<'_> {
         let until = self.now.saturating_add(wait_ms);
         let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
         let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |waiter| waiter.request.bytes());
-        let has_room = has_room(record, before, kept::retained_bytes(&acquire.holder, &acquire.metadata));
+        let has_room = has_room(record, before, retained::retained_bytes(&acquire.holder, &acquire.metadata));
         if let Some(ticket) = ticket {
             if !has_room {
                 return LEASE_FULL;
@@ -168,7 +168,7 @@ impl Entry<'_> {
         if grant.metadata_version != version {
             return Outcome::Refused(Refusal::MetadataChanged { version: grant.metadata_version });
         }
-        if !has_room(Some(record), grant.bytes(), kept::retained_bytes(holder, metadata)) {
+        if !has_room(Some(record), grant.bytes(), retained::retained_bytes(holder, metadata)) {
             return LEASE_FULL;
         }
         let lease = self.replace_metadata(name, token, metadata.clone());
@@ -261,7 +261,7 @@ impl Entry<'_> {
 /// Whether a name may retain a holder or waiter of `after` bytes in place of one of `before` bytes.
 fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
     let in_use = record.map_or(0, Record::in_use_bytes);
-    after <= before || in_use - before + after <= MAX_NAME_BYTES_KEPT
+    after <= before || in_use - before + after <= MAX_RETAINED_NAME_BYTES
 }
 
 fn wait_request(acquire: &Acquire) -> WaitRequest {

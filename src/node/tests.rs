@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Answer, Forward, Local, Query, Request};
 use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
-use crate::lease::{Acquire, Batch, Command, Limits, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp};
+use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
 use crate::node::calls::NodeReply;
 use crate::raft::Proposal;
@@ -327,7 +327,7 @@ async fn lease_with_too_many_bytes_is_full() {
         let Request::Acquire(claim) = claim_of(&format!("{number:0>190}")) else { unreachable!("it is a claim") };
         Command::Acquire(Acquire { wait_ms: Some(3_600_000), limit: MAX_LIMIT, metadata: metadata.clone(), ..claim })
     };
-    let most = MAX_NAME_BYTES_KEPT / (512 + 190 + 4_096);
+    let most = MAX_RETAINED_NAME_BYTES / (512 + 190 + 4_096);
     let term = node.raft().leadership().term;
     let mut full = 0;
     for first in (0..=most).step_by(CLAIMS as usize) {
@@ -345,7 +345,7 @@ async fn lease_with_too_many_bytes_is_full() {
     let refused = client.post(format!("{url}/v1/leases/job/acquire")).json(&body).send().await.expect("an answer");
     assert!(refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
     let (status, told) = problem(refused).await;
-    let expected = (429, &"lease_full".into(), &MAX_NAME_BYTES_KEPT.into());
+    let expected = (429, &"lease_full".into(), &MAX_RETAINED_NAME_BYTES.into());
     assert_eq!((status, &told["code"], &told["limit"]), expected, "{told}");
     node.shutdown().await;
 }

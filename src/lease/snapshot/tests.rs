@@ -3,7 +3,8 @@
 use super::*;
 use crate::lease::snapshot::stored::{MoreV2, PartV2};
 use crate::lease::{
-    Acquire, Batch, Command, Limits, MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT, Outcome, Refusal, Stamp, WaiterId,
+    Acquire, Batch, Command, Limits, MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp,
+    WaiterId,
 };
 use crate::types::{HolderId, MAX_METADATA_BYTES, Metadata, Ttl};
 
@@ -133,7 +134,7 @@ fn lease_full_refuses_claims_and_forgets_ended_grants() {
         apply(&mut machine, Command::Release { name, holder: holder(number), token });
     }
     assert_eq!(machine.counts().ended, 1_000);
-    let full = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_NAME_BYTES_KEPT });
+    let full = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_RETAINED_NAME_BYTES });
     let mut number = 10_000;
     while apply(&mut machine, claim(number, MAX_METADATA_BYTES, None)) != full {
         number += 1;
@@ -142,9 +143,9 @@ fn lease_full_refuses_claims_and_forgets_ended_grants() {
     let in_use = machine.records[&name()].in_use_bytes();
     assert_eq!(in_use, (number - 10_000) * (512 + 13 + MAX_METADATA_BYTES as u64));
     assert!(number - 10_000 > 10_000, "10,000 holders with the largest metadata fit");
-    assert!(in_use <= MAX_NAME_BYTES_KEPT && machine.counts().ended == 0, "the machine forgets ended grants first");
+    assert!(in_use <= MAX_RETAINED_NAME_BYTES && machine.counts().ended == 0, "the machine forgets ended grants first");
     assert_eq!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, Some(1_000))), full, "a waiter");
-    let small = MAX_NAME_BYTES_KEPT - in_use - 512 - 13;
+    let small = MAX_RETAINED_NAME_BYTES - in_use - 512 - 13;
     assert!(matches!(apply(&mut machine, claim(1, small as usize, None)), Outcome::Held { .. }), "the rest");
     let token = machine.applied().expect("applied");
     let Command::Acquire(Acquire { metadata, .. }) = claim(1, small as usize + 1, None) else { unreachable!() };
@@ -161,7 +162,7 @@ fn ended_grant_stays_until_its_name_retains_64_mib() {
     let token = machine.applied().expect("applied");
     apply(&mut machine, Command::Release { name: name(), holder: holder(0), token });
     let (ended, full) = (512 + 13 + 1, 512 + 13 + MAX_METADATA_BYTES as u64);
-    let left = MAX_NAME_BYTES_KEPT - ended;
+    let left = MAX_RETAINED_NAME_BYTES - ended;
     for number in 1..=left / full {
         assert!(matches!(apply(&mut machine, claim(number, MAX_METADATA_BYTES, None)), Outcome::Held { .. }));
     }
@@ -186,12 +187,12 @@ fn ended_grants_of_all_names_are_forgotten_above_their_bound() {
     apply(&mut machine, Command::Revoke { name: LeaseName::new("lease-0").expect("valid"), reason: String::new() });
     assert_eq!((machine.counts().ended, machine.ended_bytes), (2, 2 * (512 + 13)));
     // Real grants up to the bound would take minutes, so the test sets the sum.
-    machine.ended_bytes = MAX_ENDED_BYTES_KEPT;
+    machine.ended_bytes = MAX_RETAINED_ENDED_BYTES;
     apply(&mut machine, Command::Tick);
-    assert_eq!((machine.counts().ended, machine.ended_bytes), (2, MAX_ENDED_BYTES_KEPT), "at the bound");
-    machine.ended_bytes = MAX_ENDED_BYTES_KEPT + 1;
+    assert_eq!((machine.counts().ended, machine.ended_bytes), (2, MAX_RETAINED_ENDED_BYTES), "at the bound");
+    machine.ended_bytes = MAX_RETAINED_ENDED_BYTES + 1;
     apply(&mut machine, Command::Tick);
-    assert_eq!((machine.counts().ended, machine.ended_bytes), (1, MAX_ENDED_BYTES_KEPT + 1 - (512 + 13)));
+    assert_eq!((machine.counts().ended, machine.ended_bytes), (1, MAX_RETAINED_ENDED_BYTES + 1 - (512 + 13)));
     assert!(machine.get(&LeaseName::new("lease-1").expect("valid")).is_none(), "lease-1 ended first");
 }
 

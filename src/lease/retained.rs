@@ -8,10 +8,10 @@ use crate::types::{HolderId, Metadata};
 /// 46 MiB. Above the bound the machine refuses an acquire with [`Refusal::LeaseFull`](super::Refusal::LeaseFull).
 ///
 /// Ended grants of the name count too, but never cause a refusal: the machine forgets the oldest.
-pub const MAX_NAME_BYTES_KEPT: u64 = 64 << 20;
+pub const MAX_RETAINED_NAME_BYTES: u64 = 64 << 20;
 
 /// Most retained bytes of the ended grants of all names: 512 MiB. Above it the machine forgets the oldest.
-pub const MAX_ENDED_BYTES_KEPT: u64 = 512 << 20;
+pub const MAX_RETAINED_ENDED_BYTES: u64 = 512 << 20;
 
 /// Retained bytes of a grant or waiter without its strings: an estimate for its numbers and its index entries.
 const FIXED_BYTES: u64 = 512;

@@ -169,8 +169,8 @@ async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
     let ended = tokio::time::timeout(ENDED, stays).await.expect("the wait hangs at the old leader").expect("no panic");
     assert!(matches!(ended, Err(RequestError::Unknown(_))), "the wait may still be granted: {ended:?}");
     for other in [second, third] {
-        cluster.board.join(leader, other);
-        cluster.board.join(other, leader);
+        cluster.board.reconnect(leader, other);
+        cluster.board.reconnect(other, leader);
     }
     let healed = Instant::now();
     while queue(cluster.node(leader)).await.len() > 1 {
@@ -221,8 +221,8 @@ async fn isolated_leader_leads_again_without_an_election() {
     let ended = late.await.expect("no panic");
     assert!(matches!(ended, Err(RequestError::Unknown(_))), "{ended:?}");
     for other in [second, third] {
-        cluster.board.join(leader, other);
-        cluster.board.join(other, leader);
+        cluster.board.reconnect(leader, other);
+        cluster.board.reconnect(other, leader);
     }
     let healed = Instant::now();
     while cluster.node(leader).status().await.leader.is_none() {

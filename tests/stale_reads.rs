@@ -215,14 +215,14 @@ async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
     let (cluster, leader, second, third) = start_with(setup).await;
     tokio::time::sleep(Duration::from_millis(schedule)).await;
     cluster.board.isolate(leader, cluster.ids());
-    cluster.board.stop(leader);
+    cluster.board.pause(leader);
     paces[&leader].suspend();
     let next = cluster.leader_except(&[leader]).await;
     let revoke = Request::Change(Command::Revoke { name: name(), reason: "test".into() });
     cluster.node(next).request(revoke, Forward::Never).await.expect("answered");
     hold(cluster.node(next), "new").await;
-    paces[&leader].go_on();
-    cluster.board.go_on(leader);
+    paces[&leader].resume();
+    cluster.board.resume(leader);
     // The first read must not reset the detected suspend: the second read is as stale as the first.
     let holders = [read_at(cluster.node(leader)).await, read_at(cluster.node(leader)).await];
     let stale = Request::Read { query: Query::Lease(name()), consistency: Consistency::Stale };
@@ -257,7 +257,7 @@ async fn late_transfer(schedule: u64, overlapping: bool) -> bool {
     tokio::time::sleep(Duration::from_millis(20)).await;
     let stale = overtake_and_read(&cluster, &[second], leader).await;
     earlier.into_iter().chain([timed_out]).for_each(|task| task.abort());
-    cluster.board.calm();
+    cluster.board.clear_faults();
     cluster.board.heal();
     cluster.leader().await;
     cluster.shutdown().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
-use super::kept;
+use super::retained;
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::kept;
+use super::retained;
 use crate::types::{ClusterMs, HolderId, Metadata, Ttl};
 
 /// The request of a holder: the machine makes the grant from it, now or after a wait.

@@ -20,7 +20,7 @@ use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
-use super::{MAX_RETAINED_NAME_BYTES, kept};
+use super::{MAX_RETAINED_NAME_BYTES, retained};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 

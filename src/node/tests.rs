@@ -179,11 +179,11 @@ async fn release_is_repeated_at_the_next_leader() {
     let (cluster, leader, [follower, _]) = start().await;
     let manager = manager(cluster.node(follower));
     let guard = lease(&manager).guard(Wait::No).await.expect("free");
-    cluster.board.stop(leader);
+    cluster.board.pause(leader);
     let begun = Instant::now();
     assert_eq!(guard.release().await, Ok(true));
     assert!(begun.elapsed() < SOON, "the release takes one election: {:?}", begun.elapsed());
-    cluster.board.go_on(leader);
+    cluster.board.resume(leader);
     cluster.leader().await;
     cluster.shutdown().await;
 }

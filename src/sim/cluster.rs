@@ -283,7 +283,7 @@ impl Cluster {
         let (storage, files, incarnation) = (disk.storage.clone(), Arc::new(disk.files.clone()), disk.incarnation);
         let board = self.board.clone();
         let time = self.setup.paces.get(&id).cloned().unwrap_or_default();
-        time.keep(async move {
+        time.run_with(async move {
             let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
             let transport = board.transport_as(identity.clone(), known.clone());
             let listener = MemoryListener(transport.clone());

@@ -32,7 +32,7 @@ const HANDSHAKE_BYTES: usize = 64 << 10;
 #[derive(Clone, Default)]
 pub struct Switchboard {
     state: Arc<Mutex<BoardState>>,
-    stopped: watch::Sender<BTreeSet<NodeId>>,
+    paused: watch::Sender<BTreeSet<NodeId>>,
 }
 
 /// Message faults between all nodes. The default has no faults.
@@ -174,7 +174,7 @@ impl Switchboard {
     }
 
     /// Reconnects one direction.
-    pub fn join(&self, from: NodeId, to: NodeId) {
+    pub fn reconnect(&self, from: NodeId, to: NodeId) {
         self.state.lock().cut.remove(&(from, to));
     }
 
@@ -184,7 +184,7 @@ impl Switchboard {
     }
 
     /// Resets delays and message faults.
-    pub fn calm(&self) {
+    pub fn clear_faults(&self) {
         let mut state = self.state.lock();
         state.delays.clear();
         state.faults = NetworkFaults::default();
@@ -194,22 +194,22 @@ impl Switchboard {
         self.state.lock().faults = faults;
     }
 
-    /// Holds all messages from and to the node until [`go_on`](Self::go_on), and then delivers them. To the other
+    /// Holds all messages from and to the node until [`resume`](Self::resume), and then delivers them. To the other
     /// nodes, it looks like a process after SIGSTOP.
-    pub fn stop(&self, node: NodeId) {
-        self.stopped.send_if_modified(|stopped| stopped.insert(node));
+    pub fn pause(&self, node: NodeId) {
+        self.paused.send_if_modified(|paused| paused.insert(node));
     }
 
-    /// Delivers the held messages of a stopped node.
-    pub fn go_on(&self, node: NodeId) {
-        self.stopped.send_if_modified(|stopped| stopped.remove(&node));
+    /// Delivers the held messages of a paused node.
+    pub fn resume(&self, node: NodeId) {
+        self.paused.send_if_modified(|paused| paused.remove(&node));
     }
 
-    /// Waits until the node is not stopped.
+    /// Waits until the node is not paused.
     pub async fn running(&self, node: NodeId) {
-        let mut stopped = self.stopped.subscribe();
-        // The wait fails only if the switchboard is gone, and then no node is stopped.
-        let _ = stopped.wait_for(|stopped| !stopped.contains(&node)).await;
+        let mut paused = self.paused.subscribe();
+        // The wait fails only if the switchboard is gone, and then no node is paused.
+        let _ = paused.wait_for(|paused| !paused.contains(&node)).await;
     }
 
     /// Sets the latency of messages from one node to the other.
@@ -267,9 +267,9 @@ impl Transport for MemoryTransport {
                 Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
             }
             if self.board.repeats(lane) {
-                time.keep(services.serve(self.from, payload.clone())).await;
+                time.run_with(services.serve(self.from, payload.clone())).await;
             }
-            let reply = time.keep(services.serve(self.from, payload)).await;
+            let reply = time.run_with(services.serve(self.from, payload)).await;
             if self.board.generation(target) != generation || !self.board.deliver(target, self.from).await {
                 return std::future::pending().await;
             }

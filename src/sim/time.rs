@@ -77,14 +77,14 @@ impl NodeTime {
         NodeTime(Some(Arc::new(TimeInner { rate: ClockRate::new(began, factor), pause: Mutex::default() })))
     }
 
-    /// Pauses the node's tasks until [`go_on`](Self::go_on), like SIGSTOP. The clock advances.
-    pub fn halt(&self) {
+    /// Pauses the node's tasks until [`resume`](Self::resume), like SIGSTOP. The clock advances.
+    pub fn pause(&self) {
         self.0.iter().for_each(|inner| inner.pause.lock().is_paused = true);
     }
 
-    /// Suspends the machine until [`go_on`](Self::go_on). The node's tasks pause, and its clock stops.
+    /// Suspends the machine until [`resume`](Self::resume). The node's tasks pause, and its clock stops.
     pub fn suspend(&self) {
-        self.halt();
+        self.pause();
         self.0.iter().for_each(|inner| inner.rate.suspend(Instant::now()));
     }
 
@@ -94,7 +94,7 @@ impl NodeTime {
     }
 
     /// Ends a pause or a suspend.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         let woken = self.0.iter().flat_map(|inner| {
             let mut pause = inner.pause.lock();
             pause.is_paused = false;
@@ -105,7 +105,7 @@ impl NodeTime {
     }
 
     /// Runs a task in this simulated time.
-    pub fn keep<F: Future>(&self, task: F) -> WithTime<F> {
+    pub fn run_with<F: Future>(&self, task: F) -> WithTime<F> {
         WithTime { time: self.clone(), task: Box::pin(task) }
     }
 
@@ -196,7 +196,7 @@ pub fn current() -> NodeTime {
 
 /// Wraps a task so that it inherits the simulated time of the current task.
 pub fn inherit_time<F: Future>(task: F) -> WithTime<F> {
-    current().keep(task)
+    current().run_with(task)
 }
 
 pub fn sleep(time: Duration) -> Sleep {
@@ -249,7 +249,7 @@ mod tests {
     async fn spawned_task_inherits_the_clock_rate() {
         let began = Instant::now();
         let fast = NodeTime::new(began, 2.0);
-        let starting = fast.keep(async {
+        let starting = fast.run_with(async {
             let started = tokio::spawn(inherit_time(sleep(Duration::from_secs(10))));
             started.await.expect("no panic");
         });
@@ -263,15 +263,15 @@ mod tests {
     async fn paused_task_runs_only_after_resume() {
         let began = Instant::now();
         let time = NodeTime::new(began, 1.0);
-        let task = tokio::spawn(time.keep(async move {
+        let task = tokio::spawn(time.run_with(async move {
             sleep(Duration::from_secs(1)).await;
             began.elapsed().as_secs()
         }));
         tokio::task::yield_now().await;
-        time.halt();
+        time.pause();
         tokio::time::sleep(Duration::from_secs(7)).await;
         assert!(!task.is_finished());
-        time.go_on();
+        time.resume();
         assert_eq!(task.await.expect("no panic"), 7);
     }
 
@@ -286,7 +286,7 @@ mod tests {
         time.suspend();
         assert_eq!(rate.shown_at(Instant::now()) - began, Duration::from_secs(1), "the clock stops during the suspend");
         tokio::time::sleep(Duration::from_secs(4)).await;
-        time.go_on();
+        time.resume();
         tokio::time::sleep(Duration::from_secs(2)).await;
         let shown = rate.shown_at(Instant::now());
         assert_eq!((shown - began, time.suspended()), (Duration::from_secs(3), Duration::from_secs(7)));
@@ -297,14 +297,14 @@ mod tests {
     async fn suspend_stops_the_timers() {
         let began = Instant::now();
         let time = NodeTime::new(began, 1.0);
-        let task = tokio::spawn(time.keep(async move {
+        let task = tokio::spawn(time.run_with(async move {
             sleep(Duration::from_secs(2)).await;
             began.elapsed().as_secs()
         }));
         tokio::time::sleep(Duration::from_secs(1)).await;
         time.suspend();
         tokio::time::sleep(Duration::from_secs(7)).await;
-        time.go_on();
+        time.resume();
         assert_eq!(task.await.expect("no panic"), 9);
     }
 }

@@ -192,7 +192,7 @@ async fn gate_stores_marks_before_writes_and_fails_with_its_store() {
 /// A store that reports the start of each write and then blocks until the test lets it continue.
 struct BlockingStore {
     began: std::sync::mpsc::Sender<()>,
-    go_on: std::sync::mpsc::Receiver<()>,
+    resume: std::sync::mpsc::Receiver<()>,
 }
 
 impl HighWaterStore for BlockingStore {
@@ -202,14 +202,14 @@ impl HighWaterStore for BlockingStore {
 
     fn remember(&mut self, _: &str, _: HighWater) -> io::Result<()> {
         self.began.send(()).expect("the test waits");
-        self.go_on.recv().map_err(io::Error::other)
+        self.resume.recv().map_err(io::Error::other)
     }
 }
 
 #[tokio::test]
 async fn mark_admits_no_caller_before_it_is_stored() {
-    let ((began, begins), (go, go_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-    let gate = Gate::keeping(BlockingStore { began, go_on }).expect("the store recalls its marks");
+    let ((began, begins), (go, resume)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let gate = Gate::keeping(BlockingStore { began, resume }).expect("the store recalls its marks");
     let enter = || {
         let gate = gate.clone();
         tokio::spawn(async move { gate.enter("a", token(5)).await.map(drop) })

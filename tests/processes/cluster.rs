@@ -103,7 +103,7 @@ impl Cluster {
         self.nodes[&id].signal(Signal::STOP);
     }
 
-    pub fn go_on(&self, id: u64) {
+    pub fn resume(&self, id: u64) {
         self.nodes[&id].signal(Signal::CONT);
     }
 

@@ -187,7 +187,7 @@ async fn exit_code_shows_refused_unknown_or_unavailable() {
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
     assert!(unknown.stderr.contains("the outcome is unknown"), "{unknown:?}");
     for id in NODES {
-        cluster.go_on(id);
+        cluster.resume(id);
     }
     cluster.leader().await;
 

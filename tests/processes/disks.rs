@@ -158,7 +158,7 @@ async fn failing_disk_of_the_leader_stops_only_the_leader() {
         let leader = cluster.leader().await;
         cluster.stop(leader);
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        cluster.go_on(leader);
+        cluster.resume(leader);
         tries += 1;
         assert!(tries < 20, "node 1 does not become leader");
     }

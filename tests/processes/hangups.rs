@@ -37,7 +37,7 @@ async fn abandoned_reads_leave_no_memory_behind() {
         asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         let after = figures::memory(process);
         assert!(cluster.ask(leader, READ).await.is_none(), "no majority confirms the read");
-        followers.iter().for_each(|id| cluster.go_on(*id));
+        followers.iter().for_each(|id| cluster.resume(*id));
         let went_on = Instant::now();
         cluster.client.acquire(&format!("after-{round}"), "holder", 60_000).await;
         let served = went_on.elapsed();

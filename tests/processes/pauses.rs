@@ -129,14 +129,14 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
         0 => {
             cluster.stop(follower);
             tokio::time::sleep(PAUSE).await;
-            cluster.go_on(follower);
+            cluster.resume(follower);
         }
         1 => {
             cluster.stop(leader);
             tokio::time::sleep(PAUSE).await;
             new_leader = cluster.leader().await != leader;
             tokio::time::sleep(PAUSE).await;
-            cluster.go_on(leader);
+            cluster.resume(leader);
         }
         // The old leader resumes at the moment when the new one stops.
         _ => {
@@ -144,9 +144,9 @@ async fn stop_some(cluster: &Cluster, round: usize) -> bool {
             let next = cluster.leader().await;
             tokio::time::sleep(PAUSE).await;
             cluster.stop(next);
-            cluster.go_on(leader);
+            cluster.resume(leader);
             tokio::time::sleep(PAUSE).await;
-            cluster.go_on(next);
+            cluster.resume(next);
             new_leader = next != leader;
         }
     }

@@ -53,7 +53,7 @@ async fn cut_links(world: Arc<World>, mut rng: StdRng) {
             world.count_fault("cut_in_first_start");
             world.network.cut(from, to);
             tokio::time::sleep(Duration::from_millis(rng.random_range(0..1_500))).await;
-            world.network.join(from, to);
+            world.network.reconnect(from, to);
         }
     }
 }

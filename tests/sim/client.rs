@@ -43,7 +43,7 @@ pub async fn run(world: Arc<World>, number: u64) {
         let mut beliefs = JoinSet::new();
         let died = {
             let process = ClientProcess::new(world.clone(), client.clone(), number, holder.clone(), &mut beliefs);
-            tokio::time::timeout(lifetime, world.client_time(number).keep(process.work(&mut rng))).await
+            tokio::time::timeout(lifetime, world.client_time(number).run_with(process.work(&mut rng))).await
         };
         assert!(died.is_err(), "a client process works until it dies");
         // A dead process does nothing, not even a release.

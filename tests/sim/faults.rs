@@ -234,7 +234,7 @@ async fn cut(world: &World, kind: &'static str, pairs: Vec<(NodeId, NodeId)>, du
     world.trace(|| format!("cut {pairs:?} for {duration:?}"));
     pairs.iter().for_each(|(from, to)| world.network.cut(*from, *to));
     tokio::time::sleep(duration).await;
-    pairs.iter().for_each(|(from, to)| world.network.join(*from, *to));
+    pairs.iter().for_each(|(from, to)| world.network.reconnect(*from, *to));
 }
 
 /// The links in both directions between some nodes and all others.

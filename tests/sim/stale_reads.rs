@@ -31,8 +31,8 @@ pub async fn restart_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(1.0..1.9))).await;
     world.crash(restarted, super::faults::random_cut(rng));
     world.network.isolate(leader, world.ids());
-    world.network.join(lost, restarted);
-    world.network.join(restarted, lost);
+    world.network.reconnect(lost, restarted);
+    world.network.reconnect(restarted, lost);
     world.restart(restarted);
     probe(world, leader, [restarted, lost]).await;
     world.network.heal();
@@ -72,8 +72,8 @@ pub async fn read_at_old_leader(world: &Arc<World>, rng: &mut StdRng) {
     world.network.isolate(leader, world.ids());
     tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(0.6..1.9))).await;
     probe(world, leader, [one, two]).await;
-    world.ids().for_each(|id| world.network.join(leader, id));
-    world.ids().for_each(|id| world.network.join(id, leader));
+    world.ids().for_each(|id| world.network.reconnect(leader, id));
+    world.ids().for_each(|id| world.network.reconnect(id, leader));
 }
 
 /// Suspends the leader's machine until the others have elected a new leader, and reads at it when it resumes.
@@ -94,8 +94,8 @@ pub async fn read_after_suspend(world: &Arc<World>, rng: &mut StdRng) {
     world.resume(leader);
     probe(world, leader, [one, two]).await;
     if is_isolated {
-        world.ids().for_each(|id| world.network.join(leader, id));
-        world.ids().for_each(|id| world.network.join(id, leader));
+        world.ids().for_each(|id| world.network.reconnect(leader, id));
+        world.ids().for_each(|id| world.network.reconnect(id, leader));
     }
 }
 

@@ -293,19 +293,19 @@ impl World {
 
     /// Stops the node's process: no task runs, and no message arrives or leaves.
     pub fn stop(&self, id: NodeId) {
-        self.network.stop(id);
-        self.node_times[&id].halt();
+        self.network.pause(id);
+        self.node_times[&id].pause();
     }
 
     /// Suspends the node's machine. In addition to the effects of [`World::stop`], its monotonic clock stops.
     pub fn suspend(&self, id: NodeId) {
-        self.network.stop(id);
+        self.network.pause(id);
         self.node_times[&id].suspend();
     }
 
     pub fn resume(&self, id: NodeId) {
-        self.node_times[&id].go_on();
-        self.network.go_on(id);
+        self.node_times[&id].resume();
+        self.network.resume(id);
     }
 
     /// Suspends a client's machine and its monotonic clock. Messages to the client wait.
@@ -316,7 +316,7 @@ impl World {
 
     pub fn resume_client(&self, number: u64) {
         let machine = &self.client_machines[number as usize];
-        machine.time.go_on();
+        machine.time.resume();
         machine.resumes.send_modify(|resumes| *resumes += 1);
     }
 
@@ -332,7 +332,7 @@ impl World {
 
     /// Runs a future at the rate of a node, as part of its process.
     pub fn on_node<T>(&self, id: NodeId, work: impl Future<Output = T>) -> impl Future<Output = T> {
-        self.node_times[&id].keep(work)
+        self.node_times[&id].run_with(work)
     }
 
     /// Switches slow syncs of a node's disk on or off.
@@ -384,7 +384,7 @@ impl World {
     /// Ends all faults and starts all usable nodes with the wanted leadership lease.
     pub fn heal(self: &Arc<World>) {
         self.network.heal();
-        self.network.calm();
+        self.network.clear_faults();
         (0..self.plan.clients).for_each(|number| self.resume_client(number));
         for id in self.ids() {
             self.resume(id);

@@ -161,4 +161,12 @@ mod tests {
         assert_eq!((observed.len(), observed.last_key_value()), (1_024, Some((&1_024, &10_240))));
         assert_eq!(observed[&1], 10);
     }
+
+    #[test]
+    fn unapplied_join_counts_before_any_contact() {
+        let known = MemberRegistry::default();
+        known.load(Replica::new(Arc::new(())), vec![Joined { node: 2, incarnation: 20 }]);
+        known.observe(2, 21);
+        assert_eq!(known.joined(2), Some(20));
+    }
 }

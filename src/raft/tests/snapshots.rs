@@ -9,7 +9,7 @@ use super::super::wire::{self, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Command, Outcome};
 use crate::node::{Answer, Consistency, Forward, Query, Request, StartError};
-use crate::peer::{Lane, Refusal, Transport};
+use crate::peer::{Lane, Payload, Refusal, Transport};
 use crate::raft::Safeguards;
 use crate::storage::{Storage, VoteRecord};
 use crate::testing::{Cluster, TestNode};

@@ -41,9 +41,9 @@ pub use lifecycle::start::StartError;
 pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
-#[cfg(feature = "testing")]
-pub(crate) use request::execute::look_up;
 pub use request::route::Forward;
+#[cfg(feature = "testing")]
+pub(crate) use request::route::look_up;
 pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 pub use status::{ClusterStatus, Member, Role};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};

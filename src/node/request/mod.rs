@@ -4,7 +4,6 @@
 //! exchange them, so the fields of a variant never change, and new variants are added at the end.
 
 mod batch;
-pub(in crate::node) mod execute;
 pub(in crate::node) mod propose;
 pub(in crate::node) mod queue;
 pub(crate) mod route;

@@ -13,7 +13,6 @@ use crate::node::contact::LeaderContact;
 use crate::node::leader_term::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
-use crate::node::lifecycle::tasks::ObserverFanout;
 use crate::node::membership::join::{self, MemberRegistry};
 use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::Proposer;
@@ -22,7 +21,7 @@ use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, Timeouts};
 use crate::peer::{self, Identity, Incarnations, TcpTransport, Transport};
-use crate::raft::{Observer, RaftHandle, RaftService, Replica, Safeguards, blocking};
+use crate::raft::{Observer, RaftHandle, RaftService, Replica, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::time;
 use crate::types::NodeId;
@@ -98,7 +97,6 @@ impl Node {
                 service.clone(),
                 lifecycle.stop.clone(),
             ));
-            let safeguards = Safeguards::default();
             let files = Arc::new(DirectoryFiles(config.data.clone()));
             let parts = Parts {
                 storage,
@@ -108,8 +106,7 @@ impl Node {
                 is_new,
                 incarnation,
                 files,
-                safeguards,
-                test_observer: None,
+                observers: Vec::new(),
                 lifecycle,
             };
             Node::assemble(config, Arc::new(SystemClock), parts).await
@@ -132,14 +129,14 @@ pub(crate) struct Parts<S: Storage, T: Transport> {
     incarnation: u64,
     /// The files in the data directory outside the store.
     files: Arc<dyn Files>,
-    safeguards: Safeguards,
-    /// An observer of applied entries, for tests only.
-    test_observer: Option<Arc<dyn Observer>>,
+    /// The observers of applied entries outside the node.
+    observers: Vec<Arc<dyn Observer>>,
     lifecycle: Lifecycle<S>,
 }
 
 #[cfg(feature = "testing")]
 impl<S: Storage, T: Transport> Parts<S, T> {
+    #[expect(clippy::too_many_arguments, reason = "the components of a node, from one caller")]
     pub fn new(
         storage: S,
         transport: T,
@@ -148,31 +145,10 @@ impl<S: Storage, T: Transport> Parts<S, T> {
         files: Arc<dyn Files>,
         is_new: bool,
         incarnation: u64,
+        observers: Vec<Arc<dyn Observer>>,
     ) -> Parts<S, T> {
         let lifecycle = Lifecycle::begin(storage.clone(), transport.clone());
-        let safeguards = Safeguards::default();
-        Parts {
-            storage,
-            transport,
-            service,
-            known,
-            is_new,
-            incarnation,
-            files,
-            safeguards,
-            test_observer: None,
-            lifecycle,
-        }
-    }
-
-    pub fn tapped(mut self, test_observer: Option<Arc<dyn Observer>>) -> Parts<S, T> {
-        self.test_observer = test_observer;
-        self
-    }
-
-    pub fn without(mut self, safeguards: Safeguards) -> Parts<S, T> {
-        self.safeguards = safeguards;
-        self
+        Parts { storage, transport, service, known, is_new, incarnation, files, observers, lifecycle }
     }
 }
 
@@ -182,21 +158,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
         clock: Arc<dyn Clock>,
         parts: Parts<S, T>,
     ) -> Result<Node<S, T>, StartError> {
-        let Parts {
-            storage,
-            transport,
-            service,
-            known,
-            is_new,
-            incarnation,
-            files,
-            safeguards,
-            test_observer,
-            lifecycle,
-        } = parts;
+        let Parts { storage, transport, service, known, is_new, incarnation, files, observers, lifecycle } = parts;
         let promise = config.raft.leadership_lease();
         let still = exchange_promise::<S>(files.clone(), promise).await?;
-        if !is_new && safeguards.quarantine {
+        if !is_new {
             // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
             // in memory, so it is lost and may still be in force.
             time::sleep(config.raft.by_any_clock(still)).await;
@@ -208,18 +173,12 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
-        let observer = Arc::new(ObserverFanout {
-            waits: waits.clone(),
-            events: events.clone(),
-            transitions: TransitionCounters::new(),
-            test_observer,
-        });
-        let replica = Replica::new(observer);
+        let own: [Arc<dyn Observer>; 3] = [Arc::new(TransitionCounters::new()), waits.clone(), events.clone()];
+        let replica = Replica::new(own.into_iter().chain(observers).collect());
         let raft = RaftHandle::build(
             config.id,
             &config.cluster,
             config.raft,
-            safeguards,
             storage.clone(),
             transport.clone(),
             replica.clone(),

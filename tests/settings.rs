@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::config::LeaseSettings;
-use tenure::lease::{
-    Acquire, Command, Effects, Lease, Limits, Machine, Outcome, Refusal, SnapshotHeader, StoredRecord,
-};
+use tenure::lease::{Acquire, Command, Lease, Limits, Machine, Outcome, Refusal, SnapshotHeader, StoredRecord};
 use tenure::node::{Answer, Forward, Request};
-use tenure::testing::{Cluster, Observer, Setup, TestNode};
+use tenure::testing::{AppliedEntry, Cluster, Observer, Setup, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 /// Wait of each waiter in this test.
@@ -31,12 +29,12 @@ struct Replicas {
     differences: Vec<String>,
 }
 
-struct Tap {
+struct Comparison {
     node: NodeId,
     replicas: Arc<Mutex<Replicas>>,
 }
 
-impl Tap {
+impl Comparison {
     fn compare(&self, index: u64, machine: &Machine) {
         let image = (machine.header(), machine.records().collect::<Vec<_>>());
         let mut replicas = self.replicas.lock().expect("no panic");
@@ -48,9 +46,9 @@ impl Tap {
     }
 }
 
-impl Observer for Tap {
-    fn applied(&self, index: u64, _: Effects, machine: &Machine) {
-        self.compare(index, machine);
+impl Observer for Comparison {
+    fn applied(&self, entry: &AppliedEntry<'_>) {
+        self.compare(entry.position.index, entry.machine);
     }
 
     fn replaced(&self, index: u64, machine: &Machine) {
@@ -61,9 +59,10 @@ impl Observer for Tap {
 async fn start(replicas: &Arc<Mutex<Replicas>>) -> Cluster {
     let lease = |id| LeaseSettings { limits: limits(id), ..LeaseSettings::default() };
     let replicas = replicas.clone();
+    let observer = move |node| -> Arc<dyn Observer> { Arc::new(Comparison { node, replicas: replicas.clone() }) };
     let setup = Setup {
         lease_of: (1..=3).map(|id| (id, lease(id))).collect(),
-        tap: Some(Arc::new(move |node| -> Arc<dyn Observer> { Arc::new(Tap { node, replicas: replicas.clone() }) })),
+        observer: Some(Arc::new(observer)),
         ..Setup::default()
     };
     Cluster::start_with(3, setup).await

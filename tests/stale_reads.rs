@@ -1,17 +1,15 @@
 //! `reads_are_current` in schedules in which stock openraft serves stale local reads.
 //!
-//! For three safeguards, a second test disables the safeguard and must find a stale read. It proves that the schedule
-//! still reproduces the hazard.
+//! Patches in `tests/mutants` remove one protection each. They show that the schedules still reproduce the hazards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock::Clock;
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Command, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request};
-use tenure::testing::{Cluster, Cut, ForNode, NodeTime, Safeguards, Setup, SuspendedClock, TestNode, TokioClock};
+use tenure::testing::{Cluster, Cut, NodeTime, Setup, SuspendedClock, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 use tokio::task::JoinSet;
 
@@ -104,14 +102,14 @@ async fn overtake_and_read(cluster: &Cluster, at: &[NodeId], old: NodeId) -> boo
 /// A follower restarts within the leadership lease that it granted, while its leader is isolated. Together with a third
 /// node, whose granted lease has expired, it could elect another leader. The old leader still relies on the follower's
 /// last acknowledgement. Returns whether a read was stale.
-async fn restarted_follower(schedule: u64, safeguards: Safeguards) -> bool {
+async fn restarted_follower(schedule: u64) -> bool {
     let (mut cluster, leader, second, third) = start().await;
     cluster.board.isolate(third, cluster.ids());
     tokio::time::sleep(RaftTimings::lan().leadership_lease() + Duration::from_millis(10 * schedule)).await;
     cluster.crash(second).await;
     cluster.board.heal();
     cluster.board.isolate(leader, cluster.ids());
-    cluster.restart_without(second, safeguards).await;
+    cluster.restart(second).await;
     let stale = overtake_and_read(&cluster, &[second, third], leader).await;
     cluster.shutdown().await;
     stale
@@ -120,19 +118,8 @@ async fn restarted_follower(schedule: u64, safeguards: Safeguards) -> bool {
 #[tokio::test(start_paused = true)]
 async fn reads_are_current_when_a_follower_restarts_inside_its_promise() {
     for schedule in 0..SCHEDULES {
-        assert!(!restarted_follower(schedule, Safeguards::default()).await, "a stale read in schedule {schedule}");
+        assert!(!restarted_follower(schedule).await, "a stale read in schedule {schedule}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn follower_restart_without_quarantine_makes_reads_stale() {
-    let mut stale = 0;
-    for schedule in 0..SCHEDULES {
-        stale +=
-            u64::from(restarted_follower(schedule, Safeguards { quarantine: false, ..Safeguards::default() }).await);
-    }
-    println!("stale reads without the quarantine: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer reproduces the hazard that the quarantine prevents");
 }
 
 /// A node restarts with a shorter leadership lease than it granted before, and with the fastest clock within the drift.
@@ -147,7 +134,7 @@ async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
     cluster.crash(1).await;
     cluster.set_timings(1, short);
     for waited in [short.leadership_lease(), long.leadership_lease() / 2] {
-        let start = cluster.launch(1, Safeguards::default());
+        let start = cluster.launch(1);
         assert!(tokio::time::timeout(waited, start).await.is_err(), "the node started within {waited:?}");
         assert!(cluster.cut_power(1, Cut::Keep(0)).is_none(), "the node did not start");
     }
@@ -161,7 +148,7 @@ async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
 
 /// A leader transfers its leadership and crashes at once. If it leads again without an election, it does not remember
 /// the transfer, and a follower that has not voted yet acknowledges it again. Returns whether a read was stale.
-async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
+async fn restored_leader(schedule: u64) -> bool {
     let (mut cluster, leader, second, third) = start().await;
     // The successor's vote request reaches the third node late, and never reaches the old leader.
     cluster.board.cut(second, leader);
@@ -171,7 +158,7 @@ async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
     tokio::time::sleep(Duration::from_millis(3)).await;
     cluster.crash(leader).await;
     transfer.abort();
-    cluster.restart_without(leader, safeguards).await;
+    cluster.restart(leader).await;
     let deadline = tokio::time::Instant::now() + RaftTimings::lan().leadership_lease();
     while cluster.node(second).status().await.leader != Some(second) && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -185,33 +172,22 @@ async fn restored_leader(schedule: u64, safeguards: Safeguards) -> bool {
 #[tokio::test(start_paused = true)]
 async fn reads_are_current_when_leader_crashes_during_transfer() {
     for schedule in 0..SCHEDULES {
-        assert!(!restored_leader(schedule, Safeguards::default()).await, "a stale read in schedule {schedule}");
-        let quick = Safeguards { quarantine: false, ..Safeguards::default() };
-        assert!(!restored_leader(schedule, quick).await, "a stale read in schedule {schedule} without a quarantine");
+        assert!(!restored_leader(schedule).await, "a stale read in schedule {schedule}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn leader_restored_without_election_makes_reads_stale() {
-    let mut stale = 0;
-    for schedule in 0..SCHEDULES {
-        let restored = Safeguards { quarantine: false, reelection: false, ..Safeguards::default() };
-        stale += u64::from(restored_leader(schedule, restored).await);
-    }
-    println!("stale reads with a restored leader: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer reproduces the hazard that the election after a restart prevents");
 }
 
 /// The leader's machine is suspended with its process and its monotonic clock. Meanwhile the other nodes elect another
 /// leader and write. Then the machine resumes in isolation. Returns whether a read at the old leader was stale.
-async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
+async fn suspended_leader(schedule: u64) -> bool {
     let began = tokio::time::Instant::now();
     let paces: BTreeMap<NodeId, NodeTime> = (1..=3).map(|id| (id, NodeTime::new(began, 1.0))).collect();
     let machines = paces.clone();
-    let clock: ForNode<dyn Clock> = Arc::new(move |id| {
-        if counts_suspend { Arc::new(SuspendedClock::new(machines[&id].clone())) } else { Arc::new(TokioClock::new()) }
-    });
-    let setup = Setup { timings: RaftTimings::lan(), clock, paces: paces.clone(), ..Setup::default() };
+    let setup = Setup {
+        timings: RaftTimings::lan(),
+        clock: Arc::new(move |id| Arc::new(SuspendedClock::new(machines[&id].clone()))),
+        paces: paces.clone(),
+        ..Setup::default()
+    };
     let (cluster, leader, second, third) = start_with(setup).await;
     tokio::time::sleep(Duration::from_millis(schedule)).await;
     cluster.board.isolate(leader, cluster.ids());
@@ -227,10 +203,7 @@ async fn suspended_leader(schedule: u64, counts_suspend: bool) -> bool {
     let holders = [read_at(cluster.node(leader)).await, read_at(cluster.node(leader)).await];
     let stale = Request::Read { query: Query::Lease(name()), consistency: Consistency::Stale };
     let age = cluster.node(leader).request(stale, Forward::Never).await.expect("answered").served.stale_ms;
-    assert!(
-        !counts_suspend || age >= Some(325),
-        "stale_ms is {age:?}: expected at least 325 ms, the length of the leadership lease"
-    );
+    assert!(age >= Some(325), "stale_ms is {age:?}: expected at least 325 ms, the length of the leadership lease");
     cluster.board.heal();
     cluster.leader().await;
     for id in [leader, second, third] {
@@ -332,17 +305,7 @@ async fn read_forwarded(node: &TestNode) -> String {
 async fn reads_are_current_after_the_leader_was_suspended() {
     let mut stale = 0;
     for schedule in 0..SCHEDULES {
-        stale += u64::from(suspended_leader(schedule, true).await);
+        stale += u64::from(suspended_leader(schedule).await);
     }
     assert_eq!(stale, 0, "stale reads of {SCHEDULES} schedules");
-}
-
-#[tokio::test(start_paused = true)]
-async fn suspended_leader_without_suspend_meter_makes_reads_stale() {
-    let mut stale = 0;
-    for schedule in 0..SCHEDULES {
-        stale += u64::from(suspended_leader(schedule, false).await);
-    }
-    println!("stale reads without the suspend meter: {stale} of {SCHEDULES}");
-    assert!(stale > 0, "the schedule no longer reproduces the hazard that the suspend meter prevents");
 }

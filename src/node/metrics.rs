@@ -17,9 +17,10 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, counter, gauge};
 
 use super::Inner;
-use crate::lease::{Change, Transition};
+use crate::lease::Change;
 use crate::node::request::queue::Class;
 use crate::peer::Transport;
+use crate::raft::{AppliedEntry, Observer};
 use crate::storage::Storage;
 
 /// Update interval of the gauges.
@@ -103,9 +104,11 @@ impl TransitionCounters {
             handed_over: counter("handed_over"),
         }
     }
+}
 
-    pub fn count(&self, transitions: &[Transition]) {
-        for transition in transitions {
+impl Observer for TransitionCounters {
+    fn applied(&self, entry: &AppliedEntry<'_>) {
+        for transition in &entry.effects.transitions {
             let counter = match transition.change {
                 Change::Granted(_) => &self.granted,
                 Change::Expired => &self.expired,

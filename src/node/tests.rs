@@ -299,7 +299,7 @@ async fn watch_that_falls_behind_ends_with_lagged() {
             read_until(&mut stream, &mut text, "data: ").await;
         }
         let applied = node.raft().replica().read(|state| state.applied).expect("a grant");
-        node.inner.requests.events.replaced(applied.index + 100);
+        node.inner.requests.events.forget(applied.index + 100);
         read_until(&mut stream, &mut text, "no text of a stream").await;
         let frames: Vec<&str> = text.split_terminator("\n\n").collect();
         let (last, before) = frames.split_last().expect("it has frames");

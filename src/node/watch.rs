@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::Transition;
+use crate::lease::{Machine, Transition};
+use crate::raft::{AppliedEntry, Observer};
 
 /// Number of transitions kept for slow and resumed watchers.
 const KEPT_TRANSITIONS: usize = 100_000;
@@ -71,7 +72,7 @@ impl EventLog {
         EventLog { kept, applied: watch::Sender::new(0), stop }
     }
 
-    pub fn applied(&self, index: u64, transitions: &[Transition]) {
+    fn add(&self, index: u64, transitions: &[Transition]) {
         if !transitions.is_empty() {
             let mut kept = self.kept.lock();
             kept.transitions.extend(transitions.iter().cloned().map(Arc::new));
@@ -87,8 +88,9 @@ impl EventLog {
         });
     }
 
-    /// Drops all transitions after a snapshot replaced the state: this node does not know the transitions in between.
-    pub fn replaced(&self, index: u64) {
+    /// Drops all transitions after a snapshot replaced the state at `index`. This node does not know the transitions in
+    /// between.
+    pub fn forget(&self, index: u64) {
         let mut kept = self.kept.lock();
         kept.transitions.clear();
         kept.floor = index;
@@ -105,6 +107,16 @@ impl EventLog {
         };
         let watch = Watch { events: self.clone(), applied, after };
         watch.look().map(|_| watch)
+    }
+}
+
+impl Observer for EventLog {
+    fn applied(&self, entry: &AppliedEntry<'_>) {
+        self.add(entry.position.index, &entry.effects.transitions);
+    }
+
+    fn replaced(&self, index: u64, _: &Machine) {
+        self.forget(index);
     }
 }
 
@@ -196,7 +208,7 @@ mod tests {
         let events = Arc::new(EventLog::new(CancellationToken::new()));
         let mut early = events.watch(None).expect("nothing is dropped");
         for index in 1..=3 {
-            events.applied(index, &entry(index, 2));
+            events.add(index, &entry(index, 2));
         }
         let all = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)];
         assert_eq!(take(&mut early, 6), all);
@@ -215,12 +227,12 @@ mod tests {
         let events = Arc::new(EventLog::new(CancellationToken::new()));
         let mut slow = events.watch(None).expect("nothing is dropped");
         for index in 1..=KEPT_TRANSITIONS as u64 + 1 {
-            events.applied(index, &entry(index, 1));
+            events.add(index, &entry(index, 1));
         }
         assert_eq!(slow.next().await.unwrap_err(), WatchEnd::Compacted(Compacted { oldest: 1 }));
         assert!(events.watch(behind(0)).is_err());
         assert_eq!(take(&mut events.watch(behind(1)).expect("kept"), 1), [(2, 0)]);
-        events.replaced(KEPT_TRANSITIONS as u64 + 50);
+        events.forget(KEPT_TRANSITIONS as u64 + 50);
         assert!(events.watch(behind(9)).is_err());
         assert!(events.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
     }
@@ -231,9 +243,9 @@ mod tests {
         let events = Arc::new(EventLog::new(CancellationToken::new()));
         let entries = KEPT_TRANSITIONS as u64 / 2;
         for index in 1..=entries {
-            events.applied(index, &entry(index, 2));
+            events.add(index, &entry(index, 2));
         }
-        events.applied(entries + 1, &entry(entries + 1, 1));
+        events.add(entries + 1, &entry(entries + 1, 1));
         for part in [Some(0), Some(1)] {
             let inside = events.watch(Some(WatchPosition { index: 1, part }));
             assert_eq!(inside.err(), Some(Compacted { oldest: 1 }), "after part {part:?}");
@@ -252,7 +264,7 @@ mod tests {
         let stop = CancellationToken::new();
         let events = Arc::new(EventLog::new(stop.clone()));
         let mut watch = events.watch(None).expect("nothing is dropped");
-        events.applied(1, &entry(1, 2));
+        events.add(1, &entry(1, 2));
         stop.cancel();
         assert_eq!(take(&mut watch, 2), [(1, 0), (1, 1)]);
         assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);

@@ -66,7 +66,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::payload::Joined;
-    use super::super::{PeerInfo, Proposal, RaftHandle, RaftTimings, Replica, Safeguards, WriteError};
+    use super::super::{PeerInfo, Proposal, RaftHandle, RaftTimings, Replica, WriteError};
     use crate::clock::SystemClock;
     use crate::peer::{Lane, Payload, PeerError, Transport};
     use crate::sim::{MemoryStorage, SyncMode};
@@ -126,10 +126,10 @@ mod tests {
         let (barrier, stopping, finish_stop) = DropBarrier::new();
         let transport = BarrierTransport { _barrier: Arc::new(barrier) };
         let storage = MemoryStorage::new(SyncMode::default());
-        let replica = Replica::new(Arc::new(()));
-        let (timings, safeguards) = (RaftTimings::lan(), Safeguards::default());
+        let replica = Replica::new(Vec::new());
+        let timings = RaftTimings::lan();
         let clock = Arc::new(SystemClock);
-        let raft = RaftHandle::build(1, "calls", timings, safeguards, storage.clone(), transport, replica, clock);
+        let raft = RaftHandle::build(1, "calls", timings, storage.clone(), transport, replica, clock);
         let raft = Arc::new(raft.await.expect("Raft is built"));
         raft.run();
         raft.form(BTreeMap::from([(1, PeerInfo::default())])).await.expect("the cluster is formed");

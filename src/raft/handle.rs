@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openraft::alias::{InstantOf, WatchReceiverOf};
+use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics};
 use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::calls::run_to_completion;
 use super::network::{Network, OutgoingSnapshots};
@@ -22,7 +20,6 @@ use super::replica::Replica;
 use super::service::{LeaderContact, RaftService};
 use super::state_machine::{StateMachine, blocking};
 use super::suspend::SuspendMeter;
-use super::timings::Safeguards;
 use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
 use super::{Log, RaftTimings};
@@ -43,10 +40,6 @@ pub struct RaftHandle<S: Storage> {
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     announced_commit: Arc<AtomicU64>,
     timings: RaftTimings,
-    safeguards: Safeguards,
-    /// When this node first observed the last acknowledgement. Only [`Safeguards::lease_from_asking`] `= false` uses
-    /// it.
-    first_seen: Mutex<Option<(InstantOf<TypeConfig>, Instant)>>,
     pub(super) transfers: Transfers,
     suspend: SuspendMeter,
     contact: Arc<LeaderContact>,
@@ -118,18 +111,16 @@ impl<S: Storage> RaftHandle<S> {
     /// # Errors
     ///
     /// The timings are invalid, or the stored state cannot be read.
-    #[expect(clippy::too_many_arguments, reason = "the components of a member, from one caller")]
     pub async fn build<T: Transport>(
         node: NodeId,
         cluster: &str,
         timings: RaftTimings,
-        safeguards: Safeguards,
         storage: S,
         transport: T,
         replica: Replica,
         clock: Arc<dyn Clock>,
     ) -> Result<RaftHandle<S>, String> {
-        let config = timings.openraft_config(cluster, safeguards).map_err(|error| error.to_string())?;
+        let config = timings.openraft_config(cluster).map_err(|error| error.to_string())?;
         let announced_commit = Arc::new(AtomicU64::new(0));
         let sending = OutgoingSnapshots::default();
         let network = Network {
@@ -146,7 +137,6 @@ impl<S: Storage> RaftHandle<S> {
         replica.publish();
         let metrics = raft.metrics();
         let suspend = SuspendMeter::new(clock.clone());
-        let first_seen = Mutex::default();
         Ok(RaftHandle {
             node,
             storage,
@@ -155,8 +145,6 @@ impl<S: Storage> RaftHandle<S> {
             metrics,
             announced_commit,
             timings,
-            safeguards,
-            first_seen,
             transfers: Transfers::default(),
             suspend,
             contact: Arc::new(LeaderContact::new(clock)),
@@ -251,12 +239,11 @@ impl<S: Storage> RaftHandle<S> {
         if self.transfers.began_in(term) {
             return false;
         }
-        if !self.safeguards.lease_on_read {
-            return leads && self.has_applied_all(term);
-        }
         let Some(acked) = acked.filter(|_| leads) else { return false };
-        let age = if self.safeguards.lease_from_asking { acked.elapsed() } else { self.since_first_seen(acked) };
-        let not_suspended = !self.safeguards.suspend_guard || self.suspend.suspended_within(age).is_zero();
+        // The age counts from the moment when this node sent the message, so no follower's promise ends earlier. The
+        // clock of the age stops during a suspend.
+        let age = acked.elapsed();
+        let not_suspended = self.suspend.suspended_within(age).is_zero();
         age < self.local_read_age() && not_suspended && self.has_applied_all(term)
     }
 
@@ -388,15 +375,6 @@ impl<S: Storage> RaftHandle<S> {
 
     fn local_read_age(&self) -> Duration {
         self.timings.leadership_lease() * LOCAL_READ_PERCENT / 100
-    }
-
-    /// Time since this node first observed an acknowledgement. The request for it was sent earlier.
-    fn since_first_seen(&self, acked: InstantOf<TypeConfig>) -> Duration {
-        let mut seen = self.first_seen.lock();
-        if seen.is_none_or(|(known, _)| known != acked) {
-            *seen = Some((acked, Instant::now()));
-        }
-        seen.map_or(Duration::ZERO, |(_, since)| since.elapsed())
     }
 
     fn has_applied_all(&self, term: u64) -> bool {

@@ -25,10 +25,9 @@ pub(crate) mod wire;
 
 pub use handle::{CurrentLeader, LeadershipWatch, MemberState, RaftHandle, WriteError};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
-pub use replica::{Observer, Progress, Replica, State};
+pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
 pub use service::RaftService;
 pub use state_machine::blocking;
-pub use timings::Safeguards;
 pub use transfer::TransferError;
 pub use types::{Applied, PeerInfo, Proposal};
 pub use wire::{Call, Reply};

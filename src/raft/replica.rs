@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::payload::{Content, Joined, PayloadError};
 use super::types::{Applied, Entry, LogId, Stored, position};
-use crate::lease::{Batch, Effects, Limits, Machine};
+use crate::lease::{Batch, Effects, Limits, Machine, Outcome};
 use crate::storage::Position;
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, NodeId};
@@ -35,23 +35,24 @@ pub struct Progress {
     pub limits: Limits,
 }
 
-/// Observes each applied entry in log order. Apply calls it with the state locked, so an observer must not block.
-pub trait Observer: Send + Sync + 'static {
-    fn applied(&self, index: u64, effects: Effects, machine: &Machine);
-
-    /// A snapshot replaced the state. The observer does not see the entries in between.
-    fn replaced(&self, index: u64, machine: &Machine);
-
-    /// Called before an entry is applied. A test can inspect the entry, or corrupt it to verify a check.
-    #[cfg(feature = "testing")]
-    fn applying(&self, _machine: &mut Machine, _token: &mut FencingToken, _batch: &mut Batch) {}
+/// A log entry that a replica has applied.
+pub struct AppliedEntry<'a> {
+    pub position: Position,
+    /// The lease commands of the entry. `None` if it has none.
+    pub batch: Option<&'a Batch>,
+    /// One outcome per command.
+    pub outcomes: &'a [Outcome],
+    pub effects: &'a Effects,
+    /// The state after the entry.
+    pub machine: &'a Machine,
 }
 
-/// Observes nothing.
-#[cfg(test)]
-impl Observer for () {
-    fn applied(&self, _: u64, _: Effects, _: &Machine) {}
-    fn replaced(&self, _: u64, _: &Machine) {}
+/// Observes each applied entry in log order. Apply calls it with the state locked, so an observer must not block.
+pub trait Observer: Send + Sync + 'static {
+    fn applied(&self, entry: &AppliedEntry<'_>);
+
+    /// A snapshot replaced the state. The observer does not see the entries in between.
+    fn replaced(&self, _index: u64, _machine: &Machine) {}
 }
 
 /// The state that apply writes and all tasks of the node read.
@@ -62,16 +63,16 @@ pub struct Replica {
 
 struct ReplicaInner {
     state: RwLock<State>,
-    observer: Arc<dyn Observer>,
+    observers: Vec<Arc<dyn Observer>>,
     progress: watch::Sender<Progress>,
 }
 
 impl Replica {
-    pub fn new(observer: Arc<dyn Observer>) -> Replica {
+    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Replica {
         let state =
             State { machine: Machine::new(), applied: None, membership: Stored::default(), joined: BTreeMap::new() };
         let (progress, _) = watch::channel(Progress::default());
-        Replica { inner: Arc::new(ReplicaInner { state: RwLock::new(state), observer, progress }) }
+        Replica { inner: Arc::new(ReplicaInner { state: RwLock::new(state), observers, progress }) }
     }
 
     /// Reads the state. Applies wait until `look` returns, so it must be short.
@@ -90,18 +91,18 @@ impl Replica {
 
     pub(super) fn apply(&self, entry: &Entry) -> Result<Applied, PayloadError> {
         let mut state = self.inner.state.write();
-        let mut outcomes = Vec::new();
-        let mut effects = Effects::default();
+        let position = position(&entry.log_id);
+        let (mut batch, mut outcomes, mut effects) = (None, Vec::new(), Effects::default());
         match &entry.payload {
             EntryPayload::Blank => {}
             EntryPayload::Membership(membership) => {
                 state.membership = Stored::new(Some(entry.log_id), membership.clone());
             }
             EntryPayload::Normal(proposal) => match proposal.content()? {
-                Content::Leases(mut batch) => {
-                    let mut token = FencingToken { term: entry.log_id.leader_id.term, index: entry.log_id.index };
-                    notify_applying(self.inner.observer.as_ref(), &mut state.machine, &mut token, &mut batch);
-                    (outcomes, effects) = state.machine.apply(token, &batch);
+                Content::Leases(leases) => {
+                    let token = FencingToken { term: position.term, index: position.index };
+                    (outcomes, effects) = state.machine.apply(token, &leases);
+                    batch = Some(leases);
                 }
                 // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
                 Content::Joined(Joined { node, incarnation }) => {
@@ -110,7 +111,9 @@ impl Replica {
             },
         }
         state.applied = Some(entry.log_id);
-        self.inner.observer.applied(entry.log_id.index, effects, &state.machine);
+        let (batch, machine) = (batch.as_ref(), &state.machine);
+        let applied = AppliedEntry { position, batch, outcomes: &outcomes, effects: &effects, machine };
+        self.inner.observers.iter().for_each(|observer| observer.applied(&applied));
         Ok(Applied(outcomes))
     }
 
@@ -130,16 +133,8 @@ impl Replica {
         let index = state.applied.map_or(0, |applied| applied.index);
         let mut current = self.inner.state.write();
         *current = state;
-        self.inner.observer.replaced(index, &current.machine);
+        self.inner.observers.iter().for_each(|observer| observer.replaced(index, &current.machine));
         drop(current);
         self.publish();
     }
 }
-
-#[cfg(feature = "testing")]
-fn notify_applying(observer: &dyn Observer, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-    observer.applying(machine, token, batch);
-}
-
-#[cfg(not(feature = "testing"))]
-fn notify_applying(_: &dyn Observer, _: &mut Machine, _: &mut FencingToken, _: &mut Batch) {}

@@ -242,7 +242,7 @@ mod tests {
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
         receiver.spoil_next_chunk();
-        let replica = Replica::new(std::sync::Arc::new(()));
+        let replica = Replica::new(Vec::new());
         let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
         let installed =
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await;
@@ -262,7 +262,7 @@ mod tests {
                 .expect("the store accepts the chunk");
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
-        let replica = Replica::new(std::sync::Arc::new(()));
+        let replica = Replica::new(Vec::new());
         let mut machine = StateMachine::new(replica.clone(), receiver.clone(), OutgoingSnapshots::default());
         let installed = tokio::spawn(async move {
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await

@@ -27,7 +27,7 @@ use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Identity, Position, SledStorage, Storage, StorageError as StoreError};
 
 fn adapt<S: Storage>(storage: S) -> (GapLog<S>, StateMachine<S>) {
-    let state_machine = StateMachine::new(Replica::new(Arc::new(())), storage.clone(), OutgoingSnapshots::default());
+    let state_machine = StateMachine::new(Replica::new(Vec::new()), storage.clone(), OutgoingSnapshots::default());
     (GapLog::new(Log::new(1, storage)), state_machine)
 }
 

@@ -15,37 +15,6 @@ const PURGE_BATCH: u64 = 256;
 /// Longest installation of a snapshot, in milliseconds. It allows for a million leases on a slow disk.
 const SNAPSHOT_TIMEOUT_MS: u64 = 120_000;
 
-/// Protections against hazards of stock openraft. All are enabled, except in tests that reproduce a hazard by disabling
-/// its protection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Safeguards {
-    /// After a restart, a node neither votes nor acknowledges until each leadership lease that it granted has expired.
-    pub quarantine: bool,
-    /// A restarted leader must win an election before it leads again.
-    pub reelection: bool,
-    /// A candidate runs a pre-vote before it increments its term.
-    pub pre_vote: bool,
-    /// Local reads require a leadership lease.
-    pub lease_on_read: bool,
-    /// The leadership lease starts when the leader sends the request, and not when it receives the acknowledgements.
-    pub lease_from_asking: bool,
-    /// After a suspend, local reads require a new acknowledgement: openraft's clock does not count the suspended time.
-    pub suspend_guard: bool,
-}
-
-impl Default for Safeguards {
-    fn default() -> Safeguards {
-        Safeguards {
-            quarantine: true,
-            reelection: true,
-            pre_vote: true,
-            lease_on_read: true,
-            lease_from_asking: true,
-            suspend_guard: true,
-        }
-    }
-}
-
 impl RaftTimings {
     /// After a message from a leader, a follower votes for no other node for this time. openraft uses the maximum
     /// election timeout as the length of the leadership lease.
@@ -69,7 +38,7 @@ impl RaftTimings {
         (self.leadership_lease() * 2).max(Duration::from_secs(2))
     }
 
-    pub(super) fn openraft_config(&self, cluster: &str, safeguards: Safeguards) -> Result<Config, ConfigError> {
+    pub(super) fn openraft_config(&self, cluster: &str) -> Result<Config, ConfigError> {
         let config = Config {
             cluster_name: cluster.to_string(),
             heartbeat_interval: self.heartbeat_interval_ms,
@@ -83,9 +52,9 @@ impl RaftTimings {
             replication_lag_threshold: self.snapshot_every + self.snapshot_keep,
             purge_batch_size: PURGE_BATCH,
             // Without pre-vote, a node that returns from a partition has a higher term and deposes a healthy leader.
-            enable_pre_vote: Some(safeguards.pre_vote),
+            enable_pre_vote: Some(true),
             // A leader that crashed after a leadership transfer would restore its old vote and lead again.
-            enable_leader_restore: Some(!safeguards.reelection),
+            enable_leader_restore: Some(false),
             // The heartbeats of an isolated leader can prevent an election in a connected majority (openraft #2080).
             // With this setting, the leader withholds its heartbeats in every other interval and continues to lead.
             quorum_loss_probe_interval: Some(self.election_timeout_max_ms * 2),

@@ -10,7 +10,7 @@ use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{MemberRegistry, Node, NodeConfig, NodeParts, StartError};
-use crate::raft::{CurrentLeader, Observer, Safeguards, TransferError};
+use crate::raft::{CurrentLeader, Observer, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::NodeId;
@@ -34,13 +34,12 @@ pub struct Setup {
     pub lease: LeaseSettings,
     /// Lease settings of individual nodes. A node without an entry uses `lease`.
     pub lease_of: BTreeMap<NodeId, LeaseSettings>,
-    pub safeguards: Safeguards,
     /// The clock of each node. It does not affect timers, which use tokio's clock.
     pub clock: ForNode<dyn Clock>,
     /// The simulated time of each node's tasks. A node without an entry uses true time.
     pub paces: BTreeMap<NodeId, NodeTime>,
-    /// The observer of each node's applied entries.
-    pub tap: Option<ForNode<dyn Observer>>,
+    /// An observer of each node's applied entries.
+    pub observer: Option<ForNode<dyn Observer>>,
 }
 
 /// A cluster of nodes 1 to n. Dropping it ends the nodes like a crash. [`shutdown`](Self::shutdown) stops them
@@ -117,9 +116,7 @@ impl Cluster {
     pub async fn start_with(count: u64, setup: Setup) -> Cluster {
         let mut cluster = Cluster::prepare(count, setup);
         for id in 1..=count {
-            let safeguards = cluster.setup.safeguards;
-            let started = cluster.launch(id, safeguards).await.expect("an in-memory node starts");
-            cluster.put(id, started);
+            cluster.restart(id).await;
         }
         cluster
     }
@@ -232,12 +229,7 @@ impl Cluster {
 
     /// Restarts a crashed node as the program does.
     pub async fn restart(&mut self, id: NodeId) {
-        self.restart_without(id, self.setup.safeguards).await;
-    }
-
-    /// Restarts a crashed node with these safeguards instead of those of the setup.
-    pub async fn restart_without(&mut self, id: NodeId, safeguards: Safeguards) {
-        let started = self.launch(id, safeguards).await.expect("an in-memory node starts");
+        let started = self.launch(id).await.expect("an in-memory node starts");
         self.put(id, started);
     }
 
@@ -260,11 +252,7 @@ impl Cluster {
     /// # Cancel safety
     ///
     /// If the future is dropped, no task of the node remains.
-    pub fn launch(
-        &mut self,
-        id: NodeId,
-        safeguards: Safeguards,
-    ) -> impl Future<Output = Result<TestNode, StartError>> + Send + use<> {
+    pub fn launch(&mut self, id: NodeId) -> impl Future<Output = Result<TestNode, StartError>> + Send + use<> {
         let timings = self.timings(id);
         let lease = self.setup.lease_of.get(&id).copied().unwrap_or(self.setup.lease);
         let config = NodeConfig {
@@ -276,7 +264,7 @@ impl Cluster {
             lease,
             ttl: TtlPolicy::default(),
         };
-        let tap = self.setup.tap.as_ref().map(|tap| tap(id));
+        let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
         let clock = (self.setup.clock)(id);
         let disk = self.disks.get_mut(&id).expect("a member");
         let is_new = !std::mem::replace(&mut disk.is_initialised, true);
@@ -287,8 +275,7 @@ impl Cluster {
             let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
             let transport = board.transport_as(identity.clone(), known.clone());
             let listener = MemoryListener(transport.clone());
-            let parts =
-                NodeParts { storage, transport, identity, known, is_new, files, clock, safeguards, test_observer: tap };
+            let parts = NodeParts { storage, transport, identity, known, is_new, files, clock, observers };
             Node::start(config, parts, listener).await
         })
     }
@@ -301,10 +288,9 @@ impl Default for Setup {
             timings_of: BTreeMap::new(),
             lease: LeaseSettings::default(),
             lease_of: BTreeMap::new(),
-            safeguards: Safeguards::default(),
             clock: Arc::new(|_| Arc::new(TokioClock::new())),
             paces: BTreeMap::new(),
-            tap: None,
+            observer: None,
         }
     }
 }

@@ -13,7 +13,7 @@ pub use fake::FakeCluster;
 pub use switch::{Line, Switch};
 
 pub use crate::node::exchange_promise;
-pub use crate::raft::{Observer, Safeguards};
+pub use crate::raft::{AppliedEntry, Observer};
 pub use crate::rng::{Seeded, seed};
 pub use crate::sim::NodeTime;
 pub use crate::sim::{

@@ -1,13 +1,9 @@
-//! Planted bugs. Tests check that the invariants catch them.
-
-use tenure::testing::Safeguards;
+//! Planted bugs in disks, clocks, clients and resources. Tests check that the invariants catch them. The bugs of the
+//! product are patches in `tests/mutants`.
 
 /// The planted bugs of a run. The default has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlantedBugs {
-    pub safeguards: Safeguards,
-    /// The bug in the lease machine of each node.
-    pub machine: Option<MachineBug>,
     /// Disks acknowledge a sync long before it is complete.
     pub early_syncs: bool,
     /// The monotonic clocks of nodes jump like wall clocks.
@@ -28,21 +24,4 @@ pub struct PlantedBugs {
     pub no_fence: bool,
     /// Watches ignore the requested start position.
     pub late_watch: bool,
-}
-
-/// A bug in the lease machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MachineBug {
-    /// The token index counts from the last installed snapshot of the replica.
-    TokensFromSnapshot,
-    /// Tokens come from the leader's wall clock.
-    TokensFromClock,
-    /// A release ends the current grant, although it names another token.
-    ReleaseIgnoresToken,
-    /// A waiter is granted the lease after its wait has ended.
-    DeadWaiterGranted,
-    /// A renewal restores an expired lease that has no holder.
-    ExpiredRevived,
-    /// A repeated acquire grants the lease again, with a new token.
-    SecondToken,
 }

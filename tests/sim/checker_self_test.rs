@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Renewal, Stamp};
+use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Outcome, Renewal, Stamp};
 use tenure::node::WatchPosition;
 use tenure::storage::{LogRecord, Position};
+use tenure::testing::AppliedEntry;
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::time::Instant;
 
-use super::ledger::{Entry, Ledger, LogInput};
+use super::ledger::{Entry, Ledger};
 use super::promises::one_leader::Leaders;
 use super::promises::{self, expiry_happens, log_matching, watch_completeness};
 
@@ -41,6 +42,16 @@ fn release(by: &str, token: FencingToken) -> Command {
     Command::Release { name: name(), holder: holder(by), token }
 }
 
+fn applied<'a>(
+    index: u64,
+    batch: Option<&'a Batch>,
+    outcomes: &'a [Outcome],
+    effects: &'a Effects,
+    machine: &'a Machine,
+) -> AppliedEntry<'a> {
+    AppliedEntry { position: Position { term: 1, index }, batch, outcomes, effects, machine }
+}
+
 /// A valid log with one command per entry.
 ///
 /// a acquires, b and c wait. a acquires again, renews and releases. b is granted the lease, which expires. Then c is
@@ -61,8 +72,8 @@ fn valid_ledger() -> Ledger {
     let mut machine = Machine::new();
     for (index, (now, command)) in (1..).zip(commands) {
         let batch = Batch { stamp: Stamp { now, wall_ms: now }, commands: vec![command] };
-        let (_, effects) = machine.apply(at(index), &batch);
-        ledger.record(1, index, Some(LogInput { position: at(index), batch }), effects, &machine);
+        let (outcomes, effects) = machine.apply(at(index), &batch);
+        ledger.record(1, &applied(index, Some(&batch), &outcomes, &effects, &machine));
     }
     ledger
 }
@@ -143,29 +154,28 @@ fn each_entry_invariant_detects_a_wrong_entry() {
 
 #[test]
 fn different_replicas_are_detected() {
-    let (ledger, input) = (valid_ledger(), |ledger: &Ledger, index| {
-        ledger.entry(index).expect("the ledger has this entry").input.clone()
-    });
+    let ledger = valid_ledger();
+    let first = |index| ledger.entry(index).expect("the ledger has this entry");
     let promises = |ledger: &Ledger| ledger.violations.iter().map(|found| found.promise).collect::<Vec<_>>();
-    let apply = |index: u64, input: Option<LogInput>, state: u64| {
+    // Entry 6 on another replica, with the commands, the outcomes and the state of these entries.
+    let apply = |commands, outcomes, state| {
         let mut other = valid_ledger();
-        let effects = Effects {
-            transitions: ledger.entry(index).expect("the ledger has this entry").transitions.clone(),
-            dropped: ledger.entry(index).expect("the ledger has this entry").dropped.clone(),
-        };
-        other.record(2, index, input, effects, &ledger.entry(state).expect("the ledger has this entry").machine);
+        let batch = first(commands).input.as_ref().map(|input| &input.batch);
+        let effects = Effects { transitions: first(6).transitions.clone(), dropped: first(6).dropped.clone() };
+        other.record(2, &applied(6, batch, &first(outcomes).outcomes, &effects, &first(state).machine));
         promises(&other)
     };
-    assert!(apply(6, input(&ledger, 6), 6).is_empty(), "equal replicas");
-    assert_eq!(apply(6, input(&ledger, 6), 5), ["replicas_agree"]);
-    assert_eq!(apply(6, input(&ledger, 7), 6), ["committed_stays"]);
+    assert!(apply(6, 6, 6).is_empty(), "equal replicas");
+    assert_eq!(apply(6, 6, 5), ["replicas_agree"]);
+    assert_eq!(apply(6, 7, 6), ["replicas_agree"], "other outcomes");
+    assert_eq!(apply(7, 6, 6), ["committed_stays"]);
     let mut other = valid_ledger();
-    other.replace(3, 4, &ledger.entry(4).expect("the ledger has this entry").machine);
+    other.replace(3, 4, &first(4).machine);
     assert!(other.violations.is_empty());
-    other.replace(3, 4, &ledger.entry(5).expect("the ledger has this entry").machine);
+    other.replace(3, 4, &first(5).machine);
     assert_eq!(promises(&other), ["replicas_agree"], "a snapshot of another state");
     let mut gap = valid_ledger();
-    gap.record(1, 10, None, Effects::default(), &Machine::new());
+    gap.record(1, &applied(10, None, &[], &Effects::default(), &Machine::new()));
     assert_eq!(promises(&gap), ["committed_stays"], "a gap in the indexes");
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Transition, Waiter};
-use tenure::testing::Observer;
+use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Outcome, Transition, Waiter};
+use tenure::testing::{AppliedEntry, Observer};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
 
-use super::fault_injector::FaultInjector;
 use super::promises;
 use super::verdict::Violation;
+use super::world::lock;
 
 /// One applied log entry.
 #[derive(Clone)]
@@ -23,13 +23,15 @@ pub struct Entry {
     pub by: NodeId,
     /// The commands, if the entry has any.
     pub input: Option<LogInput>,
+    /// One outcome per command.
+    pub outcomes: Vec<Outcome>,
     pub transitions: Vec<Transition>,
     pub dropped: Vec<DroppedWaiter>,
     /// The state after the entry.
     pub machine: Machine,
 }
 
-/// The commands of a log entry, before a planted bug changes them.
+/// The commands of a log entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogInput {
     pub position: FencingToken,
@@ -98,11 +100,21 @@ impl Ledger {
     /// Records that a replica has applied an entry.
     ///
     /// The first replica adds the entry and checks all invariants of an entry. Other replicas must agree with it.
-    pub fn record(&mut self, by: NodeId, index: u64, input: Option<LogInput>, effects: Effects, machine: &Machine) {
+    pub fn record(&mut self, by: NodeId, applied: &AppliedEntry<'_>) {
+        let index = applied.position.index;
         let before = self.applied.insert(by, index);
-        let Effects { transitions, dropped } = effects;
-        let (at, machine) = (self.began.elapsed(), machine.clone());
-        let entry = Entry { index, at, by, input, transitions, dropped, machine };
+        let position = FencingToken { term: applied.position.term, index };
+        let Effects { transitions, dropped } = applied.effects.clone();
+        let entry = Entry {
+            index,
+            at: self.began.elapsed(),
+            by,
+            input: applied.batch.map(|batch| LogInput { position, batch: batch.clone() }),
+            outcomes: applied.outcomes.to_vec(),
+            transitions,
+            dropped,
+            machine: applied.machine.clone(),
+        };
         if before.is_some_and(|before| before >= index) {
             self.violations
                 .push(Violation::new("replicas_agree", format!("node {by} applied {index} after {before:?}")));
@@ -140,39 +152,21 @@ impl Ledger {
 pub struct LedgerObserver {
     node: NodeId,
     ledger: Arc<Mutex<Ledger>>,
-    /// The entry that the replica is applying.
-    input: Mutex<Option<LogInput>>,
-    injector: Option<Mutex<FaultInjector>>,
 }
 
 impl LedgerObserver {
-    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>, injector: Option<FaultInjector>) -> Arc<LedgerObserver> {
-        ledger.lock().expect("no task panics while it holds the lock").applied.remove(&node);
-        Arc::new(LedgerObserver { node, ledger, input: Mutex::default(), injector: injector.map(Mutex::new) })
+    pub fn new(node: NodeId, ledger: Arc<Mutex<Ledger>>) -> Arc<LedgerObserver> {
+        lock(&ledger).applied.remove(&node);
+        Arc::new(LedgerObserver { node, ledger })
     }
 }
 
 impl Observer for LedgerObserver {
-    fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
-        let input = self.input.lock().expect("no task panics while it holds the lock").take();
-        self.ledger
-            .lock()
-            .expect("no task panics while it holds the lock")
-            .record(self.node, index, input, effects, machine);
+    fn applied(&self, entry: &AppliedEntry<'_>) {
+        lock(&self.ledger).record(self.node, entry);
     }
 
     fn replaced(&self, index: u64, machine: &Machine) {
-        self.ledger.lock().expect("no task panics while it holds the lock").replace(self.node, index, machine);
-        self.injector
-            .iter()
-            .for_each(|injector| injector.lock().expect("no task panics while it holds the lock").replaced(index));
-    }
-
-    fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-        *self.input.lock().expect("no task panics while it holds the lock") =
-            Some(LogInput { position: *token, batch: batch.clone() });
-        self.injector.iter().for_each(|injector| {
-            injector.lock().expect("no task panics while it holds the lock").inject(machine, token, batch)
-        });
+        lock(&self.ledger).replace(self.node, index, machine);
     }
 }

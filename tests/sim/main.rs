@@ -23,7 +23,7 @@
 //! | `linear` | the search for a linearization of one lease's calls |
 //! | `promises` | one invariant per file, checked at each log entry or on the histories after the run |
 //! | `seeds`, `parallel`, `summary`, `verdict` | runs of many seeds on all cores, and their results |
-//! | `planted`, `bugs`, `fault_injector` | planted bugs that the invariants must catch |
+//! | `planted`, `bugs` | planted bugs of disks, clocks, clients and resources, which the invariants must catch |
 //! | `checker_self_test` | recorded histories with an error that the invariants must catch |
 //!
 //! Clocks: each node has its own clock rate, which its timers and openraft's follow. In most runs the rates stay inside
@@ -55,7 +55,6 @@ mod bugs;
 mod checker_self_test;
 mod client;
 mod clock;
-mod fault_injector;
 mod faults;
 #[path = "../support/history.rs"]
 mod history;

@@ -1,8 +1,6 @@
 //! Planted bugs, each with the invariants that must catch it and a bound on the number of seeds.
 
-use tenure::testing::Safeguards;
-
-use super::bugs::{MachineBug, PlantedBugs};
+use super::bugs::PlantedBugs;
 use super::plan::Plan;
 use super::run::run;
 
@@ -22,32 +20,6 @@ fn assert_caught(planted: PlantedBugs, promises: &[&str], max_seeds: u64) {
         caught.unwrap_or_else(|| panic!("{planted:?}: no violation of {promises:?} within {max_seeds} seeds"));
     let how: String = violation.to_string().chars().take(160).collect();
     println!("{name}: caught by {} at seed {seed} of {max_seeds}: {how}", violation.promise);
-}
-
-fn without(safeguards: Safeguards) -> PlantedBugs {
-    PlantedBugs { safeguards, ..PlantedBugs::default() }
-}
-
-fn with(bug: MachineBug) -> PlantedBugs {
-    PlantedBugs { machine: Some(bug), ..PlantedBugs::default() }
-}
-
-#[test]
-fn missing_quarantine_is_caught() {
-    let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
-    assert_caught(planted, &["reads_are_current"], 100);
-}
-
-#[test]
-fn missing_quarantine_is_caught_from_client_histories() {
-    let planted = without(Safeguards { quarantine: false, ..Safeguards::default() });
-    assert_caught(planted, &["linearizable"], 200);
-}
-
-#[test]
-fn leader_restored_without_election_is_caught() {
-    let planted = without(Safeguards { quarantine: false, reelection: false, ..Safeguards::default() });
-    assert_caught(planted, &["reads_are_current", "one_leader", "linearizable"], 100);
 }
 
 #[test]
@@ -94,65 +66,6 @@ fn ignored_refusal_of_a_renewal_is_caught() {
 #[test]
 fn unsent_release_is_caught() {
     assert_caught(PlantedBugs { unsent_release: true, ..PlantedBugs::default() }, &["grants_survive"], 5);
-}
-
-#[test]
-fn reads_without_a_leadership_lease_are_caught() {
-    let planted = without(Safeguards { lease_on_read: false, ..Safeguards::default() });
-    assert_caught(planted, &["reads_are_current"], 100);
-}
-
-#[test]
-fn leaseless_reads_are_caught_from_client_histories() {
-    let planted = without(Safeguards { lease_on_read: false, ..Safeguards::default() });
-    assert_caught(planted, &["linearizable"], 100);
-}
-
-#[test]
-fn leadership_lease_from_the_answer_is_caught() {
-    let planted = without(Safeguards { lease_from_asking: false, ..Safeguards::default() });
-    assert_caught(planted, &["reads_are_current", "linearizable"], 400);
-}
-
-#[test]
-fn local_read_without_suspend_guard_is_caught() {
-    let planted = without(Safeguards { suspend_guard: false, ..Safeguards::default() });
-    assert_caught(planted, &["reads_are_current"], 20);
-}
-
-#[test]
-fn tokens_that_restart_after_a_snapshot_are_caught() {
-    assert_caught(with(MachineBug::TokensFromSnapshot), &["tokens_rise"], 50);
-}
-
-#[test]
-fn tokens_from_a_clock_are_caught() {
-    assert_caught(with(MachineBug::TokensFromClock), &["tokens_rise"], 20);
-}
-
-#[test]
-fn release_without_token_check_is_caught() {
-    assert_caught(with(MachineBug::ReleaseIgnoresToken), &["only_the_current_token"], 20);
-}
-
-#[test]
-fn release_without_token_check_is_caught_from_histories() {
-    assert_caught(with(MachineBug::ReleaseIgnoresToken), &["unknown_is_said", "linearizable"], 50);
-}
-
-#[test]
-fn grant_after_the_end_of_a_wait_is_caught() {
-    assert_caught(with(MachineBug::DeadWaiterGranted), &["waiter_gets_what_is_free"], 20);
-}
-
-#[test]
-fn renewal_of_an_expired_lease_is_caught() {
-    assert_caught(with(MachineBug::ExpiredRevived), &["only_the_current_token"], 50);
-}
-
-#[test]
-fn second_token_for_a_retried_acquire_is_caught() {
-    assert_caught(with(MachineBug::SecondToken), &["one_token_a_claim"], 20);
 }
 
 #[test]

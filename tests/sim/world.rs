@@ -19,7 +19,6 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::clock::DriftingClock;
-use super::fault_injector::FaultInjector;
 use super::history::History;
 use super::ledger::{Ledger, LedgerObserver};
 use super::plan::{Plan, limits};
@@ -88,7 +87,7 @@ impl World {
             plan.rates.iter().map(|(id, rate)| (*id, NodeTime::new(began, *rate))).collect();
         let machine = |rate: &f64| ClientMachine { time: NodeTime::new(began, *rate), resumes: watch::Sender::new(0) };
         let client_machines = plan.client_rates.iter().map(machine).collect();
-        let (bug, machines, suspended) = (plan.planted.machine, node_times.clone(), plan.suspended_rates.clone());
+        let (machines, suspended) = (node_times.clone(), plan.suspended_rates.clone());
         let clock = move |id: NodeId| -> Arc<dyn Clock> {
             let clock = DriftingClock::new(began, Duration::from_secs(100 * id), rates[&id]);
             let clock = clock.of_machine(machines[&id].clone(), suspended[&id]);
@@ -98,11 +97,8 @@ impl World {
             timings_of: (1..=plan.nodes).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
             lease_of: plan.limits.iter().map(|(id, limits)| (*id, settings(*limits))).collect(),
             paces: node_times.clone(),
-            safeguards: plan.planted.safeguards,
             clock: Arc::new(clock),
-            tap: Some(Arc::new(move |id| -> Arc<dyn Observer> {
-                LedgerObserver::new(id, observed.clone(), bug.map(FaultInjector::new))
-            })),
+            observer: Some(Arc::new(move |id| -> Arc<dyn Observer> { LedgerObserver::new(id, observed.clone()) })),
             ..Setup::default()
         };
         let cluster = Cluster::prepare(plan.nodes, setup);
@@ -230,7 +226,7 @@ impl World {
             lock(&self.cluster).set_lease(id, settings(limits(small)));
         }
         self.start_disk(id);
-        let launch = lock(&self.cluster).launch(id, self.plan.planted.safeguards);
+        let launch = lock(&self.cluster).launch(id);
         let world = self.clone();
         let boot = tokio::spawn(async move {
             match launch.await {
@@ -249,7 +245,7 @@ impl World {
         lock(&self.cluster).replace_disk(id);
         lock(&self.wiped).insert(id, false);
         self.start_disk(id);
-        let launch = lock(&self.cluster).launch(id, self.plan.planted.safeguards);
+        let launch = lock(&self.cluster).launch(id);
         let world = self.clone();
         let boot = tokio::spawn(async move {
             let refused = match launch.await {

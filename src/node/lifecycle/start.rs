@@ -20,7 +20,6 @@ use crate::node::calls::NodeService;
 use crate::node::leader::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
-use crate::node::lifecycle::tasks::ObserverFanout;
 use crate::node::membership::join::{self, MemberRegistry};
 use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{JobReceiver, Proposer};
@@ -28,7 +27,7 @@ use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
 use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
-use crate::raft::{Observer, RaftHandle, Replica, Safeguards, blocking};
+use crate::raft::{Observer, RaftHandle, Replica, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
 use crate::types::NodeId;
@@ -90,9 +89,8 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
     /// The files in the data directory outside the store.
     pub files: Arc<dyn Files>,
     pub clock: Arc<dyn Clock>,
-    pub safeguards: Safeguards,
-    /// An observer of applied entries, for tests only.
-    pub test_observer: Option<Arc<dyn Observer>>,
+    /// The observers of applied entries outside the node.
+    pub observers: Vec<Arc<dyn Observer>>,
 }
 
 impl NodeConfig {
@@ -118,8 +116,7 @@ impl NodeParts<SledStorage, TcpTransport> {
             is_new,
             files: Arc::new(DirectoryFiles(config.data.clone())),
             clock: Arc::new(SystemClock),
-            safeguards: Safeguards::default(),
-            test_observer: None,
+            observers: Vec::new(),
         })
     }
 }
@@ -187,8 +184,8 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
     /// Stage 2: waits until earlier promises are over, and restores the state from the store.
     async fn restore(self) -> Result<RestoredNode<S, T>, StartError> {
         let OpenNode { config, parts, lifecycle, owner, promised } = self;
-        let NodeParts { storage, transport, identity, known, is_new, files, clock, safeguards, test_observer } = parts;
-        if !is_new && safeguards.quarantine {
+        let NodeParts { storage, transport, identity, known, is_new, files, clock, observers } = parts;
+        if !is_new {
             // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
             // in memory, so it is lost and may still be in force.
             time::sleep(config.raft.by_any_clock(promised)).await;
@@ -200,14 +197,12 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         }
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
-        let transitions = TransitionCounters::new();
-        let observer = ObserverFanout { waits: waits.clone(), events: events.clone(), transitions, test_observer };
-        let replica = Replica::new(Arc::new(observer));
+        let own: [Arc<dyn Observer>; 3] = [Arc::new(TransitionCounters::new()), waits.clone(), events.clone()];
+        let replica = Replica::new(own.into_iter().chain(observers).collect());
         let raft = RaftHandle::build(
             config.id,
             &config.cluster,
             config.raft,
-            safeguards,
             storage.clone(),
             transport.clone(),
             replica.clone(),

@@ -6,23 +6,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
-#[cfg(feature = "testing")]
-use crate::lease::Batch;
-use crate::lease::{Command, Effects, Machine, WaiterId};
+use crate::lease::{Command, WaiterId};
 use crate::node::Inner;
 use crate::node::leader::Timekeeper;
 use crate::node::lifecycle::start::NodeConfig;
 use crate::node::membership::join::MemberRegistry;
-use crate::node::metrics::TransitionCounters;
 use crate::node::request::propose::{self, waiter_weight};
-use crate::node::request::wait::WaitRegistry;
-use crate::node::watch::EventLog;
 use crate::peer::Transport;
-use crate::raft::Observer;
 use crate::storage::Storage;
 use crate::time::{self, inherit_time};
-#[cfg(feature = "testing")]
-use crate::token::FencingToken;
 
 /// Bytes of waiters in one `KeepWaiting` command.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
@@ -82,39 +74,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             // `patience_ms` is over.
             let left = gone.drain(..).filter(|waiter| !self.requests.waits.has(waiter));
             join_all(left.map(leave)).await;
-        }
-    }
-}
-
-/// Passes every applied entry to the parts of the node that observe it.
-pub(in crate::node) struct ObserverFanout {
-    pub waits: Arc<WaitRegistry>,
-    pub events: Arc<EventLog>,
-    pub transitions: TransitionCounters,
-    pub test_observer: Option<Arc<dyn Observer>>,
-}
-
-impl Observer for ObserverFanout {
-    fn applied(&self, index: u64, effects: Effects, machine: &Machine) {
-        self.transitions.count(&effects.transitions);
-        self.waits.applied(&effects, machine);
-        self.events.applied(index, &effects.transitions);
-        if let Some(test_observer) = &self.test_observer {
-            test_observer.applied(index, effects, machine);
-        }
-    }
-
-    fn replaced(&self, index: u64, machine: &Machine) {
-        self.events.replaced(index);
-        if let Some(test_observer) = &self.test_observer {
-            test_observer.replaced(index, machine);
-        }
-    }
-
-    #[cfg(feature = "testing")]
-    fn applying(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
-        if let Some(test_observer) = &self.test_observer {
-            test_observer.applying(machine, token, batch);
         }
     }
 }

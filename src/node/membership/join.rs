@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn unapplied_join_counts_before_any_contact() {
         let known = MemberRegistry::default();
-        known.load(Replica::new(Arc::new(())), vec![Joined { node: 2, incarnation: 20 }]);
+        known.load(Replica::new(Vec::new()), vec![Joined { node: 2, incarnation: 20 }]);
         known.observe(2, 21);
         assert_eq!(known.joined(2), Some(20));
     }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine, WaiterId};
+use crate::raft::{AppliedEntry, Observer};
 
 /// The end of a wait.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl WaitRegistry {
     }
 
     /// Wakes the requests whose waiters were granted or dropped by an entry.
-    pub fn applied(&self, effects: &Effects, machine: &Machine) {
+    fn wake(&self, effects: &Effects, machine: &Machine) {
         let mut waiters = self.waiters.lock();
         if waiters.by_id.is_empty() {
             return;
@@ -91,6 +92,12 @@ impl WaitRegistry {
                 wake_all(handles, &Wake::Dropped(dropped.cause));
             }
         }
+    }
+}
+
+impl Observer for WaitRegistry {
+    fn applied(&self, entry: &AppliedEntry<'_>) {
+        self.wake(entry.effects, entry.machine);
     }
 }
 
@@ -203,7 +210,7 @@ mod tests {
             let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
             let begun = Instant::now();
             let (mut outcomes, effects) = self.machine.apply(FencingToken { term: 1, index }, &batch);
-            self.registry.applied(&effects, &self.machine);
+            self.registry.wake(&effects, &self.machine);
             let took = begun.elapsed();
             if effects.transitions.iter().any(|transition| matches!(transition.change, Change::Granted(_))) {
                 self.token = FencingToken { term: 1, index };

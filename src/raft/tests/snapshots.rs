@@ -10,7 +10,6 @@ use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Command, Outcome};
 use crate::node::{Answer, Consistency, Forward, Query, Request, StartError};
 use crate::peer::{Lane, Payload, Refusal, Transport};
-use crate::raft::Safeguards;
 use crate::storage::{Storage, VoteRecord};
 use crate::testing::{Cluster, TestNode};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
@@ -174,7 +173,7 @@ async fn joined_members_survive_snapshot_install() {
 }
 
 async fn assert_refused(cluster: &mut Cluster, wiped: NodeId) {
-    match cluster.launch(wiped, Safeguards::default()).await {
+    match cluster.launch(wiped).await {
         Err(StartError::Refused(Refusal::OtherDisk { node, .. })) => assert_eq!(node, wiped),
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("node {wiped} runs on an empty disk"),

@@ -13,6 +13,10 @@ pub fn check(first: &Entry, other: &Entry) -> Result<(), String> {
             first.index, first.by, other.by
         ));
     }
+    if first.outcomes != other.outcomes {
+        let (one, two) = (&first.outcomes, &other.outcomes);
+        return Err(format!("at {} nodes {} and {} answer {one:?} and {two:?}", first.index, first.by, other.by));
+    }
     check_state(first, other.by, &other.machine)
 }
 

@@ -31,8 +31,8 @@ pub fn encode_into<T: Serialize + ?Sized>(value: &T, bytes: &mut Vec<u8>) {
 /// Decodes a value from exactly these bytes.
 ///
 /// A length inside the bytes can claim memory. The decoder rejects it before it allocates if it exceeds the class of
-/// the limit (64 KiB, 4 MiB, 64 MiB or 1 GiB). A class is at least eight times the limit, so that each value within the
-/// limit can be decoded. The class of 1 GiB applies only to inputs above 8 MiB.
+/// the input (64 KiB, 4 MiB, 64 MiB or 1 GiB). A class is at least eight times as large as the input, so that each value
+/// within the limit can be decoded.
 ///
 /// # Errors
 ///
@@ -48,11 +48,11 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T
     }
     // bincode takes its limit as a type parameter. So one of four classes bounds the memory that a length can reserve.
     let config = config::standard();
-    let decoded = if limit <= SMALL / MAX_CLAIM {
+    let decoded = if bytes.len() <= SMALL / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<SMALL>())
-    } else if limit <= MEDIUM / MAX_CLAIM {
+    } else if bytes.len() <= MEDIUM / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MEDIUM>())
-    } else if limit.min(bytes.len()) <= LARGE / MAX_CLAIM {
+    } else if bytes.len() <= LARGE / MAX_CLAIM {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<LARGE>())
     } else {
         bincode::serde::borrow_decode_from_slice(bytes, config.with_limit::<MAX_DECODE_BYTES>())

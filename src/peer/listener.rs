@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, Kind};
-use super::handshake::{self, Incarnations, PeerIdentity};
+use super::handshake::{self, Incarnations, PeerIdentity, Refusal};
 use super::{Lane, Listener, Payload, Service, Services};
 use crate::types::NodeId;
 
@@ -71,14 +71,15 @@ impl Listener for TcpListener {
             let (identity, incarnations, services) = (identity.clone(), incarnations.clone(), services.clone());
             let (refusals, tracker, stop) = (refusals.clone(), tasks.clone(), stop.clone());
             tasks.spawn(async move {
-                match answer_caller(stream, &identity, &*incarnations, services, &refusals, tracker, stop).await {
+                let from = address.ip();
+                match answer_caller(stream, &identity, &*incarnations, services, tracker, stop).await {
+                    Ok(Err(reason)) => refusals.log(&reason.to_string(), &format!("from {from}: {reason}")),
                     // No node of a cluster sends invalid data, so log the address of this caller for the operator.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                        let from = address.ip().to_string();
-                        refusals.log(&from, &format!("from {from}: {error}"));
+                        refusals.log(&from.to_string(), &format!("from {from}: {error}"));
                     }
                     Err(error) => tracing::debug!(%error, %address, "peer connection ended"),
-                    Ok(()) => {}
+                    Ok(Ok(())) => {}
                 }
                 drop(permit);
             });
@@ -106,22 +107,17 @@ async fn answer_caller<R: Service, N: Service>(
     identity: &PeerIdentity,
     incarnations: &dyn Incarnations,
     services: Arc<Services<R, N>>,
-    refusals: &RefusalLog,
     tasks: TaskTracker,
     stop: CancellationToken,
-) -> io::Result<()> {
+) -> io::Result<Result<(), Refusal>> {
     stream.set_nodelay(true)?;
     let outcome = tokio::select! {
-        () = stop.cancelled() => return Ok(()),
+        () = stop.cancelled() => return Ok(Ok(())),
         done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::answer(&mut stream, identity, incarnations)) => done,
     };
     let (from, lane) = match outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         Ok(caller) => caller,
-        Err(reason) => {
-            let reason = reason.to_string();
-            refusals.log(&reason, &reason);
-            return Ok(());
-        }
+        Err(reason) => return Ok(Err(reason)),
     };
     let (reader, writer) = stream.into_split();
     let connection = InboundConnection {
@@ -140,7 +136,7 @@ async fn answer_caller<R: Service, N: Service>(
     for (_, call) in connection.in_flight.lock().drain() {
         call.abort();
     }
-    read
+    read.map(Ok)
 }
 
 /// The recently logged refusals. They limit the log, because a refused node retries many times a second.

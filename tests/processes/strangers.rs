@@ -138,7 +138,7 @@ fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
     let stranger = hello("test", 1_000 + round, PROMISE_MS, to);
     let greeted = |rest: Vec<u8>| [stranger.clone(), rest].concat();
     let mut newer = stranger.clone();
-    newer[7] = 2;
+    newer[7] = 3;
     let mut huge = stranger[..12].to_vec();
     huge[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
     // No request kind has a number as high as the first byte.
@@ -169,7 +169,7 @@ fn hello(cluster: &str, from: u64, promise_ms: u64, to: u64) -> Vec<u8> {
     let lane: u8 = 3;
     let refused: Option<u8> = None;
     let body = codec::encode(&(cluster, from, 7u64, promise_ms, to, lane, refused));
-    let mut bytes = b"TENUREp\x01".to_vec();
+    let mut bytes = b"TENUREp\x02".to_vec();
     bytes.extend((body.len() as u32).to_be_bytes());
     bytes.extend(body);
     bytes

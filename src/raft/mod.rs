@@ -5,6 +5,7 @@
 
 mod calls;
 mod handle;
+mod leadership;
 mod log;
 mod network;
 pub(crate) mod payload;
@@ -23,7 +24,8 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{CurrentLeader, LeadershipWatch, MemberState, RaftHandle, WriteError};
+pub use handle::{RaftHandle, WriteError};
+pub use leadership::{CurrentLeader, LeadershipWatch, MemberState};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
 pub use service::RaftService;

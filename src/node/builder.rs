@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use super::Node;
 use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
+use crate::peer::Listener;
 use crate::types::NodeId;
 
 /// The settings of a node before it starts. See [`Node::builder`].
@@ -151,7 +152,7 @@ impl NodeBuilder {
                 bound.map_err(|source| StartError::Listen { address, source })?
             }
         };
-        let parts = NodeParts::on_disk(&config).await?;
+        let parts = listener.closed_during(NodeParts::on_disk(&config)).await?;
         Node::start(config, parts, listener).await
     }
 

@@ -25,7 +25,7 @@ const MAX_RECORD_BYTES: usize = 512 << 20;
 
 /// The snapshot type of openraft's interface.
 pub enum SnapshotData<S: Storage> {
-    /// A complete snapshot in this node's store. Some tests pass one from another node's store.
+    /// A complete snapshot in this node's store.
     Stored { store: S, manifest: SnapshotManifest },
     /// A received and validated snapshot. The node writes its manifest only after openraft accepts it. Otherwise, a
     /// snapshot from a deposed leader could replace a newer one whose log entries are already purged.

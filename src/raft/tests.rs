@@ -10,8 +10,9 @@ use std::io;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
-use futures_util::{FutureExt, TryStreamExt};
-use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use futures_util::{FutureExt, Stream, TryStreamExt};
+use openraft::alias::SnapshotOf;
+use openraft::storage::{EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt;
 use openraft::{EntryPayload, StorageError};
@@ -21,14 +22,15 @@ use tempfile::TempDir;
 use super::log::Log;
 use super::network::OutgoingSnapshots;
 use super::replica::Replica;
-use super::state_machine::StateMachine;
-use super::types::{Entry, LogId, TypeConfig, Vote, log_id};
+use super::snapshot::{self, SnapshotData, SnapshotError};
+use super::state_machine::{SnapshotBuilder, StateMachine};
+use super::types::{Entry, LogId, SnapshotMeta, Stored, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};
-use crate::storage::{Identity, Position, SledStorage, Storage, StorageError as StoreError};
+use crate::storage::{Identity, Position, SledStorage, SnapshotManifest, Storage, StorageError as StoreError};
 
-fn adapt<S: Storage>(storage: S) -> (GapLog<S>, StateMachine<S>) {
-    let state_machine = StateMachine::new(Replica::new(Vec::new()), storage.clone(), OutgoingSnapshots::default());
-    (GapLog::new(Log::new(1, storage)), state_machine)
+fn adapt<S: Storage>(storage: S) -> (GapLog<S>, SuiteMachine<S>) {
+    let machine = StateMachine::new(Replica::new(Vec::new()), storage.clone(), OutgoingSnapshots::default());
+    (GapLog::new(Log::new(1, storage.clone())), SuiteMachine { machine, storage })
 }
 
 /// A log whose first index is arbitrary.
@@ -116,12 +118,67 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for GapLog<S> {
     }
 }
 
+/// A state machine that installs snapshots of other stores. Some cases of the suite do that. openraft itself passes a
+/// received snapshot.
+struct SuiteMachine<S> {
+    machine: StateMachine<S>,
+    storage: S,
+}
+
+impl<S: Storage> SuiteMachine<S> {
+    fn receive(&self, store: &S, manifest: &SnapshotManifest) -> Result<SnapshotData<S>, SnapshotError> {
+        let mut writer = self.storage.begin_snapshot()?;
+        for chunk in 0..manifest.chunks {
+            writer.push(&store.read_snapshot(manifest.id, chunk)?)?;
+        }
+        Ok(SnapshotData::Received { writer, state: Box::new(snapshot::load(store, manifest)?) })
+    }
+}
+
+impl<S: Storage> RaftStateMachine<TypeConfig> for SuiteMachine<S> {
+    type SnapshotData = SnapshotData<S>;
+    type SnapshotBuilder = SnapshotBuilder<S>;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, Stored)> {
+        self.machine.applied_state().await
+    }
+
+    async fn apply<Strm>(&mut self, entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
+    {
+        self.machine.apply(entries).await
+    }
+
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder<S>> {
+        self.machine.try_create_snapshot_builder(force).await
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder<S> {
+        self.machine.get_snapshot_builder().await
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData<S>) -> io::Result<()> {
+        let data = match data {
+            SnapshotData::Stored { store, manifest } if self.storage.snapshot().as_ref() != Some(&manifest) => {
+                self.receive(&store, &manifest)?
+            }
+            own => own,
+        };
+        self.machine.install_snapshot(meta, data).await
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotData<S>>>> {
+        self.machine.get_current_snapshot().await
+    }
+}
+
 struct InMemory;
 
-impl StoreBuilder<TypeConfig, GapLog<MemoryStorage>, StateMachine<MemoryStorage>> for InMemory {
+impl StoreBuilder<TypeConfig, GapLog<MemoryStorage>, SuiteMachine<MemoryStorage>> for InMemory {
     async fn build(
         &self,
-    ) -> Result<((), GapLog<MemoryStorage>, StateMachine<MemoryStorage>), StorageError<TypeConfig>> {
+    ) -> Result<((), GapLog<MemoryStorage>, SuiteMachine<MemoryStorage>), StorageError<TypeConfig>> {
         let (log, state_machine) = adapt(MemoryStorage::new(SyncMode::default()));
         Ok(((), log, state_machine))
     }
@@ -129,10 +186,10 @@ impl StoreBuilder<TypeConfig, GapLog<MemoryStorage>, StateMachine<MemoryStorage>
 
 struct OnDisk;
 
-impl StoreBuilder<TypeConfig, GapLog<SledStorage>, StateMachine<SledStorage>, TempDir> for OnDisk {
+impl StoreBuilder<TypeConfig, GapLog<SledStorage>, SuiteMachine<SledStorage>, TempDir> for OnDisk {
     async fn build(
         &self,
-    ) -> Result<(TempDir, GapLog<SledStorage>, StateMachine<SledStorage>), StorageError<TypeConfig>> {
+    ) -> Result<(TempDir, GapLog<SledStorage>, SuiteMachine<SledStorage>), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().expect("a directory");
         let identity = Identity { cluster: "suite".into(), node: 1 };
         let storage = SledStorage::open(dir.path(), identity).expect("a new store opens");

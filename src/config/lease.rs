@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reader::{Found, within};
+use crate::api::TtlMs;
 use crate::lease::Limits;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
@@ -54,23 +55,20 @@ impl Default for TtlPolicy {
 }
 
 impl TtlPolicy {
-    /// The ttl of a request without one.
-    pub fn default_ttl(&self) -> Ttl {
-        Ttl::Finite(self.default_ms)
-    }
-
-    /// Returns the ttl if this cluster allows it.
+    /// Returns the requested ttl if this cluster allows it.
     ///
     /// # Errors
     ///
     /// The ttl is outside the bounds. The error has the bounds.
-    pub fn check(&self, ttl: Ttl) -> Result<Ttl, TtlRefused> {
-        match ttl {
-            Ttl::Infinite if !self.infinite => Err(TtlRefused::Infinite { max: self.max_ms }),
-            Ttl::Finite(ms) if !(self.min_ms..=self.max_ms).contains(&ms) => {
-                Err(TtlRefused::Outside { ms, min: self.min_ms, max: self.max_ms })
+    pub fn check(&self, requested: TtlMs) -> Result<Ttl, TtlRefused> {
+        let TtlPolicy { min_ms: min, max_ms: max, .. } = *self;
+        match requested {
+            TtlMs::Infinite if self.infinite => Ok(Ttl::INFINITE),
+            TtlMs::Infinite => Err(TtlRefused::Infinite { max }),
+            TtlMs::Millis(ms) => {
+                let ttl = Ttl::millis(ms).ok().filter(|_| (min..=max).contains(&ms));
+                ttl.ok_or(TtlRefused::Outside { ms, min, max })
             }
-            ttl => Ok(ttl),
         }
     }
 }

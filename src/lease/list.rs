@@ -218,7 +218,7 @@ mod tests {
             Command::Acquire(Acquire {
                 name: LeaseName::new(format!("name-{number:05}")).expect("a valid name"),
                 holder: HolderId::new("holder").expect("a valid holder"),
-                ttl: Ttl::Infinite,
+                ttl: Ttl::INFINITE,
                 wait_ms: None,
                 lock_delay_ms: 0,
                 limit: 1,
@@ -261,7 +261,7 @@ mod tests {
             Command::Acquire(Acquire {
                 name: name(number),
                 holder: HolderId::new(holder).expect("a valid holder"),
-                ttl: Ttl::Infinite,
+                ttl: Ttl::INFINITE,
                 wait_ms,
                 lock_delay_ms: 3_600_000,
                 limit: 1,
@@ -295,7 +295,7 @@ mod tests {
                 let claim = Acquire {
                     name: LeaseName::new(name).expect("a valid name"),
                     holder: HolderId::new("searched").expect("a valid holder"),
-                    ttl: Ttl::Infinite,
+                    ttl: Ttl::INFINITE,
                     wait_ms: None,
                     lock_delay_ms: 0,
                     limit: 1,

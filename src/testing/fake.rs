@@ -142,7 +142,7 @@ impl FakeCluster {
         let claim = lease::Acquire {
             name,
             holder: HolderId::new(ELSEWHERE).expect("valid"),
-            ttl: Ttl::Infinite,
+            ttl: Ttl::INFINITE,
             wait_ms: None,
             lock_delay_ms: 0,
             limit: 1,

@@ -504,7 +504,7 @@ fn numbered(number: u64, metadata: Metadata) -> Request {
     Request::Acquire(Acquire {
         name: name(&format!("job-{number}")),
         holder: holder("a"),
-        ttl: Ttl::Infinite,
+        ttl: Ttl::INFINITE,
         wait_ms: None,
         lock_delay_ms: 0,
         limit: 1,

@@ -146,7 +146,7 @@ fn acquire(args: &mut ArgumentConsumer) -> Result<Acquire, Failure> {
     Ok(Acquire {
         name: next(args)?,
         holder: next(args)?,
-        ttl: args.take_key("ttl").map(ttl).transpose()?.unwrap_or(Ttl::Finite(10_000)),
+        ttl: args.take_key("ttl").map(ttl).transpose()?.unwrap_or(Ttl::millis(10_000)?),
         wait_ms: key(args, "wait")?,
         lock_delay_ms: key(args, "delay")?.unwrap_or(0),
         limit: key(args, "limit")?.unwrap_or(1),
@@ -209,5 +209,5 @@ fn token(text: &str) -> Result<FencingToken, Failure> {
 }
 
 fn ttl(text: &str) -> Result<Ttl, Failure> {
-    Ok(if text == "infinite" { Ttl::Infinite } else { Ttl::millis(text.parse()?)? })
+    Ok(if text == "infinite" { Ttl::INFINITE } else { Ttl::millis(text.parse()?)? })
 }

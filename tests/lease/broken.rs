@@ -4,7 +4,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tenure::lease::{Acquire, Batch, Change, Command, Effects, GrantCause, Limits, LostCause, Machine, Outcome};
 use tenure::token::FencingToken;
-use tenure::types::Ttl;
+use tenure::types::{MIN_TTL_MS, Ttl};
 
 use crate::model::Model;
 use crate::promises::{BrokenPromise, Promises};
@@ -72,7 +72,7 @@ fn each_acquire(batch: &mut Batch, change: impl Fn(&mut Acquire)) {
 }
 
 fn scaled(ttl: Ttl, percent: u64) -> Ttl {
-    ttl.as_millis().map_or(Ttl::Infinite, |ms| Ttl::Finite(ms * percent / 100))
+    ttl.as_millis().map_or(Ttl::INFINITE, |ms| Ttl::millis((ms * percent / 100).max(MIN_TTL_MS)).expect("valid"))
 }
 
 #[test]

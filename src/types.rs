@@ -1,4 +1,4 @@
-//! Validated names and quantities. Constructors and deserialization check the bounds, so later code need not.
+//! Validated names and quantities, and the states of leases. Constructors and deserialization check the bounds, so later code need not.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -7,6 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+mod states;
+
+pub use states::{Consistency, GrantCause, LeaseState, LostReason, Role, StateFilter};
 
 /// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.
 pub type NodeId = u64;

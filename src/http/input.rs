@@ -7,13 +7,13 @@ use axum::http::HeaderName;
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::app::App;
 use super::refusal::HttpProblem;
 use crate::api::NO_FORWARD_HEADER;
-use crate::node::{self, Consistency, Forward};
-use crate::types::LeaseName;
+use crate::node::{self, Forward};
+use crate::types::{Consistency, LeaseName};
 
 /// The `{name}` of a path.
 pub(super) struct Name(pub LeaseName);
@@ -77,29 +77,6 @@ impl Routing {
     }
 }
 
-/// The consistency of a read.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ConsistencyParam {
-    /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
-    #[default]
-    Leader,
-    /// The leader confirms its leadership with a round trip to a majority.
-    Linearizable,
-    /// The node that receives the request answers from memory; `X-Tenure-Stale-Ms` is its maximum age in milliseconds.
-    Stale,
-}
-
-impl From<ConsistencyParam> for Consistency {
-    fn from(consistency: ConsistencyParam) -> Consistency {
-        match consistency {
-            ConsistencyParam::Leader => Consistency::Leader,
-            ConsistencyParam::Linearizable => Consistency::Linearizable,
-            ConsistencyParam::Stale => Consistency::Stale,
-        }
-    }
-}
-
 /// The query of a read.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -108,5 +85,5 @@ pub(super) struct ReadParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    pub consistency: ConsistencyParam,
+    pub consistency: Consistency,
 }

@@ -8,13 +8,13 @@ use utoipa::IntoParams;
 use super::admission::RequestPermit;
 use super::answer;
 use super::app::App;
-use super::input::{ConsistencyParam, Name, Params, ReadParams, Routing};
+use super::input::{Name, Params, ReadParams, Routing};
 use super::refusal::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
-use crate::lease::{ListCursor, ListFilter, ListState};
+use crate::lease::{ListCursor, ListFilter};
 use crate::node::{self, Query, Request};
 use crate::service;
-use crate::types::{HolderId, LeaseName};
+use crate::types::{Consistency, HolderId, LeaseName};
 
 /// Get one lease: its holders, or its last grant while the node remembers it.
 #[utoipa::path(get, path = "/v1/leases/{name}", tag = "reads",
@@ -75,7 +75,7 @@ pub(super) struct ExplainParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 }
 
 /// Explain why a lease is held or not, which waiter gets it next and when, and how one holder lost it.
@@ -117,7 +117,7 @@ pub(super) struct ListParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 }
 
 /// List leases in the order of their names, page by page.
@@ -150,16 +150,16 @@ async fn read(
     app: &App,
     routing: Routing,
     query: Query,
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 ) -> Result<node::Response, HttpProblem> {
-    routing.send(app, Request::Read { query, consistency: consistency.into() }).await
+    routing.send(app, Request::Read { query, consistency }).await
 }
 
-fn read_states(text: &str) -> Result<Vec<ListState>, HttpProblem> {
+fn read_states(text: &str) -> Result<Vec<StateFilter>, HttpProblem> {
     let state = |word: &str| {
         let filter: Result<StateFilter, serde::de::value::Error> =
             StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
-        filter.map(service::list_state).map_err(|error| HttpProblem::invalid(format!("state: {error}")))
+        filter.map_err(|error| HttpProblem::invalid(format!("state: {error}")))
     };
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn state_filter_accepts_only_known_states() {
-        assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
+        assert_eq!(read_states("active,renewed").expect("known"), [StateFilter::Active, StateFilter::Renewed]);
         assert_eq!(read_states("").expect("an empty list is valid"), []);
         assert!(format!("{:?}", read_states("active,held").expect_err("held is no state")).contains("held"));
     }

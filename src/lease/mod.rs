@@ -38,12 +38,11 @@ mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
 pub use kept::{MAX_ENDED_BYTES_KEPT, MAX_NAME_BYTES_KEPT};
-pub use list::{LIST_SCAN, ListCursor, ListFilter, ListState, PAGE_BYTES, SHOWN};
+pub use list::{LIST_SCAN, ListCursor, ListFilter, PAGE_BYTES, SHOWN};
 pub use machine::{Counts, Machine};
-pub use outcome::{
-    Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Lost, LostCause, Outcome, Refusal,
-    Transition, Waiter,
-};
+pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};
 pub use snapshot::{BadSnapshot, PART_BYTES, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 pub use turn::CONFIRM_WINDOW_MS;
 pub use view::{Explanation, LeaseView, Standing};
+
+pub use crate::types::{GrantCause, LeaseState, LostReason, StateFilter};

@@ -35,6 +35,7 @@ use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
 pub use crate::service::Local;
+pub use crate::types::{Consistency, Role};
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
 pub use lifecycle::assemble::StartError;
@@ -47,8 +48,8 @@ pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
 pub(crate) use request::read::look_up;
 pub use request::route::Forward;
-pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
-pub use status::{ClusterStatus, Member, Role};
+pub use request::{Answer, Query, Request, RequestError, Response, Served};
+pub use status::{ClusterStatus, Member};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use contact::LeaderContact;

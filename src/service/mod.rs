@@ -21,7 +21,7 @@ pub(crate) use problem::{RETRY_MS, compacted, problem, request_error};
 pub(crate) use reply::{
     explained, found, granted, handed_over, history, listed, queue, released, renewed, renewed_one, revoked,
 };
-pub(crate) use show::{cluster, event, list_state, write_cursor};
+pub(crate) use show::{cluster, event, write_cursor};
 
 use crate::api::EventId;
 use crate::node::WatchPosition;

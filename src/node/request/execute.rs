@@ -9,10 +9,11 @@ use crate::node::leader_term::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::read::look_up;
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Consistency, Query, Request, Response, Served};
+use crate::node::request::{Answer, Query, Request, Response, Served};
 use crate::peer::Transport;
 use crate::raft::State;
 use crate::storage::Storage;
+use crate::types::Consistency;
 
 /// Time after the end of a wait for the leader to commit that end. After it the request has an unknown outcome.
 const WAIT_SLACK: Duration = Duration::from_secs(5);

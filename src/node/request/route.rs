@@ -12,11 +12,11 @@ use crate::lease::{Command, Outcome};
 use crate::node::Inner;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::queue::Class;
-use crate::node::request::{Answer, Consistency, Request, RequestError, Response};
+use crate::node::request::{Answer, Request, RequestError, Response};
 use crate::peer::{Lane, PeerError, Transport};
 use crate::raft::{Call, Forwarded, PeerInfo, Reply};
 use crate::storage::{Storage, codec};
-use crate::types::NodeId;
+use crate::types::{Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.

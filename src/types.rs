@@ -1,4 +1,4 @@
-//! Validated names and quantities. Constructors and deserialization check the bounds, so later code need not.
+//! Validated names and quantities, and the states of leases. Constructors and deserialization check the bounds, so later code need not.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -7,6 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+mod states;
+
+pub use states::{Consistency, GrantCause, LeaseState, LostReason, Role, StateFilter};
 
 /// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.
 pub type NodeId = u64;
@@ -63,15 +67,10 @@ pub struct HolderId(Arc<str>);
 #[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct Metadata(Option<Arc<BTreeMap<String, String>>>);
 
-/// Lifetime of a grant without a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Lifetime of a grant without a renewal: [`MIN_TTL_MS`] to [`MAX_TTL_MS`] milliseconds, or infinite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Option<u64>", into = "Option<u64>")]
-pub enum Ttl {
-    /// Milliseconds, [`MIN_TTL_MS`] to [`MAX_TTL_MS`].
-    Finite(u64),
-    /// Until a release, a revoke or a hand-over.
-    Infinite,
-}
+pub struct Ttl(Option<u64>);
 
 impl LeaseName {
     /// Checks and creates a name.
@@ -165,6 +164,9 @@ impl Metadata {
 }
 
 impl Ttl {
+    /// Until a release, a revoke or a hand-over.
+    pub const INFINITE: Ttl = Ttl(None);
+
     /// A finite ttl in milliseconds.
     ///
     /// # Errors
@@ -174,15 +176,12 @@ impl Ttl {
         if !(MIN_TTL_MS..=MAX_TTL_MS).contains(&ms) {
             return Err(InvalidValue::Ttl(ms));
         }
-        Ok(Ttl::Finite(ms))
+        Ok(Ttl(Some(ms)))
     }
 
     /// Milliseconds, or `None` for an infinite ttl.
     pub fn as_millis(self) -> Option<u64> {
-        match self {
-            Ttl::Finite(ms) => Some(ms),
-            Ttl::Infinite => None,
-        }
+        self.0
     }
 
     /// The last millisecond of cluster time before expiry, for a grant or renewal at `now`; `None` for an infinite ttl.
@@ -206,9 +205,9 @@ impl fmt::Display for HolderId {
 
 impl fmt::Display for Ttl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ttl::Finite(ms) => write!(f, "{ms}ms"),
-            Ttl::Infinite => f.write_str("infinite"),
+        match self.0 {
+            Some(ms) => write!(f, "{ms}ms"),
+            None => f.write_str("infinite"),
         }
     }
 }
@@ -265,7 +264,7 @@ impl TryFrom<BTreeMap<String, String>> for Metadata {
 impl TryFrom<Option<u64>> for Ttl {
     type Error = InvalidValue;
     fn try_from(ms: Option<u64>) -> Result<Ttl, InvalidValue> {
-        ms.map_or(Ok(Ttl::Infinite), Ttl::millis)
+        ms.map_or(Ok(Ttl::INFINITE), Ttl::millis)
     }
 }
 
@@ -350,7 +349,7 @@ mod tests {
     #[test]
     fn ttl_is_limited_to_100_ms_to_24_hours() {
         for ms in [100, 86_400_000] {
-            assert_eq!(Ttl::millis(ms), Ok(Ttl::Finite(ms)));
+            assert_eq!(Ttl::millis(ms).map(Ttl::as_millis), Ok(Some(ms)));
         }
         for ms in [99, 86_400_001] {
             assert_eq!(Ttl::millis(ms), Err(InvalidValue::Ttl(ms)));

@@ -76,7 +76,7 @@ fn claim(by: &str, wait_ms: Option<u64>) -> Request {
     Request::Acquire(Acquire {
         name: LeaseName::new("job").expect("valid"),
         holder: HolderId::new(by).expect("valid"),
-        ttl: Ttl::Finite(600_000),
+        ttl: Ttl::millis(600_000).expect("valid"),
         wait_ms,
         lock_delay_ms: 0,
         limit: 1,

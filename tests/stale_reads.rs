@@ -24,7 +24,7 @@ fn acquire(by: &str) -> Request {
     Request::Acquire(Acquire {
         name: name(),
         holder: HolderId::new(by).expect("valid"),
-        ttl: Ttl::Infinite,
+        ttl: Ttl::INFINITE,
         wait_ms: None,
         lock_delay_ms: 0,
         limit: 1,

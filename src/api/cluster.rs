@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::Role;
+
 /// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -30,15 +32,6 @@ pub struct Member {
     pub lag: Option<u64>,
     /// Time since its last message; `null` if this node cannot know it.
     pub last_contact_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Leader,
-    Follower,
-    Learner,
 }
 
 /// Response of `/version`.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Timestamp, decimal};
 use crate::token::FencingToken;
+use crate::types::GrantCause;
 
 /// The grant or the end of a lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,19 +59,6 @@ impl EventKind {
             EventKind::HandedOver => "handed_over",
         }
     }
-}
-
-/// The cause of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum GrantCause {
-    /// A claim for a free lease.
-    Asked,
-    /// The holder was the first waiter in the queue.
-    Queue,
-    /// The previous holder handed the lease over.
-    HandOver,
 }
 
 /// A position in the watch: the client has seen all events up to and including it.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Event, Problem, Timestamp, decimal};
 use crate::token::FencingToken;
+use crate::types::LeaseState;
 
 /// One holder's lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,30 +55,6 @@ pub struct Lease {
     /// the state `active`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holders_cursor: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LeaseState {
-    Active,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-}
-
-/// Why a holder does not have a lease with a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LostReason {
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-    /// The cluster never granted this token to this holder, or has forgotten the grant.
-    Unknown,
 }
 
 /// Response to a release.

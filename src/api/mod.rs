@@ -20,18 +20,18 @@ mod schema;
 mod timestamp;
 mod ttl;
 
-pub use cluster::{Cluster, Member, Role, Version};
-pub use event::{Event, EventId, EventKind, GrantCause, InvalidEventId};
+pub use cluster::{Cluster, Member, Version};
+pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};
-pub use lease::{
-    History, Lease, LeasePage, LeaseState, LostReason, Queue, Released, RenewResult, Renewed, Revoked, Waiter,
-};
+pub use lease::{History, Lease, LeasePage, Queue, Released, RenewResult, Renewed, Revoked, Waiter};
 #[cfg(feature = "server")]
 pub(crate) use object::Object;
 pub use problem::{Code, Problem};
-pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, StateFilter, UpdateMetadata};
+pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, UpdateMetadata};
 pub use timestamp::Timestamp;
 pub use ttl::TtlMs;
+
+pub use crate::types::{GrantCause, LeaseState, LostReason, Role, StateFilter};
 
 /// Most leases in one batched renewal.
 pub const MAX_RENEW_ITEMS: usize = 10_000;

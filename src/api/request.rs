@@ -138,20 +138,6 @@ pub struct UpdateMetadata {
     pub metadata: Metadata,
 }
 
-/// Selects leases of a list by state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum StateFilter {
-    Active,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-    /// Active, and renewed at least once.
-    Renewed,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::integer;
+use crate::types::{InvalidValue, Ttl};
 
 /// JSON form of an infinite ttl.
 pub(super) const INFINITE: &str = "infinite";
@@ -22,6 +23,17 @@ impl TtlMs {
     /// client could take it for the default, so it is invalid.
     pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TtlMs>, D::Error> {
         TtlMs::deserialize(deserializer).map(Some)
+    }
+}
+
+impl TryFrom<TtlMs> for Ttl {
+    type Error = InvalidValue;
+
+    fn try_from(ttl: TtlMs) -> Result<Ttl, InvalidValue> {
+        match ttl {
+            TtlMs::Millis(ms) => Ttl::millis(ms),
+            TtlMs::Infinite => Ok(Ttl::INFINITE),
+        }
     }
 }
 

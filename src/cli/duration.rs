@@ -1,47 +1,39 @@
-//! The parser of duration arguments: `500ms`, `30s`, `1m30s`, `24h`.
+//! Durations of arguments and tables, in the format of the crate humantime: `500ms`, `30s`, `1m 30s`.
 
 use std::time::Duration;
 
 use crate::api::TtlMs;
 
 /// Maximum duration: 30 days. All limits of requests are below it.
-const MAX_MS: u64 = 30 * 24 * 60 * 60 * 1000;
-/// Maximum length of the text.
+const MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Maximum length of the text, in bytes.
 const MAX_BYTES: usize = 32;
+/// Maximum length of a number. With longer ones, humantime can overflow and panic.
+const MAX_DIGITS: usize = 10;
+const EXPECTED: &str = "expected a number and a unit (ms, s, m, h or d), for instance 500ms, 30s or 1m30s";
 
-/// Parses one or more numbers, each with a unit: `ms`, `s`, `m`, `h` or `d`.
+/// Parses one or more numbers, each with a unit.
 ///
 /// # Errors
 ///
-/// The text is no duration, or the duration is above 30 days. The error is a message for the user.
+/// The text is no duration, or the duration is above 30 days or no whole number of milliseconds. The error is a message
+/// for the user.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    const EXPECTED: &str = "expected a number and a unit (ms, s, m, h or d), for instance 500ms, 30s or 1m30s";
-    if text.is_empty() || text.len() > MAX_BYTES {
-        return Err(EXPECTED.to_owned());
+    if text.len() > MAX_BYTES {
+        return Err(format!("the duration has more than {MAX_BYTES} bytes: {EXPECTED}"));
     }
-    let mut total: u64 = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, after) = rest.split_at(digits);
-        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let (unit, after) = after.split_at(letters);
-        let unit_ms: u64 = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(EXPECTED.to_owned()),
-        };
-        let number: u64 = number.parse().map_err(|_| EXPECTED.to_owned())?;
-        total = number.checked_mul(unit_ms).and_then(|ms| total.checked_add(ms)).unwrap_or(u64::MAX);
-        if total > MAX_MS {
-            return Err(format!("{text} is longer than the maximum of 30 days"));
-        }
-        rest = after;
+    let is_too_long = || format!("{text} is longer than the maximum of 30 days");
+    if text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_DIGITS) {
+        return Err(is_too_long());
     }
-    Ok(Duration::from_millis(total))
+    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}: {EXPECTED}"))?;
+    if duration > MAX {
+        return Err(is_too_long());
+    }
+    if !duration.subsec_nanos().is_multiple_of(1_000_000) {
+        return Err(format!("{text} is not a whole number of milliseconds"));
+    }
+    Ok(duration)
 }
 
 /// Parses a duration or `infinite`.
@@ -58,16 +50,16 @@ pub fn parse_ttl(text: &str) -> Result<TtlMs, String> {
     }
 }
 
-/// Formats a duration in its two largest units.
+/// Formats a duration, rounded down to its second largest unit.
 pub fn show(ms: u64) -> String {
-    let (seconds, minutes, hours, days) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
-    match ms {
-        ..1_000 => format!("{ms}ms"),
-        1_000..60_000 => format!("{seconds}.{}s", ms % 1_000 / 100),
-        60_000..3_600_000 => format!("{minutes}m{}s", seconds % 60),
-        3_600_000..86_400_000 => format!("{hours}h{}m", minutes % 60),
-        _ => format!("{days}d{}h", hours % 24),
-    }
+    let unit_ms = match ms {
+        ..1_000 => 1,
+        1_000..60_000 => 100,
+        60_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    humantime::format_duration(Duration::from_millis(ms - ms % unit_ms)).to_string()
 }
 
 #[cfg(test)]
@@ -77,15 +69,23 @@ mod tests {
     #[test]
     fn parse_requires_units() {
         for (text, ms) in
-            [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0), ("30d", MAX_MS)]
+            [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0), ("30d", 2_592_000_000)]
         {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for bad in ["", "30", "s", "-1s", "1.5s", "1 s", "1S", "1s ", "1sms", "1w", "٣s", "99999999999999999999s"] {
+        for (text, ms) in [("1m 30s", 90_000), ("1.5s", 1_500), ("2hours", 7_200_000), ("1w", 604_800_000), ("0", 0)] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for bad in ["", "30", "s", "-1s", "1S", "1sms", "٣s", "99999999999999999999s", "1.5ms", "1ns"] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
-        assert!(parse("31d").expect_err("too long").contains("30 days"));
-        assert!(parse("18446744073709551615d").expect_err("too long").contains("30 days"));
+    }
+
+    #[test]
+    fn parse_accepts_at_most_30_days() {
+        for long in ["31d", "30d1ms", "18446744073709551615d", "18446744073709551615s1000ms", "9999999999y"] {
+            assert!(parse(long).expect_err("too long").contains("30 days"), "{long}");
+        }
         assert!(parse(&"1ms".repeat(20)).is_err(), "too many parts");
     }
 
@@ -97,8 +97,16 @@ mod tests {
     }
 
     #[test]
-    fn show_prints_the_two_largest_units() {
-        for (ms, text) in [(7, "7ms"), (1_950, "1.9s"), (90_000, "1m30s"), (3_725_000, "1h2m"), (90_000_000, "1d1h")] {
+    fn show_rounds_down_to_the_second_largest_unit() {
+        for (ms, text) in [
+            (0, "0s"),
+            (7, "7ms"),
+            (1_950, "1s 900ms"),
+            (90_500, "1m 30s"),
+            (3_725_000, "1h 2m"),
+            (90_000_000, "1day 1h"),
+            (86_400_000, "1day"),
+        ] {
             assert_eq!(show(ms), text);
         }
     }

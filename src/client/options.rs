@@ -82,7 +82,7 @@ type Predicate = Arc<dyn Fn() -> bool + Send + Sync>;
 /// Options of one lease. Each method names the default of its option.
 #[derive(Clone, Default)]
 pub struct LeaseOptions {
-    ttl: Option<TtlOption>,
+    ttl: Option<TtlMs>,
     pub(super) metadata: Metadata,
     lock_delay: Duration,
     limit: Option<u32>,
@@ -91,12 +91,6 @@ pub struct LeaseOptions {
     pub(super) longest_hold: Option<Duration>,
     pub(super) renew_while: Option<Predicate>,
     pub(super) should_hold: Option<Predicate>,
-}
-
-#[derive(Clone, Copy)]
-enum TtlOption {
-    Finite(Duration),
-    Infinite,
 }
 
 impl LeaseOptions {
@@ -110,13 +104,13 @@ impl LeaseOptions {
     ///
     /// The range is 100 ms to 24 h in whole milliseconds. A cluster can have narrower bounds.
     pub fn ttl(self, ttl: Duration) -> LeaseOptions {
-        LeaseOptions { ttl: Some(TtlOption::Finite(ttl)), ..self }
+        LeaseOptions { ttl: Some(TtlMs::Millis(millis(ttl))), ..self }
     }
 
     /// The lease lasts until it is released or revoked, also when this process dies. The manager asks the cluster every
     /// 10 s whether the lease was revoked.
     pub fn infinite(self) -> LeaseOptions {
-        LeaseOptions { ttl: Some(TtlOption::Infinite), ..self }
+        LeaseOptions { ttl: Some(TtlMs::Infinite), ..self }
     }
 
     /// Key-value pairs that each client of the cluster can read with the lease. Default: empty.
@@ -177,16 +171,14 @@ impl LeaseOptions {
 
     /// Checks the bounds that apply in every cluster.
     pub(super) fn check(&self) -> Result<(), InvalidValue> {
-        if let Some(TtlOption::Finite(ttl)) = self.ttl {
-            Ttl::millis(millis(ttl))?;
-        }
+        let ttl = self.ttl.map(Ttl::try_from).transpose()?;
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));
         }
-        if let (Some(TtlOption::Finite(ttl)), Some(longest)) = (self.ttl, self.longest_hold)
-            && longest < ttl
+        if let (Some(ttl_ms), Some(longest)) = (ttl.and_then(Ttl::as_millis), self.longest_hold)
+            && longest < Duration::from_millis(ttl_ms)
         {
-            return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms: millis(ttl) });
+            return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms });
         }
         match self.limit {
             Some(limit) if !(1..=MAX_LIMIT).contains(&limit) => Err(InvalidValue::Limit(limit)),
@@ -195,10 +187,7 @@ impl LeaseOptions {
     }
 
     pub(super) fn ttl_ms(&self) -> Option<TtlMs> {
-        self.ttl.map(|ttl| match ttl {
-            TtlOption::Finite(ttl) => TtlMs::Millis(millis(ttl)),
-            TtlOption::Infinite => TtlMs::Infinite,
-        })
+        self.ttl
     }
 
     pub(super) fn lock_delay_ms(&self) -> Option<u64> {
@@ -212,8 +201,8 @@ impl LeaseOptions {
     /// The duration of [`Wait::ForTtl`].
     fn ttl_wait(&self) -> Duration {
         match self.ttl {
-            Some(TtlOption::Finite(ttl)) => ttl,
-            Some(TtlOption::Infinite) => Duration::from_millis(MAX_WAIT_MS),
+            Some(TtlMs::Millis(ms)) => Duration::from_millis(ms),
+            Some(TtlMs::Infinite) => Duration::from_millis(MAX_WAIT_MS),
             None => Duration::from_secs(30),
         }
     }

@@ -1,22 +1,35 @@
 //! `[http]`: the limits of the public listener.
 
-use super::number::{self, Number};
-use super::reader::Reader;
+use serde::{Deserialize, Serialize};
+
+use super::reader::within;
+
+/// Upper bound of the limits that count sockets.
+const MAX_SOCKETS: u64 = 1_000_000;
 
 /// The limits of a node's listener. Above a limit, the node rejects further requests or connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 pub struct HttpLimits {
     /// Maximum number of open connections.
+    #[serde(deserialize_with = "within::<_, _, 16, MAX_SOCKETS>")]
     pub max_connections: usize,
     /// Maximum number of claims, revokes and reads in progress. A quarter of them runs at a time; the others wait for
     /// up to 250 ms. Renewals, releases and handovers do not count: overload must not cost a holder its lease.
+    // A follower may forward all of them to the leader on one connection.
+    #[serde(deserialize_with = "within::<_, _, 16, 16_384>")]
     pub max_requests: usize,
     /// Maximum number of claims that wait in a queue.
+    // As for `max_requests`.
+    #[serde(deserialize_with = "within::<_, _, 0, 16_384>")]
     pub max_waits: usize,
     /// Maximum number of open watches.
+    #[serde(deserialize_with = "within::<_, _, 0, MAX_SOCKETS>")]
     pub max_watches: usize,
     /// Memory for the bodies of all requests, in MiB. Claims get a quarter; renewals, releases and handovers get the
     /// rest.
+    // With less than 4 MiB, the largest body would not fit into its share.
+    #[serde(deserialize_with = "within::<_, _, 4, 16_384>")]
     pub body_budget_mib: usize,
 }
 
@@ -30,54 +43,4 @@ impl Default for HttpLimits {
             body_budget_mib: 64,
         }
     }
-}
-
-/// Upper bound of the limits that count sockets.
-const MAX_SOCKETS: u64 = 1_000_000;
-
-const NUMBERS: [Number<HttpLimits>; 5] = [
-    Number {
-        key: "max_connections",
-        min: 16,
-        max: MAX_SOCKETS,
-        get: |limits| limits.max_connections as u64,
-        set: |limits, value| limits.max_connections = value as usize,
-    },
-    Number {
-        key: "max_requests",
-        min: 16,
-        // A follower may forward all of them to the leader on one connection.
-        max: 16_384,
-        get: |limits| limits.max_requests as u64,
-        set: |limits, value| limits.max_requests = value as usize,
-    },
-    Number {
-        key: "max_waits",
-        min: 0,
-        // As for `max_requests`.
-        max: 16_384,
-        get: |limits| limits.max_waits as u64,
-        set: |limits, value| limits.max_waits = value as usize,
-    },
-    Number {
-        key: "max_watches",
-        min: 0,
-        max: MAX_SOCKETS,
-        get: |limits| limits.max_watches as u64,
-        set: |limits, value| limits.max_watches = value as usize,
-    },
-    Number {
-        key: "body_budget_mib",
-        // With less, the largest body would not fit into its share of the budget.
-        min: 4,
-        max: 16_384,
-        get: |limits| limits.body_budget_mib as u64,
-        set: |limits, value| limits.body_budget_mib = value as usize,
-    },
-];
-
-pub(super) fn read(http: &mut Reader) -> HttpLimits {
-    let mut limits = HttpLimits::default();
-    number::read(&NUMBERS, http, &mut limits);
-    limits
 }

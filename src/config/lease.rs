@@ -1,7 +1,9 @@
 //! `[lease]`: the valid ttls, and the limits of the lease machine.
 
-use super::number::{self, Number};
-use super::reader::Reader;
+use serde::{Deserialize, Serialize};
+
+use super::reader::{Found, within};
+use crate::api::TtlMs;
 use crate::lease::Limits;
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
@@ -13,6 +15,10 @@ const DEFAULT_TICK_MS: u64 = 1_000;
 /// Upper bound of `max_waiters`. This many waiters without metadata need less memory than
 /// [`MAX_RETAINED_NAME_BYTES`](crate::lease::MAX_RETAINED_NAME_BYTES).
 const MAX_WAITERS: u64 = 100_000;
+/// Upper bound of `ended_keep_ms`: a week.
+const MAX_ENDED_KEEP_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+/// Upper bound of `patience_ms`: 10 minutes.
+const MAX_PATIENCE_MS: u64 = 10 * 60 * 1000;
 
 /// The lease machine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,23 +55,20 @@ impl Default for TtlPolicy {
 }
 
 impl TtlPolicy {
-    /// The ttl of a request without one.
-    pub fn default_ttl(&self) -> Ttl {
-        Ttl::Finite(self.default_ms)
-    }
-
-    /// Returns the ttl if this cluster allows it.
+    /// Returns the requested ttl if this cluster allows it.
     ///
     /// # Errors
     ///
     /// The ttl is outside the bounds. The error has the bounds.
-    pub fn check(&self, ttl: Ttl) -> Result<Ttl, TtlRefused> {
-        match ttl {
-            Ttl::Infinite if !self.infinite => Err(TtlRefused::Infinite { max: self.max_ms }),
-            Ttl::Finite(ms) if !(self.min_ms..=self.max_ms).contains(&ms) => {
-                Err(TtlRefused::Outside { ms, min: self.min_ms, max: self.max_ms })
+    pub fn check(&self, requested: TtlMs) -> Result<Ttl, TtlRefused> {
+        let TtlPolicy { min_ms: min, max_ms: max, .. } = *self;
+        match requested {
+            TtlMs::Infinite if self.infinite => Ok(Ttl::INFINITE),
+            TtlMs::Infinite => Err(TtlRefused::Infinite { max }),
+            TtlMs::Millis(ms) => {
+                let ttl = Ttl::millis(ms).ok().filter(|_| (min..=max).contains(&ms));
+                ttl.ok_or(TtlRefused::Outside { ms, min, max })
             }
-            ttl => Ok(ttl),
         }
     }
 }
@@ -79,116 +82,81 @@ pub enum TtlRefused {
     Infinite { max: u64 },
 }
 
-const TTL_NUMBERS: [Number<TtlPolicy>; 3] = [
-    Number {
-        key: "default_ttl_ms",
-        min: MIN_TTL_MS,
-        max: MAX_TTL_MS,
-        get: |settings| settings.default_ms,
-        set: |settings, value| settings.default_ms = value,
-    },
-    Number {
-        key: "min_ttl_ms",
-        min: MIN_TTL_MS,
-        max: MAX_TTL_MS,
-        get: |settings| settings.min_ms,
-        set: |settings, value| settings.min_ms = value,
-    },
-    Number {
-        key: "max_ttl_ms",
-        min: MIN_TTL_MS,
-        max: MAX_TTL_MS,
-        get: |settings| settings.max_ms,
-        set: |settings, value| settings.max_ms = value,
-    },
-];
+/// `[lease]`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct LeaseSection {
+    #[serde(deserialize_with = "within::<_, _, MIN_TTL_MS, MAX_TTL_MS>")]
+    default_ttl_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, MIN_TTL_MS, MAX_TTL_MS>")]
+    min_ttl_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, MIN_TTL_MS, MAX_TTL_MS>")]
+    max_ttl_ms: u64,
+    allow_infinite_ttl: bool,
+    #[serde(deserialize_with = "within::<_, _, 1, 10_000_000>")]
+    max_leases: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, MAX_WAITERS>")]
+    max_waiters: u32,
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000>")]
+    history: u32,
+    #[serde(deserialize_with = "within::<_, _, 0, MAX_ENDED_KEEP_MS>")]
+    ended_keep_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
+    ended_keep: u64,
+    #[serde(deserialize_with = "within::<_, _, 1_000, MAX_PATIENCE_MS>")]
+    patience_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, 50, 60_000>")]
+    tick_ms: u64,
+}
 
-const NUMBERS: [Number<LeaseSettings>; 7] = [
-    Number {
-        key: "max_leases",
-        min: 1,
-        max: 10_000_000,
-        get: |settings| settings.limits.max_leases,
-        set: |settings, value| settings.limits.max_leases = value,
-    },
-    Number {
-        key: "max_waiters",
-        min: 0,
-        max: MAX_WAITERS,
-        get: |settings| settings.limits.max_waiters.into(),
-        set: |settings, value| settings.limits.max_waiters = to_u32(value),
-    },
-    Number {
-        key: "history",
-        min: 1,
-        max: 1_000,
-        get: |settings| settings.limits.history.into(),
-        set: |settings, value| settings.limits.history = to_u32(value),
-    },
-    Number {
-        key: "ended_keep_ms",
-        min: 0,
-        max: 7 * 24 * 60 * 60 * 1000,
-        get: |settings| settings.limits.ended_keep_ms,
-        set: |settings, value| settings.limits.ended_keep_ms = value,
-    },
-    Number {
-        key: "ended_keep",
-        min: 0,
-        max: 1_000_000,
-        get: |settings| settings.limits.ended_keep,
-        set: |settings, value| settings.limits.ended_keep = value,
-    },
-    Number {
-        key: "patience_ms",
-        min: 1_000,
-        max: 10 * 60 * 1000,
-        get: |settings| settings.limits.patience_ms,
-        set: |settings, value| settings.limits.patience_ms = value,
-    },
-    Number {
-        key: "tick_ms",
-        min: 50,
-        max: 60_000,
-        get: |settings| settings.tick_ms,
-        set: |settings, value| settings.tick_ms = value,
-    },
-];
-
-pub(super) fn read(lease: &mut Reader) -> (LeaseSettings, TtlPolicy) {
-    let mut ttl = TtlPolicy::default();
-    number::read(&TTL_NUMBERS, lease, &mut ttl);
-    ttl.infinite = lease.flag("allow_infinite_ttl", ttl.infinite);
-    if let Some(conflict) = conflict(&ttl) {
-        lease.problem(conflict);
+impl LeaseSection {
+    pub fn new(settings: &LeaseSettings, ttl: &TtlPolicy) -> LeaseSection {
+        let LeaseSettings { limits, tick_ms } = *settings;
+        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms } = limits;
+        LeaseSection {
+            default_ttl_ms: ttl.default_ms,
+            min_ttl_ms: ttl.min_ms,
+            max_ttl_ms: ttl.max_ms,
+            allow_infinite_ttl: ttl.infinite,
+            max_leases,
+            max_waiters,
+            history,
+            ended_keep_ms,
+            ended_keep,
+            patience_ms,
+            tick_ms,
+        }
     }
-    let mut settings = LeaseSettings::default();
-    number::read(&NUMBERS, lease, &mut settings);
-    (settings, ttl)
-}
 
-/// All problems of settings that a program made.
-pub(super) fn problems(settings: &LeaseSettings, ttl: &TtlPolicy) -> Vec<String> {
-    let mut problems = number::check(&TTL_NUMBERS, ttl);
-    problems.extend(conflict(ttl));
-    problems.extend(number::check(&NUMBERS, settings));
-    problems
-}
+    pub fn settings(&self) -> LeaseSettings {
+        let limits = Limits {
+            max_leases: self.max_leases,
+            max_waiters: self.max_waiters,
+            history: self.history,
+            ended_keep_ms: self.ended_keep_ms,
+            ended_keep: self.ended_keep,
+            patience_ms: self.patience_ms,
+        };
+        LeaseSettings { limits, tick_ms: self.tick_ms }
+    }
 
-/// The first pair of settings that conflict.
-fn conflict(ttl: &TtlPolicy) -> Option<String> {
-    if ttl.min_ms > ttl.max_ms {
-        Some(format!("min_ttl_ms: {} must not be above max_ttl_ms, {}", ttl.min_ms, ttl.max_ms))
-    } else if !(ttl.min_ms..=ttl.max_ms).contains(&ttl.default_ms) {
-        Some(format!(
-            "default_ttl_ms: {} must be from min_ttl_ms, {}, to max_ttl_ms, {}",
-            ttl.default_ms, ttl.min_ms, ttl.max_ms
-        ))
-    } else {
-        None
+    pub fn ttl(&self) -> TtlPolicy {
+        TtlPolicy {
+            default_ms: self.default_ttl_ms,
+            min_ms: self.min_ttl_ms,
+            max_ms: self.max_ttl_ms,
+            infinite: self.allow_infinite_ttl,
+        }
     }
 }
 
-fn to_u32(number: u64) -> u32 {
-    u32::try_from(number).expect("the upper bounds of u32 settings are below 2^32")
+/// Adds the first pair of settings that conflict.
+pub(super) fn validate(ttl: &TtlPolicy, found: &mut Found) {
+    let TtlPolicy { default_ms, min_ms, max_ms, .. } = *ttl;
+    if min_ms > max_ms {
+        found.add_first("lease.min_ttl_ms", format!("{min_ms} must not be above max_ttl_ms, {max_ms}"));
+    } else if !(min_ms..=max_ms).contains(&default_ms) {
+        let text = format!("{default_ms} must be from min_ttl_ms, {min_ms}, to max_ttl_ms, {max_ms}");
+        found.add_first("lease.default_ttl_ms", text);
+    }
 }

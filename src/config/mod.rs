@@ -1,25 +1,32 @@
 //! The settings of a cluster: `cluster.toml`, validated as a whole.
 //!
-//! All nodes use the same file. The parser reports all problems at once, each with its key. A [`Config`] value is
-//! always valid. This module only reads the file: it binds no address and opens no data directory.
+//! All nodes use the same file. The parser reports all problems at once, each with its key and its line. A [`Config`]
+//! value is always valid. This module only reads the file: it binds no address and opens no data directory.
 
 mod address;
 mod http;
 mod lease;
 mod nodes;
-mod number;
 mod raft;
 mod reader;
+mod source;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use lease::LeaseSection;
+use nodes::NodeSection;
+use raft::{Profile, RaftSection};
+use reader::Found;
+use source::Source;
 
 pub use address::is_loopback;
 pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy};
 pub use nodes::{MAX_NODES, MemberConfig, NodeEntry};
 pub use raft::RaftTimings;
-use reader::Reader;
 
 /// Maximum size of a configuration file, in bytes.
 pub const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -70,20 +77,15 @@ impl Config {
     ///
     /// All problems of the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
-        let table = text.parse::<toml::Table>().map_err(|error| Problems(vec![error.to_string().trim().to_owned()]))?;
-        let mut root = Reader::new(table);
-        let cluster = read_cluster(&mut root);
-        let allow_insecure_network = root.flag("allow_insecure_network", false);
-        let nodes = nodes::read(&mut root, folder, allow_insecure_network);
-        let raft = root.section("raft", raft::read);
-        let (lease, ttl) = root.section("lease", lease::read);
-        let http = root.section("http", http::read);
-        match root.finish() {
-            problems if problems.is_empty() => {
-                Ok(Config { cluster, nodes, raft, lease, ttl, http, allow_insecure_network })
-            }
-            problems => Err(Problems(problems)),
-        }
+        let (source, values) = Source::parse(text)?;
+        let profile = match values.pointer("/raft/profile") {
+            Some(profile) if profile == "wan" => Profile::Wan,
+            _ => Profile::Lan,
+        };
+        let mut found = Found::default();
+        let file = reader::read(&File::of(profile), values, &mut found);
+        let config = file.map(|file| file.validate(folder, &mut found));
+        config.filter(|_| found.0.is_empty()).ok_or_else(|| source.locate(found))
     }
 
     /// The cluster of `tenure dev`: three nodes on fixed loopback ports, with their data in subfolders of `data`.
@@ -112,8 +114,7 @@ impl Config {
 
     /// The initial members of the cluster: all nodes of the file.
     pub fn members(&self) -> Vec<MemberConfig> {
-        let member = |node: &NodeEntry| MemberConfig { id: node.id, http: node.http.clone(), peer: node.peer.clone() };
-        self.nodes.iter().map(member).collect()
+        self.nodes.iter().map(NodeEntry::member).collect()
     }
 
     /// Valid settings that are probably a mistake.
@@ -137,19 +138,51 @@ impl Config {
     }
 }
 
-fn read_cluster(root: &mut Reader) -> String {
-    let cluster = root.required_text("cluster");
-    if let Some(problem) = cluster_problem(&cluster) {
-        root.problem(problem);
-    }
-    cluster
+/// The tables and values of a file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cluster: String,
+    allow_insecure_network: bool,
+    node: Vec<NodeSection>,
+    raft: RaftSection,
+    lease: LeaseSection,
+    http: HttpLimits,
 }
 
-fn cluster_problem(cluster: &str) -> Option<String> {
+impl File {
+    /// The values of an empty file.
+    fn of(profile: Profile) -> File {
+        File {
+            cluster: String::new(),
+            allow_insecure_network: false,
+            node: Vec::new(),
+            raft: RaftSection::new(profile, &profile.timings()),
+            lease: LeaseSection::new(&LeaseSettings::default(), &TtlPolicy::default()),
+            http: HttpLimits::default(),
+        }
+    }
+
+    /// Adds the problems of values that are each within their bounds.
+    fn validate(self, folder: &Path, found: &mut Found) -> Config {
+        let File { cluster, allow_insecure_network, node, raft, lease, http } = self;
+        let (raft, lease, ttl) = (raft.timings(), lease.settings(), lease.ttl());
+        validate_cluster(&cluster, found);
+        let nodes = nodes::entries(node, folder, allow_insecure_network, found);
+        raft::validate(&raft, found);
+        lease::validate(&ttl, found);
+        Config { cluster, nodes, raft, lease, ttl, http, allow_insecure_network }
+    }
+}
+
+fn validate_cluster(cluster: &str, found: &mut Found) {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let invalid = cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed);
-    invalid
-        .then(|| format!("cluster: {cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'"))
+    if cluster.is_empty() {
+        found.add_first("cluster", "must be set");
+    } else if cluster.len() > MAX_CLUSTER_BYTES || !cluster.chars().all(allowed) {
+        let text = format!("{cluster:?} must be at most {MAX_CLUSTER_BYTES} letters, digits, '.', '_' and '-'");
+        found.add("cluster", text);
+    }
 }
 
 /// All problems of settings that a program made, by the same rules as for a file.
@@ -161,13 +194,18 @@ pub(crate) fn problems(
     lease: &LeaseSettings,
     ttl: &TtlPolicy,
 ) -> Vec<String> {
-    let mut problems: Vec<String> =
-        cluster.is_empty().then(|| "cluster: must not be empty".to_owned()).into_iter().collect();
-    problems.extend(cluster_problem(cluster));
-    problems.extend(nodes::problems(members, allow_insecure_network));
-    problems.extend(raft::problems(raft).into_iter().map(|problem| format!("raft.{problem}")));
-    problems.extend(lease::problems(lease, ttl).into_iter().map(|problem| format!("lease.{problem}")));
-    problems
+    let mut found = Found::default();
+    validate_cluster(cluster, &mut found);
+    let path = |index: usize, key: &str| format!("node {}: {key}", members[index].id);
+    nodes::validate(members, allow_insecure_network, path, &mut found);
+    let defaults = File::of(Profile::Lan);
+    let (raft, lease) = (RaftSection::new(Profile::Lan, raft), LeaseSection::new(lease, ttl));
+    let values = reader::to_values(&File { raft, lease, ..File::of(Profile::Lan) });
+    if let Some(file) = reader::read(&defaults, values, &mut found) {
+        raft::validate(&file.raft.timings(), &mut found);
+        lease::validate(&file.lease.ttl(), &mut found);
+    }
+    found.0.iter().map(ToString::to_string).collect()
 }
 
 /// An error of [`Config::load`].

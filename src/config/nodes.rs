@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::address;
-use super::reader::Reader;
+use super::reader::{Found, within};
 use crate::types::NodeId;
 
 /// Maximum number of nodes in a cluster.
@@ -24,6 +26,12 @@ pub struct NodeEntry {
     pub data: PathBuf,
 }
 
+impl NodeEntry {
+    pub(super) fn member(&self) -> MemberConfig {
+        MemberConfig { id: self.id, http: self.http.clone(), peer: self.peer.clone() }
+    }
+}
+
 /// The id and addresses of a node, as its cluster stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
@@ -34,75 +42,69 @@ pub struct MemberConfig {
     pub peer: String,
 }
 
-pub(super) fn read(root: &mut Reader, folder: &Path, allow_insecure_network: bool) -> Vec<NodeEntry> {
-    let nodes = root.tables("node", |node| read_node(node, folder, allow_insecure_network));
-    if let Some(problem) = check_count(nodes.len()) {
-        root.problem(problem);
+/// `[[node]]`. An absent value is 0 or empty.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct NodeSection {
+    #[serde(deserialize_with = "within::<_, _, 1, MAX_ID>")]
+    id: NodeId,
+    http: String,
+    peer: String,
+    data: String,
+}
+
+impl NodeSection {
+    fn entry(self, folder: &Path) -> NodeEntry {
+        NodeEntry { id: self.id, http: self.http, peer: self.peer, data: folder.join(self.data) }
     }
-    let ids = duplicates("id", nodes.iter().filter_map(|node| node.id.map(|id| id.to_string())));
-    let entries: Vec<NodeEntry> = nodes.into_iter().map(PartialNode::into_entry).collect();
-    let addresses = duplicates("address", entries.iter().flat_map(|node| [node.http.clone(), node.peer.clone()]));
-    let folders = entries.iter().filter(|node| node.data != folder).map(|node| node.data.display().to_string());
-    for problem in [ids, addresses, duplicates("data", folders)].concat() {
-        root.problem(problem);
+}
+
+/// The nodes of a file in `folder`. Adds all problems of the nodes.
+pub(super) fn entries(
+    nodes: Vec<NodeSection>,
+    folder: &Path,
+    allow_insecure_network: bool,
+    found: &mut Found,
+) -> Vec<NodeEntry> {
+    for (number, node) in (1..).zip(&nodes) {
+        let NodeSection { id, http, peer, data } = node;
+        let values =
+            [("id", *id == 0), ("http", http.is_empty()), ("peer", peer.is_empty()), ("data", data.is_empty())];
+        for (key, _) in values.into_iter().filter(|(_, is_absent)| *is_absent) {
+            found.add_first(format!("node[{number}].{key}"), "must be set");
+        }
     }
+    let folders: Vec<String> = nodes.iter().map(|node| node.data.clone()).filter(|data| !data.is_empty()).collect();
+    let entries: Vec<NodeEntry> = nodes.into_iter().map(|node| node.entry(folder)).collect();
+    let members: Vec<MemberConfig> = entries.iter().map(NodeEntry::member).collect();
+    validate(&members, allow_insecure_network, |index, key| format!("node[{}].{key}", index + 1), found);
+    add_duplicates("data", folders.iter().map(|data| folder.join(data).display().to_string()), found);
     entries
 }
 
-/// All problems of a member list that a program passed in.
-pub(super) fn problems(members: &[MemberConfig], allow_insecure_network: bool) -> Vec<String> {
-    let mut problems: Vec<String> = check_count(members.len()).into_iter().collect();
-    for member in members {
-        let id = member.id;
-        if !(1..=MAX_ID).contains(&id) {
-            problems.push(format!("node: id {id} is outside 1 to {MAX_ID}"));
+/// Adds all problems of a member list. `path` is the path of a member's setting.
+pub(super) fn validate(
+    members: &[MemberConfig],
+    allow_insecure_network: bool,
+    path: impl Fn(usize, &str) -> String,
+    found: &mut Found,
+) {
+    if !(1..=MAX_NODES).contains(&members.len()) {
+        found.add("node", format!("a cluster has 1 to {MAX_NODES} nodes, found {}", members.len()));
+    }
+    for (index, member) in members.iter().enumerate() {
+        if !(1..=MAX_ID).contains(&member.id) {
+            found.add_first(path(index, "id"), format!("{} is outside 1 to {MAX_ID}", member.id));
         }
         for (key, address) in [("http", &member.http), ("peer", &member.peer)] {
-            let problem = address_problem(address, allow_insecure_network);
-            problems.extend(problem.map(|problem| format!("node {id}: {key}: {problem}")));
+            if let Some(problem) = address_problem(address, allow_insecure_network) {
+                found.add_first(path(index, key), problem);
+            }
         }
     }
-    problems.extend(duplicates("id", members.iter().map(|member| member.id.to_string())));
-    problems
-        .extend(duplicates("address", members.iter().flat_map(|member| [member.http.clone(), member.peer.clone()])));
-    problems
-}
-
-fn check_count(count: usize) -> Option<String> {
-    let invalid = !(1..=MAX_NODES).contains(&count);
-    invalid.then(|| format!("node: a cluster has 1 to {MAX_NODES} nodes, found {count}"))
-}
-
-/// A node that may lack required values. The reader has recorded a problem for each of them.
-struct PartialNode {
-    id: Option<NodeId>,
-    http: String,
-    peer: String,
-    data: PathBuf,
-}
-
-impl PartialNode {
-    fn into_entry(self) -> NodeEntry {
-        NodeEntry { id: self.id.unwrap_or_default(), http: self.http, peer: self.peer, data: self.data }
-    }
-}
-
-fn read_node(node: &mut Reader, folder: &Path, allow_insecure_network: bool) -> PartialNode {
-    let id = node.required_number("id", 1, MAX_ID);
-    let http = read_address(node, "http", allow_insecure_network);
-    let peer = read_address(node, "peer", allow_insecure_network);
-    let data = folder.join(node.required_text("data"));
-    PartialNode { id, http, peer, data }
-}
-
-fn read_address(node: &mut Reader, key: &'static str, allow_insecure_network: bool) -> String {
-    let text = node.required_text(key);
-    if !text.is_empty()
-        && let Some(problem) = address_problem(&text, allow_insecure_network)
-    {
-        node.problem(format!("{key}: {problem}"));
-    }
-    text
+    add_duplicates("id", members.iter().filter(|member| member.id > 0).map(|member| member.id.to_string()), found);
+    let addresses = members.iter().flat_map(|member| [member.http.clone(), member.peer.clone()]);
+    add_duplicates("address", addresses.filter(|address| !address.is_empty()), found);
 }
 
 fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
@@ -116,11 +118,12 @@ fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
     }
 }
 
-fn duplicates(key: &str, values: impl Iterator<Item = String>) -> Vec<String> {
-    let mut seen = BTreeMap::new();
-    for value in values.filter(|value| !value.is_empty()) {
-        *seen.entry(value).or_insert(0) += 1;
+fn add_duplicates(name: &str, values: impl Iterator<Item = String>, found: &mut Found) {
+    let mut uses = BTreeMap::new();
+    for value in values {
+        *uses.entry(value).or_insert(0) += 1;
     }
-    let duplicates = seen.into_iter().filter(|(_, times)| *times > 1);
-    duplicates.map(|(value, times)| format!("node: {key} {value} is used {times} times; each must be unique")).collect()
+    for (value, times) in uses.into_iter().filter(|(_, times)| *times > 1) {
+        found.add("node", format!("{name} {value} is used {times} times; each must be unique"));
+    }
 }

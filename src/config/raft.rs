@@ -1,7 +1,8 @@
 //! `[raft]`: the timings of replication. They are validated together because they depend on each other.
 
-use super::number::{self, Number};
-use super::reader::Reader;
+use serde::{Deserialize, Serialize};
+
+use super::reader::{Found, within};
 
 /// Minimum number of heartbeats in the shortest election timeout. With fewer, one late heartbeat starts an election.
 const HEARTBEATS_PER_ELECTION: u64 = 3;
@@ -54,103 +55,88 @@ impl Default for RaftTimings {
     }
 }
 
-const NUMBERS: [Number<RaftTimings>; 6] = [
-    Number {
-        key: "heartbeat_interval_ms",
-        min: 10,
-        max: 10_000,
-        get: |timings| timings.heartbeat_interval_ms,
-        set: |timings, value| timings.heartbeat_interval_ms = value,
-    },
-    Number {
-        key: "election_timeout_min_ms",
-        min: 50,
-        // Below the maximum of `election_timeout_max_ms`.
-        max: 59_999,
-        get: |timings| timings.election_timeout_min_ms,
-        set: |timings, value| timings.election_timeout_min_ms = value,
-    },
-    Number {
-        key: "election_timeout_max_ms",
-        // Above the minimum of `election_timeout_min_ms`.
-        min: 51,
-        max: 60_000,
-        get: |timings| timings.election_timeout_max_ms,
-        set: |timings, value| timings.election_timeout_max_ms = value,
-    },
-    Number {
-        key: "drift_permille",
-        min: 1,
-        max: 200,
-        get: |timings| timings.drift_permille,
-        set: |timings, value| timings.drift_permille = value,
-    },
-    Number {
-        key: "snapshot_every",
-        min: 100,
-        max: 100_000_000,
-        get: |timings| timings.snapshot_every,
-        set: |timings, value| timings.snapshot_every = value,
-    },
-    Number {
-        key: "snapshot_keep",
-        min: 0,
-        // Below the maximum of `snapshot_every`.
-        max: 99_999_999,
-        get: |timings| timings.snapshot_keep,
-        set: |timings, value| timings.snapshot_keep = value,
-    },
-];
-
-pub(super) fn read(raft: &mut Reader) -> RaftTimings {
-    let mut timings = read_profile(raft);
-    number::read(&NUMBERS, raft, &mut timings);
-    for problem in conflicts(&timings) {
-        raft.problem(problem);
-    }
-    timings
+/// The timings that a file starts from.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Profile {
+    #[default]
+    Lan,
+    Wan,
 }
 
-/// All problems of timings that a program set.
-pub(super) fn problems(timings: &RaftTimings) -> Vec<String> {
-    let mut problems = number::check(&NUMBERS, timings);
-    problems.extend(conflicts(timings));
-    problems
-}
-
-fn read_profile(raft: &mut Reader) -> RaftTimings {
-    match raft.text("profile").as_deref() {
-        None | Some("lan") => RaftTimings::lan(),
-        Some("wan") => RaftTimings::wan(),
-        Some(other) => {
-            raft.problem(format!("profile: unknown profile {other:?}: expected \"lan\" or \"wan\""));
-            RaftTimings::lan()
+impl Profile {
+    pub fn timings(self) -> RaftTimings {
+        match self {
+            Profile::Lan => RaftTimings::lan(),
+            Profile::Wan => RaftTimings::wan(),
         }
     }
 }
 
-/// All pairs of settings that conflict.
-fn conflicts(timings: &RaftTimings) -> Vec<String> {
-    let mut conflicts = Vec::new();
+/// `[raft]`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RaftSection {
+    profile: Profile,
+    #[serde(deserialize_with = "within::<_, _, 10, 10_000>")]
+    heartbeat_interval_ms: u64,
+    // Below the maximum of `election_timeout_max_ms`.
+    #[serde(deserialize_with = "within::<_, _, 50, 59_999>")]
+    election_timeout_min_ms: u64,
+    // Above the minimum of `election_timeout_min_ms`.
+    #[serde(deserialize_with = "within::<_, _, 51, 60_000>")]
+    election_timeout_max_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, 1, 200>")]
+    drift_permille: u64,
+    #[serde(deserialize_with = "within::<_, _, 100, 100_000_000>")]
+    snapshot_every: u64,
+    // Below the maximum of `snapshot_every`.
+    #[serde(deserialize_with = "within::<_, _, 0, 99_999_999>")]
+    snapshot_keep: u64,
+}
+
+impl RaftSection {
+    pub fn new(profile: Profile, timings: &RaftTimings) -> RaftSection {
+        RaftSection {
+            profile,
+            heartbeat_interval_ms: timings.heartbeat_interval_ms,
+            election_timeout_min_ms: timings.election_timeout_min_ms,
+            election_timeout_max_ms: timings.election_timeout_max_ms,
+            drift_permille: timings.drift_permille,
+            snapshot_every: timings.snapshot_every,
+            snapshot_keep: timings.snapshot_keep,
+        }
+    }
+
+    pub fn timings(&self) -> RaftTimings {
+        RaftTimings {
+            heartbeat_interval_ms: self.heartbeat_interval_ms,
+            election_timeout_min_ms: self.election_timeout_min_ms,
+            election_timeout_max_ms: self.election_timeout_max_ms,
+            drift_permille: self.drift_permille,
+            snapshot_every: self.snapshot_every,
+            snapshot_keep: self.snapshot_keep,
+        }
+    }
+}
+
+/// Adds all pairs of settings that conflict.
+pub(super) fn validate(timings: &RaftTimings, found: &mut Found) {
     let (heartbeat, min, max) =
         (timings.heartbeat_interval_ms, timings.election_timeout_min_ms, timings.election_timeout_max_ms);
     if min >= max {
-        conflicts.push(format!(
-            "election_timeout_min_ms: {min} must be below election_timeout_max_ms, {max}: a random timeout prevents \
-             that several nodes start an election at the same time"
-        ));
+        let text = format!(
+            "{min} must be below election_timeout_max_ms, {max}: a random timeout prevents that several nodes start \
+             an election at the same time"
+        );
+        found.add_first("raft.election_timeout_min_ms", text);
     }
     if heartbeat.saturating_mul(HEARTBEATS_PER_ELECTION) > min {
-        conflicts.push(format!(
-            "heartbeat_interval_ms: {heartbeat} must fit {HEARTBEATS_PER_ELECTION} times into \
-             election_timeout_min_ms, {min}"
-        ));
+        let text = format!("{heartbeat} must fit {HEARTBEATS_PER_ELECTION} times into election_timeout_min_ms, {min}");
+        found.add_first("raft.heartbeat_interval_ms", text);
     }
-    if timings.snapshot_keep >= timings.snapshot_every {
-        conflicts.push(format!(
-            "snapshot_keep: {} must be below snapshot_every, {}",
-            timings.snapshot_keep, timings.snapshot_every
-        ));
+    let (keep, every) = (timings.snapshot_keep, timings.snapshot_every);
+    if keep >= every {
+        found.add_first("raft.snapshot_keep", format!("{keep} must be below snapshot_every, {every}"));
     }
-    conflicts
 }

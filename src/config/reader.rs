@@ -1,145 +1,149 @@
-//! Reads the values of a TOML table one by one. The reader records all problems instead of stopping at the first one.
-//! Keys that remain in the table at the end are unknown keys.
+//! Deserializes settings. It collects all problems instead of stopping at the first one.
 
-use toml::{Table, Value};
+use std::fmt;
+use std::marker::PhantomData;
 
-/// The unread rest of a table, and the problems so far.
-pub struct Reader {
-    table: Table,
-    /// The table's path in the file (`raft.`, `node[2].`), for problems.
-    path: String,
-    /// All keys that were read, for the problem about an unknown key.
-    known: Vec<&'static str>,
-    problems: Vec<String>,
+use serde::Serialize;
+use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+use serde_json::{Map, Value};
+use serde_path_to_error::{Path, Segment};
+
+/// Maximum number of values that cannot be read. [`read`] gives up after them, because each one needs another attempt.
+const MAX_UNREADABLE: usize = 100;
+
+/// A setting, and the reason why it is invalid.
+#[derive(Debug)]
+pub(super) struct Problem {
+    /// The setting's path in the file, such as `raft.snapshot_keep` or `node[2].http`.
+    pub path: String,
+    pub text: String,
 }
 
-impl Reader {
-    pub fn new(table: Table) -> Reader {
-        Reader { table, path: String::new(), known: Vec::new(), problems: Vec::new() }
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.text)
+    }
+}
+
+/// The problems so far.
+#[derive(Debug, Default)]
+pub(super) struct Found(pub Vec<Problem>);
+
+impl Found {
+    pub fn add(&mut self, path: impl Into<String>, text: impl Into<String>) {
+        self.0.push(Problem { path: path.into(), text: text.into() });
     }
 
-    fn within(table: Table, path: String) -> Reader {
-        Reader { path, ..Reader::new(table) }
-    }
-
-    /// Records a problem. `text` starts with its key or keys.
-    pub fn problem(&mut self, text: impl Into<String>) {
-        let text = text.into();
-        self.problems.push(format!("{}{text}", self.path));
-    }
-
-    fn take(&mut self, key: &'static str) -> Option<Value> {
-        self.known.push(key);
-        self.table.remove(key)
-    }
-
-    fn wrong_type(&mut self, key: &str, expected: &str, found: &Value) {
-        self.problem(format!("{key}: expected {expected}, found {} {found}", found.type_str()));
-    }
-
-    /// A required text. If it is missing, the reader records a problem and returns an empty text.
-    pub fn required_text(&mut self, key: &'static str) -> String {
-        match self.take(key) {
-            Some(Value::String(text)) if !text.is_empty() => return text,
-            Some(Value::String(_)) => self.problem(format!("{key}: must not be empty")),
-            Some(other) => self.wrong_type(key, "a text", &other),
-            None => self.problem(format!("{key}: required key is missing")),
-        }
-        String::new()
-    }
-
-    pub fn text(&mut self, key: &'static str) -> Option<String> {
-        match self.take(key)? {
-            Value::String(text) => Some(text),
-            other => {
-                self.wrong_type(key, "a text", &other);
-                None
-            }
+    /// Adds a problem of a setting that has none yet. A setting that cannot be read has its default, so its other
+    /// problems are not the user's.
+    pub fn add_first(&mut self, path: impl Into<String>, text: impl Into<String>) {
+        let path = path.into();
+        if self.0.iter().all(|problem| problem.path != path) {
+            self.add(path, text);
         }
     }
+}
 
-    pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        match self.take(key) {
-            Some(Value::Boolean(flag)) => flag,
-            Some(other) => {
-                self.wrong_type(key, "true or false", &other);
-                default
-            }
-            None => default,
-        }
-    }
-
-    /// An integer in `min..=max`. The default may be outside this range.
-    pub fn number(&mut self, key: &'static str, default: u64, min: u64, max: u64) -> u64 {
-        self.optional_number(key, min, max).unwrap_or(default)
-    }
-
-    pub fn required_number(&mut self, key: &'static str, min: u64, max: u64) -> Option<u64> {
-        if !self.table.contains_key(key) {
-            self.known.push(key);
-            self.problem(format!("{key}: required key is missing"));
-            return None;
-        }
-        self.optional_number(key, min, max)
-    }
-
-    fn optional_number(&mut self, key: &'static str, min: u64, max: u64) -> Option<u64> {
-        match self.take(key)? {
-            Value::Integer(number) => match u64::try_from(number) {
-                Ok(number) if (min..=max).contains(&number) => return Some(number),
-                _ => self.problem(format!("{key}: {number} is outside {min} to {max}")),
-            },
-            other => self.wrong_type(key, "an integer", &other),
-        }
-        None
-    }
-
-    /// Reads a table. A missing table counts as empty.
-    pub fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader) -> T) -> T {
-        let table = match self.take(key) {
-            Some(Value::Table(table)) => table,
-            Some(other) => {
-                self.wrong_type(key, "a table", &other);
-                Table::new()
-            }
-            None => Table::new(),
+/// Deserializes settings. Values that are absent or cannot be read have their defaults. Returns `None` if too many
+/// values cannot be read.
+pub(super) fn read<T>(defaults: &T, mut values: Value, found: &mut Found) -> Option<T>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let defaults = to_values(defaults);
+    for _ in 0..MAX_UNREADABLE {
+        let mut settings = defaults.clone();
+        overlay(&mut settings, &values);
+        let error = match serde_path_to_error::deserialize(settings) {
+            Ok(settings) => return Some(settings),
+            Err(error) => error,
         };
-        self.inner(table, format!("{key}."), read)
+        found.add(written(error.path()), error.inner().to_string());
+        remove(&mut values, error.path());
     }
+    None
+}
 
-    /// Reads an array of tables (`[[node]]`). Problems number the tables from 1.
-    pub fn tables<T>(&mut self, key: &'static str, mut read: impl FnMut(&mut Reader) -> T) -> Vec<T> {
-        let tables = match self.take(key) {
-            Some(Value::Array(tables)) => tables,
-            Some(other) => {
-                self.wrong_type(key, &format!("[[{key}]] tables"), &other);
-                return Vec::new();
+pub(super) fn to_values(settings: &impl Serialize) -> Value {
+    serde_json::to_value(settings).expect("settings have string keys and finite numbers")
+}
+
+/// Replaces the values of `base` by those of `values`. The other keys of its tables stay.
+fn overlay(base: &mut Value, values: &Value) {
+    match (base, values) {
+        (Value::Object(base), Value::Object(values)) => {
+            for (key, value) in values {
+                overlay(base.entry(key).or_insert(Value::Null), value);
             }
-            None => return Vec::new(),
+        }
+        (base, values) => *base = values.clone(),
+    }
+}
+
+/// Removes the value at `path`. An element of an array becomes an empty table, so that the others keep their numbers.
+fn remove(values: &mut Value, path: &Path) {
+    let mut parent = values;
+    let mut segments = path.iter().peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none_or(|next| matches!(next, Segment::Enum { .. } | Segment::Unknown));
+        parent = match (segment, parent) {
+            (Segment::Map { key }, Value::Object(table)) if is_last => {
+                table.remove(key);
+                return;
+            }
+            (Segment::Seq { index }, Value::Array(tables)) if is_last => {
+                tables[*index] = Value::Object(Map::new());
+                return;
+            }
+            (Segment::Map { key }, table) => &mut table[key],
+            (Segment::Seq { index }, tables) => &mut tables[*index],
+            (Segment::Enum { .. } | Segment::Unknown, _) => return,
         };
-        let mut values = Vec::with_capacity(tables.len());
-        for (number, table) in (1..).zip(tables) {
-            match table {
-                Value::Table(table) => values.push(self.inner(table, format!("{key}[{number}]."), &mut read)),
-                other => self.wrong_type(key, &format!("[[{key}]] tables"), &other),
-            }
+    }
+}
+
+/// The path as in the file. Tables of an array are numbered from 1.
+fn written(path: &Path) -> String {
+    let mut text = String::new();
+    for segment in path {
+        match segment {
+            Segment::Map { key } if text.is_empty() => text.push_str(key),
+            Segment::Map { key } => text.push_str(&format!(".{key}")),
+            Segment::Seq { index } => text.push_str(&format!("[{}]", index + 1)),
+            Segment::Enum { .. } | Segment::Unknown => {}
         }
-        values
+    }
+    text
+}
+
+/// Deserializes an integer from `MIN` to `MAX`.
+pub(super) fn within<'de, D, T, const MIN: u64, const MAX: u64>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    deserializer.deserialize_u64(Within::<T, MIN, MAX>(PhantomData))
+}
+
+struct Within<T, const MIN: u64, const MAX: u64>(PhantomData<T>);
+
+impl<T: TryFrom<u64>, const MIN: u64, const MAX: u64> Visitor<'_> for Within<T, MIN, MAX> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an integer from {MIN} to {MAX}")
     }
 
-    fn inner<T>(&mut self, table: Table, path: String, read: impl FnOnce(&mut Reader) -> T) -> T {
-        let mut inner = Reader::within(table, format!("{}{path}", self.path));
-        let value = read(&mut inner);
-        self.problems.extend(inner.finish());
-        value
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        let within = Some(number).filter(|number| (MIN..=MAX).contains(number));
+        let outside = || E::custom(format_args!("{number} is outside {MIN} to {MAX}"));
+        within.and_then(|number| T::try_from(number).ok()).ok_or_else(outside)
     }
 
-    /// Returns all problems, including unknown keys.
-    pub fn finish(mut self) -> Vec<String> {
-        let known = self.known.join(", ");
-        for key in self.table.keys() {
-            self.problems.push(format!("{}{key}: unknown key: expected one of {known}", self.path));
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::custom(format_args!("{number} is outside {MIN} to {MAX}"))),
         }
-        self.problems
     }
 }

@@ -67,23 +67,70 @@ fn all_problems_are_reported_with_their_keys() {
         keys,
         [
             "cluster",
+            "clutser",
             "node[1].id",
             "node[1].http",
             "node[1].peer",
             "node[1].data",
             "node[1].colour",
             "raft.profile",
-            "raft.election_timeout_min_ms",
             "raft.heartbeat_interval_ms",
+            "raft.election_timeout_min_ms",
             "lease.default_ttl_ms",
             "lease.min_ttl_ms",
             "lease.history",
-            "clutser",
             "tls"
         ]
         .as_slice(),
         "{found:#?}"
     );
+}
+
+#[test]
+fn problems_have_lines_in_the_order_of_the_file() {
+    let node = "[[node]]\nid = 1\nhttp = \"127.0.0.1:7101\"\npeer = \"127.0.0.1:7201\"\ndata = \"data/1\"\n";
+    let found =
+        problems(&format!("{node}[[node]]\nid = 2\nhttp = \"x\"\npeer = 7202\n[raft]\nprofil = \"wan\"\n[http]\n"));
+    let expected = "`profile`, `heartbeat_interval_ms`, `election_timeout_min_ms`, `election_timeout_max_ms`, \
+                    `drift_permille`, `snapshot_every`, `snapshot_keep`";
+    assert_eq!(
+        found,
+        [
+            "cluster: must be set".to_owned(),
+            "node[2].data: must be set (line 6)".to_owned(),
+            "node[2].http: \"x\" must be host:port (line 8)".to_owned(),
+            "node[2].peer: invalid type: integer `7202`, expected a string (line 9)".to_owned(),
+            format!("raft.profil: unknown field `profil`, expected one of {expected} (line 11)"),
+        ]
+    );
+}
+
+#[test]
+fn values_of_a_wrong_type_are_refused() {
+    let found = |line: &str| problems(&one_node(&format!("cluster = \"a\"\n{line}"))).swap_remove(0);
+    let expected =
+        |key: &str, found: &str, expected: &str| format!("{key}: invalid type: {found}, expected {expected} (line 2)");
+    assert_eq!(found("allow_insecure_network = 1"), expected("allow_insecure_network", "integer `1`", "a boolean"));
+    assert_eq!(found("http = 1"), expected("http", "integer `1`", "a table"));
+    let number = |value: &str| found(&format!("http.max_waits = {value}"));
+    let integer = "an integer from 0 to 16384";
+    assert_eq!(number("\"1\""), expected("http.max_waits", "string \"1\"", integer));
+    assert_eq!(number("nan"), expected("http.max_waits", "null", integer));
+    assert_eq!(number("1.0"), expected("http.max_waits", "floating point `1.0`", integer));
+    let nodes = problems("cluster = \"a\"\nnode = 1");
+    assert_eq!(nodes[0], "node: invalid type: integer `1`, expected a sequence (line 2)");
+    let nodes = problems("cluster = \"a\"\nnode = [1, { id = -1 }]");
+    assert_eq!(nodes[0], "node[1]: invalid type: integer `1`, expected a table (line 2)");
+    let id = "node[2].id: -1 is outside 1 to 9223372036854775807 (line 2)".to_owned();
+    assert!(nodes.contains(&id), "{nodes:?}");
+}
+
+#[test]
+fn unknown_keys_are_reported_up_to_100() {
+    let unknown = |count: usize| (0..count).map(|number| format!("key{number} = 1\n")).collect::<String>();
+    for (count, reported) in [(99, 99), (100, 100), (200, 100)] {
+        assert_eq!(problems(&format!("{}{THREE}", unknown(count))).len(), reported);
+    }
 }
 
 #[test]
@@ -93,9 +140,9 @@ fn duplicate_ids_addresses_and_folders_are_refused() {
     assert_eq!(
         found,
         [
-            "node: id 1 is used 2 times; each must be unique",
-            "node: address 127.0.0.1:7101 is used 4 times; each must be unique",
-            "node: data /etc/tenure/data is used 2 times; each must be unique",
+            "node: id 1 is used 2 times; each must be unique (line 2)",
+            "node: address 127.0.0.1:7101 is used 4 times; each must be unique (line 2)",
+            "node: data /etc/tenure/data is used 2 times; each must be unique (line 2)",
         ]
     );
 }
@@ -212,7 +259,7 @@ fn numbers_are_accepted_up_to_their_bounds() {
         }
         for (number, others) in [(min - 1, bound.with_min), (max + 1, bound.with_max)] {
             let Problems(refused) = bound.parse(number, others).expect_err(key);
-            assert_eq!(refused, [format!("{section}.{key}: {number} is outside {min} to {max}")]);
+            assert_eq!(refused, [format!("{section}.{key}: {number} is outside {min} to {max} (line 3)")]);
         }
     }
 }
@@ -273,7 +320,7 @@ fn default_ttl_is_between_min_and_max() {
         assert!(matches!(found.as_slice(), [one] if one.starts_with(&expected)), "{default}: {found:?}");
     }
     let Problems(found) = parse(3_000, 4_001, 4_000).expect_err("min_ttl_ms is above max_ttl_ms");
-    assert_eq!(found, ["lease.min_ttl_ms: 4001 must not be above max_ttl_ms, 4000"]);
+    assert_eq!(found, ["lease.min_ttl_ms: 4001 must not be above max_ttl_ms, 4000 (line 4)"]);
 }
 
 #[test]
@@ -287,7 +334,7 @@ fn file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
     };
     let config = Config::parse(&file(100, 15), Path::new("")).expect("both are at the limit");
     assert_eq!((config.cluster.len(), config.nodes.len()), (100, 15));
-    assert_eq!(problems(&file(100, 16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
+    assert_eq!(problems(&file(100, 16)), ["node: a cluster has 1 to 15 nodes, found 16 (line 2)"]);
     assert_eq!(problems(&file(100, 0)), ["node: a cluster has 1 to 15 nodes, found 0"]);
     let found = problems(&file(101, 15));
     assert!(matches!(found.as_slice(), [one] if one.contains("must be at most 100 letters")), "{found:?}");

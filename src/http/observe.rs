@@ -67,7 +67,7 @@ pub(super) struct MetricsLayer(Arc<HttpMetrics>);
 
 struct HttpMetrics {
     node: HeaderValue,
-    routes: HashMap<&'static str, Vec<Arc<RouteMetrics>>>,
+    routes: HashMap<Arc<str>, Vec<Arc<RouteMetrics>>>,
     no_route: Arc<RouteMetrics>,
 }
 
@@ -83,17 +83,18 @@ struct RouteMetrics {
 #[derive(Clone)]
 struct Labels {
     method: String,
-    route: &'static str,
+    route: Arc<str>,
 }
 
 impl MetricsLayer {
-    pub fn new(node: NodeId, routes: impl Iterator<Item = (&'static str, Method)>) -> MetricsLayer {
-        let mut by_path: HashMap<&'static str, Vec<Arc<RouteMetrics>>> = HashMap::new();
+    pub fn new<'r>(node: NodeId, routes: impl Iterator<Item = (&'r str, Method)>) -> MetricsLayer {
+        let mut by_path: HashMap<Arc<str>, Vec<Arc<RouteMetrics>>> = HashMap::new();
         for (path, method) in routes {
-            by_path.entry(path).or_default().push(Arc::new(RouteMetrics::new(method, path)));
+            let path: Arc<str> = path.into();
+            by_path.entry(path.clone()).or_default().push(Arc::new(RouteMetrics::new(method, path)));
         }
         // A client can send any method. As a label, it would create an unbounded number of series.
-        let labels = Labels { method: NO_ROUTE.to_owned(), route: NO_ROUTE };
+        let labels = Labels { method: NO_ROUTE.to_owned(), route: NO_ROUTE.into() };
         let no_route = Arc::new(RouteMetrics::labelled(Method::GET, labels));
         MetricsLayer(Arc::new(HttpMetrics { node: HeaderValue::from(node), routes: by_path, no_route }))
     }
@@ -103,7 +104,7 @@ impl HttpMetrics {
     fn route(&self, path: &str) -> Option<&Vec<Arc<RouteMetrics>>> {
         // The matched path of a mounted router starts with the prefix of the mounting application.
         let mounted =
-            || self.routes.iter().filter(|(route, _)| path.ends_with(*route)).max_by_key(|(route, _)| route.len());
+            || self.routes.iter().filter(|(route, _)| path.ends_with(&***route)).max_by_key(|(route, _)| route.len());
         self.routes.get(path).or_else(|| mounted().map(|(_, methods)| methods))
     }
 
@@ -116,7 +117,7 @@ impl HttpMetrics {
 }
 
 impl RouteMetrics {
-    fn new(method: Method, route: &'static str) -> RouteMetrics {
+    fn new(method: Method, route: Arc<str>) -> RouteMetrics {
         let labels = Labels { method: method.as_str().to_owned(), route };
         RouteMetrics::labelled(method, labels)
     }
@@ -200,7 +201,7 @@ mod tests {
             ("/tenure/v1/leases", "/v1/leases"),
             ("/{tenant}/tenure/v1/leases/{name}", "/v1/leases/{name}"),
         ] {
-            assert_eq!(observe.0.route(path).expect("the route matches")[0].labels.route, route, "{path}");
+            assert_eq!(observe.0.route(path).expect("the route matches")[0].labels.route.as_ref(), route, "{path}");
         }
         assert!(observe.0.route("/v1/leases/{name}/history").is_none());
     }

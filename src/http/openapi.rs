@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{claims, reads, status, watch};
+use super::routes;
 use crate::api;
 use crate::types::MAX_NAME_BYTES;
 
@@ -19,12 +19,6 @@ use crate::types::MAX_NAME_BYTES;
             a follower responds with 307 and the leader's address.",
         license(name = "MIT OR Apache-2.0")
     ),
-    paths(
-        claims::acquire, claims::renew, claims::release, claims::hand_over,
-        claims::update_metadata, claims::renew_batch, claims::revoke,
-        reads::get, reads::history, reads::queue, reads::explain, reads::list, watch::watch,
-        status::cluster, status::livez, status::readyz, status::metrics, status::version, status::openapi,
-    ),
     components(schemas(api::Code, api::StateFilter)),
     tags(
         (name = "claims", description = "Change the holders of leases"),
@@ -33,6 +27,11 @@ use crate::types::MAX_NAME_BYTES;
     )
 )]
 struct Document;
+
+/// The document without its paths: each route adds its own.
+pub(super) fn without_paths() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
 
 /// A lease name. All characters are ASCII, so `maxLength` in characters equals the limit in bytes.
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]*$";
@@ -107,7 +106,7 @@ fn token_pattern() -> String {
 
 /// The OpenAPI document, as JSON.
 pub fn document() -> String {
-    let mut document = serde_json::to_value(Document::openapi()).expect("the document has string keys");
+    let mut document = serde_json::to_value(routes::all().into_openapi()).expect("the document has string keys");
     for (path, methods) in document["paths"].as_object_mut().expect("the document has paths") {
         for operation in methods.as_object_mut().expect("a path has methods").values_mut() {
             complete(path, operation);

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::admission::RequestPermit;
 use super::app::App;
@@ -11,33 +11,10 @@ use super::input::{Name, Params, Routing};
 use super::response;
 use super::response::HttpProblem;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
-use crate::lease::{ListCursor, ListFilter, ListState};
-use crate::node::{self, Consistency, Query, Request};
+use crate::lease::{ListCursor, ListFilter};
+use crate::node::{self, Query, Request};
 use crate::service;
-use crate::types::{HolderId, LeaseName};
-
-/// The consistency of a read.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ConsistencyParam {
-    /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
-    #[default]
-    Leader,
-    /// The leader confirms its leadership with a round trip to a majority.
-    Linearizable,
-    /// The node that receives the request answers from memory; `X-Tenure-Stale-Ms` is its maximum age in milliseconds.
-    Stale,
-}
-
-impl From<ConsistencyParam> for Consistency {
-    fn from(consistency: ConsistencyParam) -> Consistency {
-        match consistency {
-            ConsistencyParam::Leader => Consistency::Leader,
-            ConsistencyParam::Linearizable => Consistency::Linearizable,
-            ConsistencyParam::Stale => Consistency::Stale,
-        }
-    }
-}
+use crate::types::{Consistency, HolderId, LeaseName};
 
 /// The query of a read.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -47,7 +24,7 @@ pub(super) struct ReadParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    pub consistency: ConsistencyParam,
+    pub consistency: Consistency,
 }
 
 /// Get one lease: its holders, or its last grant while the node remembers it.
@@ -109,7 +86,7 @@ pub(super) struct ExplainParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 }
 
 /// Explain why a lease is held or not, which waiter gets it next and when, and how one holder lost it.
@@ -151,7 +128,7 @@ pub(super) struct ListParams {
     /// Consistency of the read.
     #[serde(default)]
     #[param(inline, required = false)]
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 }
 
 /// List leases in the order of their names, page by page.
@@ -184,16 +161,16 @@ async fn read(
     app: &App,
     routing: Routing,
     query: Query,
-    consistency: ConsistencyParam,
+    consistency: Consistency,
 ) -> Result<node::Response, HttpProblem> {
-    routing.send(app, Request::Read { query, consistency: consistency.into() }).await
+    routing.send(app, Request::Read { query, consistency }).await
 }
 
-fn read_states(text: &str) -> Result<Vec<ListState>, HttpProblem> {
+fn read_states(text: &str) -> Result<Vec<StateFilter>, HttpProblem> {
     let state = |word: &str| {
         let filter: Result<StateFilter, serde::de::value::Error> =
             StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
-        filter.map(service::list_state).map_err(|error| HttpProblem::invalid(format!("state: {error}")))
+        filter.map_err(|error| HttpProblem::invalid(format!("state: {error}")))
     };
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
@@ -221,7 +198,7 @@ mod tests {
 
     #[test]
     fn state_filter_accepts_only_known_states() {
-        assert_eq!(read_states("active,renewed").expect("known"), [ListState::Active, ListState::Renewed]);
+        assert_eq!(read_states("active,renewed").expect("known"), [StateFilter::Active, StateFilter::Renewed]);
         assert_eq!(read_states("").expect("an empty list is valid"), []);
         assert!(format!("{:?}", read_states("active,held").expect_err("held is no state")).contains("held"));
     }

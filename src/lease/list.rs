@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::ended::Ended;
 use super::holders::Grant;
 use super::record::Record;
-use super::{Lease, LeaseState, Machine};
+use super::{Lease, LeaseState, Machine, StateFilter};
 use crate::types::{HolderId, LeaseName};
 
 /// Most names and leases that one call of [`Machine::list`] scans, whether they match or not. A filter with few matches
@@ -31,19 +31,7 @@ pub struct ListFilter {
     pub prefix: String,
     pub holder: Option<HolderId>,
     /// A lease matches with any of these states. Empty: all states.
-    pub states: Vec<ListState>,
-}
-
-/// A state in a [`ListFilter`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ListState {
-    Active,
-    /// Active, and renewed at least once.
-    Renewed,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
+    pub states: Vec<StateFilter>,
 }
 
 /// The end of a page. The next page starts after this lease.
@@ -190,16 +178,16 @@ impl ListFilter {
     }
 }
 
-impl ListState {
+impl StateFilter {
     fn fits(self, listed: &Listed) -> bool {
         let state = listed.state();
         match self {
-            ListState::Active => state == LeaseState::Active,
-            ListState::Renewed => state == LeaseState::Active && listed.grant().renewals > 0,
-            ListState::Expired => state == LeaseState::Expired,
-            ListState::Released => state == LeaseState::Released,
-            ListState::Revoked => state == LeaseState::Revoked,
-            ListState::HandedOver => state == LeaseState::HandedOver,
+            StateFilter::Active => state == LeaseState::Active,
+            StateFilter::Renewed => state == LeaseState::Active && listed.grant().renewals > 0,
+            StateFilter::Expired => state == LeaseState::Expired,
+            StateFilter::Released => state == LeaseState::Released,
+            StateFilter::Revoked => state == LeaseState::Revoked,
+            StateFilter::HandedOver => state == LeaseState::HandedOver,
         }
     }
 }
@@ -218,7 +206,7 @@ mod tests {
             Command::Acquire(Acquire {
                 name: LeaseName::new(format!("name-{number:05}")).expect("a valid name"),
                 holder: HolderId::new("holder").expect("a valid holder"),
-                ttl: Ttl::Infinite,
+                ttl: Ttl::INFINITE,
                 wait_ms: None,
                 lock_delay_ms: 0,
                 limit: 1,
@@ -233,7 +221,7 @@ mod tests {
     #[test]
     fn one_list_call_scans_10_000_names_and_leases() {
         let machine = machine_of(LIST_SCAN / 2 + 3, &Metadata::default());
-        let none = ListFilter { states: vec![ListState::Expired], ..ListFilter::default() };
+        let none = ListFilter { states: vec![StateFilter::Expired], ..ListFilter::default() };
         let (leases, cursor) = machine.list(&none, None, 100);
         // Each name and each lease counts. The cursor is at the last scanned lease.
         let name = LeaseName::new(format!("name-{:05}", LIST_SCAN / 2 - 1)).expect("a valid name");
@@ -261,7 +249,7 @@ mod tests {
             Command::Acquire(Acquire {
                 name: name(number),
                 holder: HolderId::new(holder).expect("a valid holder"),
-                ttl: Ttl::Infinite,
+                ttl: Ttl::INFINITE,
                 wait_ms,
                 lock_delay_ms: 3_600_000,
                 limit: 1,
@@ -295,7 +283,7 @@ mod tests {
                 let claim = Acquire {
                     name: LeaseName::new(name).expect("a valid name"),
                     holder: HolderId::new("searched").expect("a valid holder"),
-                    ttl: Ttl::Infinite,
+                    ttl: Ttl::INFINITE,
                     wait_ms: None,
                     lock_delay_ms: 0,
                     limit: 1,

@@ -37,13 +37,12 @@ mod turn;
 mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
-pub use list::{LIST_SCAN, ListCursor, ListFilter, ListState, PAGE_BYTES, SHOWN};
+pub use list::{LIST_SCAN, ListCursor, ListFilter, PAGE_BYTES, SHOWN};
 pub use machine::{Counts, Machine};
-pub use outcome::{
-    Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState, Lost, LostCause, Outcome, Refusal,
-    Transition, Waiter,
-};
+pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};
 pub use retained::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 pub use snapshot::{BadSnapshot, PART_BYTES, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 pub use turn::CONFIRM_WINDOW_MS;
 pub use view::{Explanation, LeaseView, Standing};
+
+pub use crate::types::{GrantCause, LeaseState, LostReason, StateFilter};

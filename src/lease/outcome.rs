@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
+use crate::types::{ClusterMs, GrantCause, HolderId, LeaseName, LeaseState, LostReason, Metadata, Ttl};
 
 /// The result of one [`Command`](super::Command). Refusals are values, not errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,19 +67,9 @@ pub enum Refusal {
 /// Why a holder does not have a lease with a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    pub cause: LostCause,
+    pub cause: LostReason,
     /// The current holder. A counted lease shows the one whose deadline is first.
     pub holder: Option<HolderId>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LostCause {
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-    /// The machine never granted this token to this holder, or it has forgotten the grant.
-    Unknown,
 }
 
 /// One holder's lease.
@@ -103,15 +93,6 @@ pub struct Lease {
     pub waiters: u32,
     /// Number of metadata updates during this grant.
     pub metadata_version: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum LeaseState {
-    Active,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
 }
 
 /// The grant or the end of a lease. The watch delivers each transition once, in the order of (`index`, `part`).
@@ -147,17 +128,6 @@ impl Change {
             Change::HandedOver { to } => to.as_str(),
         }
     }
-}
-
-/// The cause of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GrantCause {
-    /// A claim for a free lease.
-    Asked,
-    /// The holder was the first confirmed waiter.
-    Queue,
-    /// The previous holder handed the lease over.
-    HandOver,
 }
 
 /// A waiter in a queue.

@@ -4,7 +4,7 @@ use super::ended::{Ended, EndedGrants};
 use super::history::History;
 use super::holders::{Grant, Holders};
 use super::queue::WaitQueue;
-use super::{Lease, LeaseState, Lost, LostCause};
+use super::{Lease, LeaseState, Lost, LostReason};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
@@ -72,7 +72,7 @@ impl Record {
         let token = token.as_u64();
         let remembered = self.ended.with_token(token).filter(|ended| ended.grant.holder == *holder);
         let state = remembered.map(|ended| ended.state).or_else(|| self.history.end_of(holder, token));
-        let cause = state.map_or(LostCause::Unknown, LostCause::of);
+        let cause = state.map_or(LostReason::Unknown, LostReason::of);
         Lost { cause, holder: self.holders.soonest().map(|now| now.holder.clone()) }
     }
 
@@ -113,14 +113,14 @@ impl Record {
     }
 }
 
-impl LostCause {
-    fn of(state: LeaseState) -> LostCause {
+impl LostReason {
+    fn of(state: LeaseState) -> LostReason {
         match state {
-            LeaseState::Active => LostCause::Unknown,
-            LeaseState::Expired => LostCause::Expired,
-            LeaseState::Released => LostCause::Released,
-            LeaseState::Revoked => LostCause::Revoked,
-            LeaseState::HandedOver => LostCause::HandedOver,
+            LeaseState::Active => LostReason::Unknown,
+            LeaseState::Expired => LostReason::Expired,
+            LeaseState::Released => LostReason::Released,
+            LeaseState::Revoked => LostReason::Revoked,
+            LeaseState::HandedOver => LostReason::HandedOver,
         }
     }
 }

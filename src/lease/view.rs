@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::QueueEntry;
 use super::record::Record;
-use super::{Acquire, GrantCause, Lease, Lost, LostCause, Machine, Refusal, Transition, Waiter};
+use super::{Acquire, GrantCause, Lease, Lost, LostReason, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
@@ -69,7 +69,7 @@ impl Machine {
 
     /// Why this holder does not have the lease with this token.
     pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
-        let unknown = Lost { cause: LostCause::Unknown, holder: None };
+        let unknown = Lost { cause: LostReason::Unknown, holder: None };
         self.records.get(name).map_or(unknown, |record| record.lost(holder, token))
     }
 

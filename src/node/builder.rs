@@ -221,14 +221,14 @@ mod tests {
         let lines: Vec<&str> = error.lines().skip(1).map(str::trim).collect();
         let keys = [
             "cluster: ",
-            "node: id 0",
+            "node 0: id: 0 is outside",
             "node 0: http: ",
             "node 0: peer: \"10.0.0.1:9001\" is not a loopback address",
             "node: address 127.0.0.1:8001",
+            "lease.tick_ms: 1",
             "raft.heartbeat_interval_ms: 9",
             "raft.election_timeout_min_ms: 400",
             "lease.default_ttl_ms: 1000",
-            "lease.tick_ms: 1",
             "id: 7",
             "data: is missing",
         ];

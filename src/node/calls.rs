@@ -222,7 +222,7 @@ mod tests {
         let renewal = |number: usize| Renewal {
             name: LeaseName::new(format!("{number:0>200}")).expect("valid"),
             token: FencingToken { term: u64::MAX, index: u64::MAX },
-            ttl: Some(Ttl::Finite(MAX_TTL_MS)),
+            ttl: Some(Ttl::millis(MAX_TTL_MS).expect("the longest ttl")),
         };
         let holder = HolderId::new("h".repeat(200)).expect("valid");
         let leases = (0..MAX_RENEW_ITEMS).map(renewal).collect();

@@ -266,7 +266,7 @@ mod clock_tests {
         let acquire = Command::Acquire(Acquire {
             name: LeaseName::new("nightly").expect("a valid name"),
             holder: HolderId::new("worker-1").expect("a valid holder"),
-            ttl: Ttl::Finite(TTL.as_millis() as u64),
+            ttl: Ttl::millis(TTL.as_millis() as u64).expect("valid"),
             wait_ms: None,
             lock_delay_ms: 0,
             limit: 1,

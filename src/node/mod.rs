@@ -32,6 +32,7 @@ use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
 pub use crate::service::Local;
+pub use crate::types::{Consistency, Role};
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
 #[cfg(feature = "testing")]
@@ -44,8 +45,8 @@ pub(crate) use membership::join::MemberRegistry;
 pub use request::route::Forward;
 #[cfg(feature = "testing")]
 pub(crate) use request::route::look_up;
-pub use request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
-pub use status::{ClusterStatus, Member, Role};
+pub use request::{Answer, Query, Request, RequestError, Response, Served};
+pub use status::{ClusterStatus, Member};
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use leader::LeaderClock;

@@ -10,7 +10,7 @@ use crate::node::request::{Answer, Request};
 use crate::peer::Transport;
 use crate::raft::MemberState;
 use crate::storage::Storage;
-use crate::types::NodeId;
+use crate::types::{NodeId, Role};
 
 /// Longest wait for the leader's view of the members.
 const LEADER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -42,14 +42,6 @@ pub struct Member {
     /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers, only
     /// the row of the leader has a value: the milliseconds since its last message to the answering node.
     pub last_contact_ms: Option<u64>,
-}
-
-/// The Raft role of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    Leader,
-    Follower,
-    Learner,
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {

@@ -255,7 +255,7 @@ mod tests {
         Command::Acquire(Acquire {
             name: name(),
             holder: HolderId::new(holder).expect("valid"),
-            ttl: Ttl::Infinite,
+            ttl: Ttl::INFINITE,
             wait_ms: None,
             lock_delay_ms: 0,
             limit: MAX_LIMIT,

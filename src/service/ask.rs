@@ -16,13 +16,13 @@ pub(crate) fn claim(policy: &TtlPolicy, name: LeaseName, body: api::Acquire) -> 
     if limit == 0 {
         return Err(invalid(format!("limit 0 allows no holder: expected 1 to {MAX_LIMIT}")));
     }
-    let ttl = new_ttl(policy, body.ttl_ms)?.unwrap_or_else(|| policy.default_ttl());
+    let ttl = allowed_ttl(policy, body.ttl_ms.unwrap_or(TtlMs::Millis(policy.default_ms)))?;
     let wait_ms = body.wait_ms.filter(|wait| *wait > 0);
     Ok(Acquire { name, holder: body.holder, ttl, wait_ms, lock_delay_ms, limit, metadata: body.metadata })
 }
 
 pub(crate) fn renew(policy: &TtlPolicy, name: LeaseName, body: api::Renew) -> Result<Request, Box<Problem>> {
-    let ttl = new_ttl(policy, body.ttl_ms)?;
+    let ttl = body.ttl_ms.map(|ttl| allowed_ttl(policy, ttl)).transpose()?;
     let leases = vec![Renewal { name, token: body.token, ttl }];
     Ok(Request::Change(Command::Renew { holder: body.holder, leases }))
 }
@@ -33,7 +33,8 @@ pub(crate) fn renew_batch(policy: &TtlPolicy, body: api::RenewBatch) -> Result<R
         return Err(Box::new(problem(Code::TooLarge, detail)));
     }
     let renewal = |item: api::RenewItem| -> Result<Renewal, Box<Problem>> {
-        Ok(Renewal { name: item.name, token: item.token, ttl: new_ttl(policy, item.ttl_ms)? })
+        let ttl = item.ttl_ms.map(|ttl| allowed_ttl(policy, ttl)).transpose()?;
+        Ok(Renewal { name: item.name, token: item.token, ttl })
     };
     let leases = body.leases.into_iter().map(renewal).collect::<Result<Vec<Renewal>, Box<Problem>>>()?;
     Ok(Request::Change(Command::Renew { holder: body.holder, leases }))
@@ -58,13 +59,8 @@ pub(crate) fn revoke(name: LeaseName, reason: String) -> Result<Request, Box<Pro
     Ok(Request::Change(Command::Revoke { name, reason }))
 }
 
-fn new_ttl(policy: &TtlPolicy, ttl: Option<TtlMs>) -> Result<Option<Ttl>, Box<Problem>> {
-    let ttl = match ttl {
-        None => return Ok(None),
-        Some(TtlMs::Millis(ms)) => Ttl::Finite(ms),
-        Some(TtlMs::Infinite) => Ttl::Infinite,
-    };
-    policy.check(ttl).map(Some).map_err(|error| invalid(error.to_string()))
+fn allowed_ttl(policy: &TtlPolicy, requested: TtlMs) -> Result<Ttl, Box<Problem>> {
+    policy.check(requested).map_err(|error| invalid(error.to_string()))
 }
 
 fn at_most<T: PartialOrd + std::fmt::Display>(field: &str, value: T, max: T) -> Result<(), Box<Problem>> {
@@ -89,7 +85,10 @@ mod tests {
     #[test]
     fn omitted_claim_fields_have_their_defaults() {
         let claim = claim_of(r#"{"holder":"h","wait_ms":0}"#).expect("the claim is valid");
-        assert_eq!((claim.ttl, claim.wait_ms, claim.lock_delay_ms, claim.limit), (Ttl::Finite(5_000), None, 0, 1));
+        assert_eq!(
+            (claim.ttl, claim.wait_ms, claim.lock_delay_ms, claim.limit),
+            (Ttl::millis(5_000).expect("valid"), None, 0, 1)
+        );
     }
 
     #[test]
@@ -117,12 +116,12 @@ mod tests {
         let all = r#"{"holder":"h","ttl_ms":86400000,"wait_ms":86400000,"lock_delay_ms":86400000,"limit":10000}"#;
         let taken = claim_by(&TtlPolicy::default(), all).expect("the claim is at the bounds");
         let numbers = (taken.ttl, taken.wait_ms, taken.lock_delay_ms, taken.limit);
-        assert_eq!(numbers, (Ttl::Finite(86_400_000), Some(86_400_000), 86_400_000, 10_000));
+        assert_eq!(numbers, (Ttl::millis(86_400_000).expect("valid"), Some(86_400_000), 86_400_000, 10_000));
         let narrow = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
         for (policy, min, max) in [(TtlPolicy::default(), 100, 86_400_000), (narrow, 1_000, 60_000)] {
             let ttl = |ms: u64| claim_by(&policy, &format!(r#"{{"holder":"h","ttl_ms":{ms}}}"#));
             for ms in [min, max] {
-                assert_eq!(ttl(ms).expect("the ttl is at a bound").ttl, Ttl::Finite(ms));
+                assert_eq!(ttl(ms).expect("the ttl is at a bound").ttl, Ttl::millis(ms).expect("valid"));
             }
             for ms in [min - 1, max + 1] {
                 let refused = ttl(ms).expect_err("the ttl is outside the bounds");
@@ -161,8 +160,8 @@ mod tests {
         let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: true };
         for (ttl, expected) in [
             ("", None),
-            (r#","ttl_ms":7000"#, Some(Ttl::Finite(7_000))),
-            (r#","ttl_ms":"infinite""#, Some(Ttl::Infinite)),
+            (r#","ttl_ms":7000"#, Some(Ttl::millis(7_000).expect("valid"))),
+            (r#","ttl_ms":"infinite""#, Some(Ttl::INFINITE)),
         ] {
             let body = serde_json::from_str(&format!(r#"{{"holder":"h","token":"5"{ttl}}}"#)).expect("it has the form");
             let one = renew(&policy, LeaseName::new("a").expect("valid"), body);

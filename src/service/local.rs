@@ -8,7 +8,7 @@ use crate::api::{
 };
 use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, RetryBudget};
-use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
+use crate::lease::{Acquire, ListFilter, StateFilter, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
@@ -161,7 +161,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
     }
 
     fn held(&self, prefix: String, budget: RetryBudget) -> client::Answer<'_, Vec<Lease>> {
-        let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
+        let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };
         Box::pin(async move {
             let mut leases = Vec::new();
             let mut after = None;

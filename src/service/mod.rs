@@ -17,8 +17,8 @@ pub use local::Local;
 pub(crate) use ask::{claim, hand_over, release, renew, renew_batch, revoke, update_metadata};
 pub(crate) use problem::{RETRY_MS, compacted, problem, request_error};
 pub(crate) use reply::{
-    cluster, event, explained, found, granted, handed_over, history, list_state, listed, queue, released, renewed,
-    renewed_one, revoked, write_cursor,
+    cluster, event, explained, found, granted, handed_over, history, listed, queue, released, renewed, renewed_one,
+    revoked, write_cursor,
 };
 
 use crate::api::EventId;

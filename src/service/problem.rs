@@ -2,8 +2,8 @@
 
 use tracing::error;
 
-use crate::api::{Code, LostReason, Problem, Timestamp};
-use crate::lease::{Lost, LostCause, Refusal};
+use crate::api::{Code, Problem, Timestamp};
+use crate::lease::{Lost, LostReason, Refusal};
 use crate::node::{Compacted, RequestError};
 
 /// Milliseconds until a retry, for problems that end soon.
@@ -95,30 +95,20 @@ pub(super) fn refusal(refusal: Refusal) -> Box<Problem> {
 /// Returns the problem for a token that is not current.
 pub(super) fn lost(lost: Lost) -> Problem {
     let how = match lost.cause {
-        LostCause::Expired => "it expired before it was renewed",
-        LostCause::Released => "it was released",
-        LostCause::Revoked => "an operator revoked it",
-        LostCause::HandedOver => "it was handed over",
-        LostCause::Unknown => "no grant of this token to this holder is known",
+        LostReason::Expired => "it expired before it was renewed",
+        LostReason::Released => "it was released",
+        LostReason::Revoked => "an operator revoked it",
+        LostReason::HandedOver => "it was handed over",
+        LostReason::Unknown => "no grant of this token to this holder is known",
     };
     let now = match &lost.holder {
         Some(holder) => format!("; {holder} holds the lease now"),
         None => "; the lease has no holder now".to_owned(),
     };
     Problem {
-        why: Some(lost_reason(lost.cause)),
+        why: Some(lost.cause),
         holder: lost.holder.map(String::from),
         ..Problem::new(Code::Lost, format!("{how}{now}"))
-    }
-}
-
-fn lost_reason(cause: LostCause) -> LostReason {
-    match cause {
-        LostCause::Expired => LostReason::Expired,
-        LostCause::Released => LostReason::Released,
-        LostCause::Revoked => LostReason::Revoked,
-        LostCause::HandedOver => LostReason::HandedOver,
-        LostCause::Unknown => LostReason::Unknown,
     }
 }
 
@@ -146,7 +136,7 @@ mod tests {
     #[test]
     fn loss_has_its_cause_and_the_current_holder() {
         let holder = HolderId::new("worker-2").expect("valid");
-        let problem = lost(Lost { cause: LostCause::Expired, holder: Some(holder) });
+        let problem = lost(Lost { cause: LostReason::Expired, holder: Some(holder) });
         assert_eq!(problem.detail, "it expired before it was renewed; worker-2 holds the lease now");
         assert_eq!(problem.holder.as_deref(), Some("worker-2"));
     }

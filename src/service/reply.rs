@@ -2,10 +2,8 @@
 
 use super::problem::{lost, problem, refusal, unexpected};
 use crate::api::{self, Code, Problem};
-use crate::lease::{
-    Change, Explanation, GrantCause, Lease, LeaseState, ListCursor, ListState, Outcome, Standing, Transition, Waiter,
-};
-use crate::node::{Answer, ClusterStatus, Role};
+use crate::lease::{Change, Explanation, Lease, LeaseState, ListCursor, Outcome, Standing, Transition, Waiter};
+use crate::node::{Answer, ClusterStatus};
 use crate::types::{ClusterMs, LeaseName, Metadata};
 
 /// Converts the answer to an acquire.
@@ -132,7 +130,7 @@ fn lease_of(lease: Lease, now: ClusterMs) -> api::Lease {
         index: lease.token.index,
         ttl_ms: lease.ttl.as_millis(),
         expires_in_ms: lease.deadline.map(|deadline| deadline.saturating_sub(now)),
-        state: state(lease.state),
+        state: lease.state,
         granted_at: api::Timestamp::from_millis(lease.granted_wall_ms),
         renewed_at: api::Timestamp::from_millis(lease.renewed_wall_ms),
         renewals: lease.renewals,
@@ -172,39 +170,10 @@ fn one_name(leases: Vec<Lease>, now: ClusterMs) -> Option<api::Lease> {
     Some(api::Lease { holders: is_counted.then_some(holders), ..first })
 }
 
-fn state(state: LeaseState) -> api::LeaseState {
-    match state {
-        LeaseState::Active => api::LeaseState::Active,
-        LeaseState::Expired => api::LeaseState::Expired,
-        LeaseState::Released => api::LeaseState::Released,
-        LeaseState::Revoked => api::LeaseState::Revoked,
-        LeaseState::HandedOver => api::LeaseState::HandedOver,
-    }
-}
-
-pub(crate) fn list_state(filter: api::StateFilter) -> ListState {
-    match filter {
-        api::StateFilter::Active => ListState::Active,
-        api::StateFilter::Renewed => ListState::Renewed,
-        api::StateFilter::Expired => ListState::Expired,
-        api::StateFilter::Released => ListState::Released,
-        api::StateFilter::Revoked => ListState::Revoked,
-        api::StateFilter::HandedOver => ListState::HandedOver,
-    }
-}
-
-fn grant_cause(cause: GrantCause) -> api::GrantCause {
-    match cause {
-        GrantCause::Asked => api::GrantCause::Asked,
-        GrantCause::Queue => api::GrantCause::Queue,
-        GrantCause::HandOver => api::GrantCause::HandOver,
-    }
-}
-
 /// Converts a transition for a watch or the history.
 pub(crate) fn event(transition: &Transition) -> api::Event {
     let (kind, cause, reason, to) = match &transition.change {
-        Change::Granted(cause) => (api::EventKind::Granted, Some(grant_cause(*cause)), None, None),
+        Change::Granted(cause) => (api::EventKind::Granted, Some(*cause), None, None),
         Change::Expired => (api::EventKind::Expired, None, None, None),
         Change::Released => (api::EventKind::Released, None, None, None),
         Change::Revoked { reason } => (api::EventKind::Revoked, None, Some(reason.clone()), None),
@@ -269,9 +238,7 @@ fn explanation_of(name: LeaseName, explanation: Explanation, holders: Option<u32
 
 fn standing_of(standing: Standing, now: ClusterMs) -> api::Standing {
     match standing {
-        Standing::Holds { lease: held, cause } => {
-            api::Standing::Holds { lease: Box::new(lease_of(held, now)), cause: cause.map(grant_cause) }
-        }
+        Standing::Holds { lease: held, cause } => api::Standing::Holds { lease: Box::new(lease_of(held, now)), cause },
         Standing::Waits { place, waiter: waits } => api::Standing::Waits { waiter: waiter_of(place, waits, now) },
         Standing::Ended(transition) => api::Standing::Ended { event: event(&transition) },
         Standing::Unknown => api::Standing::Unknown,
@@ -315,11 +282,7 @@ fn describe_standing(standing: &api::Standing) -> String {
 pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
     let members = status.members.into_iter().map(|member| api::Member {
         id: member.id,
-        role: match member.role {
-            Role::Leader => api::Role::Leader,
-            Role::Follower => api::Role::Follower,
-            Role::Learner => api::Role::Learner,
-        },
+        role: member.role,
         http: member.http,
         peer: member.peer,
         lag: member.lag,

@@ -15,7 +15,7 @@ use crate::client::{
 };
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
-use crate::lease::{self, Batch, Command, ListFilter, ListState, Machine, Outcome, Stamp, Transition, WaiterId};
+use crate::lease::{self, Batch, Command, ListFilter, Machine, Outcome, Stamp, StateFilter, Transition, WaiterId};
 use crate::node::{self, Request};
 use crate::service;
 use crate::token::FencingToken;
@@ -142,7 +142,7 @@ impl FakeCluster {
         let claim = lease::Acquire {
             name,
             holder: HolderId::new(ELSEWHERE).expect("valid"),
-            ttl: Ttl::Infinite,
+            ttl: Ttl::INFINITE,
             wait_ms: None,
             lock_delay_ms: 0,
             limit: 1,
@@ -311,7 +311,7 @@ impl Coordinator for FakeCluster {
     fn held(&self, prefix: String, _: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
-            let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
+            let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };
             let (mut leases, mut cursor) = (Vec::new(), None);
             loop {
                 let (page, next) = self.state().machine.list(&filter, cursor.as_ref(), usize::MAX);

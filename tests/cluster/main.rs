@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::client::{LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::{Acquire, CONFIRM_WINDOW_MS, Change, Command, LeaseState, Lost, LostCause, Outcome, Refusal};
+use tenure::lease::{Acquire, CONFIRM_WINDOW_MS, Change, Command, LeaseState, Lost, LostReason, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Local, NodeFailure, Query, Request, RequestError, Response};
 use tenure::testing::{Cluster, TestNode, TokioClock};
 use tenure::token::FencingToken;
@@ -460,7 +460,7 @@ async fn wait_granted_and_revoked_in_one_entry_is_lost() {
     let last = history.last().expect("the lease has a history");
     assert!(matches!(last.change, Change::Revoked { .. }) && last.holder == holder("b"), "{last:?}");
     assert_eq!(last.token.index, last.index, "the same entry granted the lease");
-    let lost = Refusal::Lost(Lost { cause: LostCause::Revoked, holder: None });
+    let lost = Refusal::Lost(Lost { cause: LostReason::Revoked, holder: None });
     assert_eq!(waiting.await.expect("no panic").expect("answered").answer, Answer::Outcome(Outcome::Refused(lost)));
     let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };
     let Answer::Lease(leases) = ask(&leader, read).await.expect("answered").answer else { panic!("leases") };
@@ -492,7 +492,7 @@ fn numbered(number: u64, metadata: Metadata) -> Request {
     Request::Acquire(Acquire {
         name: name(&format!("job-{number}")),
         holder: holder("a"),
-        ttl: Ttl::Infinite,
+        ttl: Ttl::INFINITE,
         wait_ms: None,
         lock_delay_ms: 0,
         limit: 1,

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::str::FromStr;
 
 use goldenscript::{ArgumentConsumer, Context, Runner};
-use tenure::lease::{Acquire, Batch, Command, Limits, ListFilter, ListState, Machine, Renewal, Stamp, WaiterId};
+use tenure::lease::{Acquire, Batch, Command, Limits, ListFilter, Machine, Renewal, Stamp, StateFilter, WaiterId};
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, Metadata, Ttl};
 
@@ -146,7 +146,7 @@ fn acquire(args: &mut ArgumentConsumer) -> Result<Acquire, Failure> {
     Ok(Acquire {
         name: next(args)?,
         holder: next(args)?,
-        ttl: args.take_key("ttl").map(ttl).transpose()?.unwrap_or(Ttl::Finite(10_000)),
+        ttl: args.take_key("ttl").map(ttl).transpose()?.unwrap_or(Ttl::millis(10_000)?),
         wait_ms: key(args, "wait")?,
         lock_delay_ms: key(args, "delay")?.unwrap_or(0),
         limit: key(args, "limit")?.unwrap_or(1),
@@ -178,12 +178,12 @@ fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
     let mut states = Vec::new();
     for state in args.take_key("state").into_iter().flat_map(|states| states.split(',')) {
         states.push(match state {
-            "active" => ListState::Active,
-            "renewed" => ListState::Renewed,
-            "expired" => ListState::Expired,
-            "released" => ListState::Released,
-            "revoked" => ListState::Revoked,
-            "handed_over" => ListState::HandedOver,
+            "active" => StateFilter::Active,
+            "renewed" => StateFilter::Renewed,
+            "expired" => StateFilter::Expired,
+            "released" => StateFilter::Released,
+            "revoked" => StateFilter::Revoked,
+            "handed_over" => StateFilter::HandedOver,
             other => return Err(format!("unknown state {other:?}: expected a lease state such as \"active\"").into()),
         });
     }
@@ -209,5 +209,5 @@ fn token(text: &str) -> Result<FencingToken, Failure> {
 }
 
 fn ttl(text: &str) -> Result<Ttl, Failure> {
-    Ok(if text == "infinite" { Ttl::Infinite } else { Ttl::millis(text.parse()?)? })
+    Ok(if text == "infinite" { Ttl::INFINITE } else { Ttl::millis(text.parse()?)? })
 }

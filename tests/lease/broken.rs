@@ -2,9 +2,9 @@
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use tenure::lease::{Acquire, Batch, Change, Command, Effects, GrantCause, Limits, LostCause, Machine, Outcome};
+use tenure::lease::{Acquire, Batch, Change, Command, Effects, GrantCause, Limits, LostReason, Machine, Outcome};
 use tenure::token::FencingToken;
-use tenure::types::Ttl;
+use tenure::types::{MIN_TTL_MS, Ttl};
 
 use crate::model::Model;
 use crate::promises::{BrokenPromise, Promises};
@@ -72,7 +72,7 @@ fn each_acquire(batch: &mut Batch, change: impl Fn(&mut Acquire)) {
 }
 
 fn scaled(ttl: Ttl, percent: u64) -> Ttl {
-    ttl.as_millis().map_or(Ttl::Infinite, |ms| Ttl::Finite(ms * percent / 100))
+    ttl.as_millis().map_or(Ttl::INFINITE, |ms| Ttl::millis((ms * percent / 100).max(MIN_TTL_MS)).expect("valid"))
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn renewal_that_revives_is_caught() {
             if let (Command::Renew { leases, .. }, Outcome::Renewed(answers)) = (command, outcome) {
                 for (renewal, answer) in leases.iter().zip(answers) {
                     let ended = machine.get(&renewal.name).map(|view| view.ended).unwrap_or_default();
-                    let expired = answer.as_ref().is_err_and(|lost| lost.cause == LostCause::Expired);
+                    let expired = answer.as_ref().is_err_and(|lost| lost.cause == LostReason::Expired);
                     let revived = ended.into_iter().find(|lease| expired && lease.token == renewal.token);
                     revived.into_iter().for_each(|lease| *answer = Ok(lease));
                 }

@@ -184,7 +184,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn ttl() -> impl Strategy<Value = Ttl> {
-    prop_oneof![5 => (100..800u64).prop_map(Ttl::Finite), 1 => Just(Ttl::Infinite)]
+    prop_oneof![5 => (100..800u64).prop_map(|ms| Ttl::millis(ms).expect("valid")), 1 => Just(Ttl::INFINITE)]
 }
 
 fn limit() -> impl Strategy<Value = u32> {

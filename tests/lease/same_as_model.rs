@@ -1,7 +1,7 @@
 //! Compares the machine with the simple model after each entry: outcomes, effects and reads.
 
 use proptest::prelude::*;
-use tenure::lease::{Batch, Command, Lease, LeaseState, ListFilter, ListState, Machine, Outcome, Refusal, Stamp};
+use tenure::lease::{Batch, Command, Lease, LeaseState, ListFilter, Machine, Outcome, Refusal, Stamp, StateFilter};
 use tenure::token::FencingToken;
 
 use crate::model::Model;
@@ -104,13 +104,13 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
 type Fits = fn(&Lease) -> bool;
 
 /// The states of a list.
-const STATES: [(ListState, Fits); 6] = [
-    (ListState::Active, |lease| lease.state == LeaseState::Active),
-    (ListState::Renewed, |lease| lease.state == LeaseState::Active && lease.renewals > 0),
-    (ListState::Expired, |lease| lease.state == LeaseState::Expired),
-    (ListState::Released, |lease| lease.state == LeaseState::Released),
-    (ListState::Revoked, |lease| lease.state == LeaseState::Revoked),
-    (ListState::HandedOver, |lease| lease.state == LeaseState::HandedOver),
+const STATES: [(StateFilter, Fits); 6] = [
+    (StateFilter::Active, |lease| lease.state == LeaseState::Active),
+    (StateFilter::Renewed, |lease| lease.state == LeaseState::Active && lease.renewals > 0),
+    (StateFilter::Expired, |lease| lease.state == LeaseState::Expired),
+    (StateFilter::Released, |lease| lease.state == LeaseState::Released),
+    (StateFilter::Revoked, |lease| lease.state == LeaseState::Revoked),
+    (StateFilter::HandedOver, |lease| lease.state == LeaseState::HandedOver),
 ];
 
 /// All leases that the filter selects, read in pages of two.

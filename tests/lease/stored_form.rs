@@ -12,7 +12,7 @@ fn machine_with_everything() -> Machine {
     let holder = |text: &str| HolderId::new(text).expect("a valid holder");
     let acquire = |lease: &str, who: &str, wait_ms| {
         let metadata = Metadata::new([("k".to_string(), "v".to_string())].into()).expect("small metadata");
-        let (name, holder, ttl) = (name(lease), holder(who), Ttl::Finite(500));
+        let (name, holder, ttl) = (name(lease), holder(who), Ttl::millis(500).expect("valid"));
         Command::Acquire(Acquire { name, holder, ttl, wait_ms, lock_delay_ms: 300, limit: 1, metadata })
     };
     let entries = [

@@ -30,7 +30,7 @@ fn acquire(by: &str, wait_ms: Option<u64>) -> Command {
     Command::Acquire(Acquire {
         name: name(),
         holder: holder(by),
-        ttl: Ttl::Finite(1_000),
+        ttl: Ttl::millis(1_000).expect("valid"),
         wait_ms,
         lock_delay_ms: 0,
         limit: 1,

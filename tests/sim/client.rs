@@ -227,7 +227,7 @@ impl ClientProcess {
         let claim = Acquire {
             name: name.clone(),
             holder,
-            ttl: Ttl::Finite(ttl_ms),
+            ttl: Ttl::millis(ttl_ms).expect("valid"),
             wait_ms: None,
             lock_delay_ms: 0,
             limit,
@@ -253,7 +253,7 @@ impl ClientProcess {
             ttls.push(short);
         }
         for ttl_ms in ttls {
-            let leases = vec![Renewal { name: name.clone(), token, ttl: Some(Ttl::Finite(ttl_ms)) }];
+            let leases = vec![Renewal { name: name.clone(), token, ttl: Some(Ttl::millis(ttl_ms).expect("valid")) }];
             let command = Command::Renew { holder: holder.clone(), leases };
             self.request(&name, What::Renew { token }, Request::Change(command)).await;
             tokio::time::sleep(Duration::from_millis(rng.random_range(0..400))).await;

@@ -116,7 +116,7 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
             let claim = Acquire {
                 name: name.clone(),
                 holder: by.clone(),
-                ttl: Ttl::Infinite,
+                ttl: Ttl::INFINITE,
                 wait_ms: None,
                 lock_delay_ms: 0,
                 limit: 1,

@@ -102,10 +102,7 @@ impl HoldArguments {
     ///
     /// An argument is invalid. The error is a message for the user.
     pub fn plan(self, name: LeaseName, command: Vec<OsString>) -> Result<Plan, String> {
-        let ttl = match self.ttl {
-            TtlMs::Millis(ms) => Some(Duration::from_millis(Ttl::millis(ms).and(Ok(ms)).map_err(to_message)?)),
-            TtlMs::Infinite => None,
-        };
+        let ttl = Ttl::try_from(self.ttl).map_err(to_message)?.as_millis().map(Duration::from_millis);
         let default_grace = ttl.map_or(MAX_DEFAULT_GRACE, |ttl| (ttl / 4).min(MAX_DEFAULT_GRACE));
         let grace = self.grace.unwrap_or(default_grace);
         if let Some(ttl) = ttl.filter(|ttl| grace > *ttl / 2) {

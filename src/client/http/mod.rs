@@ -2,7 +2,7 @@
 
 mod call;
 mod endpoints;
-pub(crate) mod frames;
+pub(crate) mod events;
 mod remote;
 mod watch;
 

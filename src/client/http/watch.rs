@@ -1,13 +1,17 @@
 //! The event stream of a cluster. It resumes after a broken connection.
 
-use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream::{self, Stream, StreamExt};
+use sse_stream::Sse;
 use tokio::time::Instant;
 
 use super::Remote;
 use super::call::describe_error;
-use super::frames::{Frame, Frames};
+use super::events::parse_events;
 use crate::api::{Code, Event, EventId, Problem};
 use crate::client::CallError;
 
@@ -16,27 +20,27 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause before a broken stream is opened again. It prevents a busy loop if streams break at once.
 const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
+type EventStream = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send + Sync>>;
+
 /// A stream of transitions. It returns each transition once and in order, also across broken connections and failed
 /// nodes.
-#[derive(Debug)]
 pub struct Watch {
     remote: Remote,
     prefix: String,
     /// The position of the last returned event. All received events are returned before a stream is opened again.
     place: Option<EventId>,
-    stream: Option<OpenStream>,
-    ready: VecDeque<(Option<EventId>, Option<Event>)>,
+    stream: Option<EventStream>,
 }
 
-#[derive(Debug)]
-struct OpenStream {
-    response: reqwest::Response,
-    frames: Frames,
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("prefix", &self.prefix).field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, place: after, stream: None, ready: VecDeque::new() }
+        Watch { remote, prefix, place: after, stream: None }
     }
 
     /// The position of the last returned event. A new watch can continue after it.
@@ -56,36 +60,25 @@ impl Watch {
     /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Event, CallError> {
         loop {
-            while let Some((place, event)) = self.ready.pop_front() {
-                self.place = place.or(self.place);
-                if let Some(event) = event {
-                    return Ok(event);
-                }
-            }
-            match &mut self.stream {
-                None => self.stream = Some(self.connect().await?),
-                Some(stream) => match stream.read().await {
-                    Some(frames) => self.queue_frames(frames),
-                    None => {
-                        self.stream = None;
-                        tokio::time::sleep(RECONNECT_DELAY).await;
-                    }
-                },
+            let Some(stream) = &mut self.stream else {
+                self.stream = Some(self.connect().await?);
+                continue;
+            };
+            let Some(Ok(received)) = stream.next().await else {
+                self.stream = None;
+                tokio::time::sleep(RECONNECT_DELAY).await;
+                continue;
+            };
+            self.place = received.id.and_then(|id| id.parse().ok()).or(self.place);
+            // Without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server ends
+            // the stream, and the client opens it again after the last position.
+            if let Some(event) = received.data.and_then(|data| serde_json::from_str(&data).ok()) {
+                return Ok(event);
             }
         }
     }
 
-    fn queue_frames(&mut self, frames: Vec<Frame>) {
-        for frame in frames {
-            // Frames without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server
-            // ends the stream, and the client opens it again after the last position.
-            let event = serde_json::from_str::<Event>(&frame.data).ok();
-            let place = frame.id.and_then(|id| id.parse().ok());
-            self.ready.push_back((place, event));
-        }
-    }
-
-    async fn connect(&self) -> Result<OpenStream, CallError> {
+    async fn connect(&self) -> Result<EventStream, CallError> {
         let began = Instant::now();
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
@@ -98,7 +91,7 @@ impl Watch {
             let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
                     endpoints.prefer(index);
-                    return Ok(OpenStream { response, frames: Frames::default() });
+                    return Ok(Box::pin(parse_events(chunks(response))));
                 }
                 Ok(Ok(response)) => refusal(response).await?,
                 Ok(Err(error)) => describe_error(endpoint, &error),
@@ -115,12 +108,12 @@ impl Watch {
     }
 }
 
-impl OpenStream {
-    /// The frames of the next chunk. `None` at the end of the stream and after an error.
-    async fn read(&mut self) -> Option<Vec<Frame>> {
-        let piece = tokio::time::timeout(SILENCE_TIMEOUT, self.response.chunk()).await.ok()?.ok()??;
-        self.frames.feed(&piece).ok()
-    }
+/// The chunks of the body, until its end, an error or a long silence.
+fn chunks(response: reqwest::Response) -> impl Stream<Item = Bytes> {
+    stream::unfold(response, |mut response| async move {
+        let chunk = tokio::time::timeout(SILENCE_TIMEOUT, response.chunk()).await.ok()?.ok()??;
+        Some((chunk, response))
+    })
 }
 
 /// Returns an error if the problem concerns the request. A problem of the node is returned as text for a later error.

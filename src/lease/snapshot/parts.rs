@@ -195,7 +195,7 @@ mod tests {
     use crate::lease::{Change, LeaseState};
     use crate::storage::codec;
     use crate::token::FencingToken;
-    use crate::types::{HolderId, Ttl};
+    use crate::types::{HolderId, MAX_TTL_MS, Ttl};
 
     /// Encoded size in the format of the disk store.
     fn encoded(value: impl serde::Serialize) -> usize {
@@ -207,7 +207,8 @@ mod tests {
         let metadata = (0..32).map(|number| (format!("key-{number:02}"), "v".repeat(122))).collect();
         let metadata = Metadata::new(metadata).expect("metadata within its bounds");
         let holder = HolderId::new("h".repeat(200)).expect("a valid holder");
-        let (token, ttl) = (FencingToken { term: u64::MAX, index: u64::MAX }, Ttl::Finite(u64::MAX));
+        let (token, ttl) =
+            (FencingToken { term: u64::MAX, index: u64::MAX }, Ttl::millis(MAX_TTL_MS).expect("the longest ttl"));
         let grant = Grant {
             holder: holder.clone(),
             token,

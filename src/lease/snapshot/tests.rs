@@ -19,7 +19,7 @@ fn name() -> LeaseName {
 /// A claim of the counted lease `pool` with `bytes` of metadata.
 fn claim(number: u64, bytes: usize, wait_ms: Option<u64>) -> Command {
     let metadata = Metadata::new([("k".to_owned(), "v".repeat(bytes - 1))].into()).expect("metadata within its bounds");
-    let (holder, ttl, limit) = (holder(number), Ttl::Infinite, 1_000_000);
+    let (holder, ttl, limit) = (holder(number), Ttl::INFINITE, 1_000_000);
     Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit, metadata })
 }
 
@@ -27,7 +27,7 @@ fn acquire(name: String) -> Command {
     Command::Acquire(Acquire {
         name: LeaseName::new(name).expect("a valid name"),
         holder: holder(0),
-        ttl: Ttl::Finite(60_000),
+        ttl: Ttl::millis(60_000).expect("valid"),
         wait_ms: None,
         lock_delay_ms: 0,
         limit: 1,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::status::Member;
-use crate::types::{ClusterMs, HolderId, LeaseName, NodeId};
+use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, NodeId};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,18 +36,6 @@ pub enum Query {
     Queue(LeaseName),
     Explain { name: LeaseName, holder: Option<HolderId> },
     List { filter: ListFilter, after: Option<ListCursor>, limit: u32 },
-}
-
-/// The consistency of a read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Consistency {
-    /// The leader answers from memory while its leadership lease is valid, and otherwise as for `Linearizable`.
-    #[default]
-    Leader,
-    /// The leader confirms its leadership by a round trip to a majority.
-    Linearizable,
-    /// The receiving node answers from memory. The state may be old; [`Served::stale_ms`] has its age.
-    Stale,
 }
 
 /// An answer, with the node and state that it comes from.

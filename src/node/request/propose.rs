@@ -321,7 +321,7 @@ mod tests {
         let bytes = MAX_METADATA_BYTES / MAX_METADATA_ENTRIES - 2;
         let entry = |number: usize| (format!("{number:02}"), "v".repeat(bytes));
         let metadata = Metadata::new((0..MAX_METADATA_ENTRIES).map(entry).collect()).expect("it fits");
-        let ttl = Ttl::Finite(MAX_TTL_MS);
+        let ttl = Ttl::millis(MAX_TTL_MS).expect("the longest ttl");
         let renewal = || Renewal { name: name(), token, ttl: Some(ttl) };
         let waiter = || WaiterId { name: name(), holder: holder() };
         let limits = Limits {

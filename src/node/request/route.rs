@@ -12,10 +12,11 @@ use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::queue::Class;
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Consistency, Query, Request, RequestError, Response, Served};
+use crate::node::request::{Answer, Query, Request, RequestError, Response, Served};
 use crate::peer::{Lane, Transport};
 use crate::raft::{State, WriteError};
 use crate::storage::Storage;
+use crate::types::Consistency;
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.

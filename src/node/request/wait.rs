@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn claim(number: u64, wait_ms: Option<u64>) -> Command {
-        let (ttl, metadata) = (Ttl::Infinite, Metadata::default());
+        let (ttl, metadata) = (Ttl::INFINITE, Metadata::default());
         let holder = holder(number);
         Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit: 1, metadata })
     }

@@ -52,7 +52,7 @@ async fn hold(node: &TestNode, by: &str) {
     let acquire = Request::Acquire(Acquire {
         name: name(),
         holder: HolderId::new(by).expect("valid"),
-        ttl: Ttl::Infinite,
+        ttl: Ttl::INFINITE,
         wait_ms: None,
         lock_delay_ms: 0,
         limit: 1,

@@ -1,8 +1,13 @@
 //! Answers of nodes, parsed by the client library.
 
+use bytes::Bytes;
+use futures_util::future::FutureExt;
+use futures_util::stream::{self, TryStreamExt};
+use sse_stream::Sse;
+
 use super::{Input, input, json, texts};
 use crate::api::{Cluster, Event, Explanation, History, Lease, LeasePage, Problem, Queue, Released, Renewed, Revoked};
-use crate::client::http::frames::{Frame, Frames};
+use crate::client::http::events::parse_events;
 
 pub(super) fn inputs() -> Vec<Input> {
     vec![input("answer_json", 4096, answer, answers), input("answer_events", 4096, events, streams)]
@@ -50,23 +55,19 @@ fn answers() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// A stream of server-sent events. The split into parts must not change the frames.
+/// A stream of server-sent events. The split into chunks must not change the events.
 fn events(bytes: &[u8]) -> bool {
-    let whole = feed(bytes, bytes.len().max(1));
+    let whole = parse(bytes, bytes.len().max(1));
     for size in [1, 7] {
-        let parts = feed(bytes, size);
-        assert_eq!(parts, whole, "in parts of {size} bytes");
+        assert_eq!(parse(bytes, size), whole, "in chunks of {size} bytes");
     }
     whole.is_some()
 }
 
-fn feed(bytes: &[u8], size: usize) -> Option<Vec<Frame>> {
-    let mut frames = Frames::default();
-    let mut found = Vec::new();
-    for piece in bytes.chunks(size) {
-        found.extend(frames.feed(piece).ok()?);
-    }
-    Some(found)
+fn parse(bytes: &[u8], size: usize) -> Option<Vec<Sse>> {
+    let chunks: Vec<Bytes> = bytes.chunks(size).map(Bytes::copy_from_slice).collect();
+    let events = parse_events(stream::iter(chunks)).try_collect();
+    events.now_or_never().expect("the chunks are in memory").ok()
 }
 
 fn streams() -> Vec<Vec<u8>> {

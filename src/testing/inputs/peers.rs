@@ -242,7 +242,7 @@ fn holder() -> HolderId {
 
 fn acquire() -> Acquire {
     let metadata = Metadata::new([("pid".to_owned(), "7".to_owned())].into()).expect("it is small");
-    let (ttl, wait_ms) = (Ttl::Finite(30_000), Some(5_000));
+    let (ttl, wait_ms) = (Ttl::millis(30_000).expect("valid"), Some(5_000));
     Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms: 100, limit: 3, metadata }
 }
 

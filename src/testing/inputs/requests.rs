@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
 use super::{Input, input, json, texts};
-use crate::api::{Acquire, Code, HandOver, Problem, Release, Renew, RenewBatch};
+use crate::api::{Acquire, Code, HandOver, Problem, Release, Renew, RenewBatch, TtlMs};
 use crate::config::TtlPolicy;
 use crate::http;
 use crate::service;
@@ -38,7 +38,7 @@ fn body(bytes: &[u8]) -> bool {
 
 fn acquire(policy: &TtlPolicy, name: LeaseName, body: Acquire) -> bool {
     let Ok(claim) = service::claim(policy, name, body) else { return false };
-    assert_eq!(policy.check(claim.ttl), Ok(claim.ttl));
+    assert_eq!(policy.check(claim.ttl.as_millis().map_or(TtlMs::Infinite, TtlMs::Millis)), Ok(claim.ttl));
     assert!((1..=MAX_LIMIT).contains(&claim.limit) && claim.lock_delay_ms <= MAX_LOCK_DELAY_MS, "{claim:?}");
     assert!(claim.wait_ms.is_none_or(|wait| (1..=MAX_WAIT_MS).contains(&wait)), "{claim:?}");
     true

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::lease::{
     Acquire, Batch, CONFIRM_WINDOW_MS, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState,
-    Limits, Lost, LostCause, Outcome, Transition, Waiter, WaiterId,
+    Limits, Lost, LostReason, Outcome, Transition, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName};
@@ -306,11 +306,11 @@ impl Model {
             Change::HandedOver { .. } => Some(LeaseState::HandedOver),
         });
         let cause = match state.or(in_history) {
-            Some(LeaseState::Expired) => LostCause::Expired,
-            Some(LeaseState::Released) => LostCause::Released,
-            Some(LeaseState::Revoked) => LostCause::Revoked,
-            Some(LeaseState::HandedOver) => LostCause::HandedOver,
-            _ => LostCause::Unknown,
+            Some(LeaseState::Expired) => LostReason::Expired,
+            Some(LeaseState::Released) => LostReason::Released,
+            Some(LeaseState::Revoked) => LostReason::Revoked,
+            Some(LeaseState::HandedOver) => LostReason::HandedOver,
+            _ => LostReason::Unknown,
         };
         let forever = ClusterMs::MAX;
         let holder = self.held(name).min_by_key(|lease| (lease.deadline.unwrap_or(forever), lease.token));

@@ -63,6 +63,7 @@ pub(super) async fn acquire(
 }
 
 async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
+    hold.end_unheld_grant(shared.now());
     let options = hold.options();
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));

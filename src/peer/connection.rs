@@ -166,3 +166,58 @@ impl Drop for PendingCall<'_> {
         }
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    async fn received(far: &mut TcpStream) -> u64 {
+        frame::read(far, Lane::Request.max_body()).await.expect("readable").expect("the connection is open").id
+    }
+
+    #[tokio::test]
+    async fn ended_calls_leave_no_entry() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound").to_string();
+        let near = TcpStream::connect(&address).await.expect("the listener accepts connections");
+        let (mut far, _) = listener.accept().await.expect("a connection");
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let connection = Connection::start(near, &address, Lane::Request, &tasks, &stop);
+        let call = || -> JoinHandle<Result<Bytes, ConnectionError>> {
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.call("hello".into()).await })
+        };
+        let waiting = || connection.waiting.lock().len();
+
+        let answered = call();
+        let id = received(&mut far).await;
+        assert_eq!(waiting(), 1);
+        let answer = Frame { kind: Kind::Response, id, body: Bytes::new() };
+        frame::write(&mut far, &answer).await.expect("the connection is open");
+        answered.await.expect("no panic").expect("an answer");
+        assert_eq!(waiting(), 0, "answered");
+
+        let dropped = call();
+        let id = received(&mut far).await;
+        dropped.abort();
+        assert_eq!(received(&mut far).await, id, "the withdrawal");
+        assert_eq!(waiting(), 0, "dropped");
+
+        let lost = call();
+        received(&mut far).await;
+        connection.close();
+        let lost = lost.await.expect("no panic");
+        assert!(matches!(lost, Err(ConnectionError::AfterSending(_))), "{lost:?}");
+        let refused = connection.call("hello".into()).await;
+        assert!(matches!(refused, Err(ConnectionError::BeforeSending(_))), "{refused:?}");
+        assert_eq!(waiting(), 0, "closed");
+        stop.cancel();
+        tasks.close();
+        tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("all tasks end");
+    }
+}

@@ -11,6 +11,8 @@ mod pool;
 #[cfg(all(test, feature = "testing"))]
 mod scripted;
 #[cfg(all(test, feature = "testing"))]
+mod strangers;
+#[cfg(all(test, feature = "testing"))]
 mod tests;
 
 use std::future::Future;

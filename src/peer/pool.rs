@@ -17,7 +17,7 @@ use super::{Lane, PeerError, Transport};
 use crate::types::NodeId;
 
 /// Maximum time to open a connection and complete the handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A [`Transport`] over TCP.
 #[derive(Clone)]

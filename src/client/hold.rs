@@ -227,6 +227,17 @@ impl Hold {
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }
 
+    /// Ends a grant that is not held at `now`: the keeper has not seen its deadline yet, or the future of a hand-over was
+    /// dropped. The caller has the operation lock. Otherwise, a claim could replace the grant without a signal to its
+    /// work, and with its token.
+    pub fn end_unheld_grant(&self, now: Duration) {
+        if let Some(token) = self.granted_token()
+            && !self.is_held(now)
+        {
+            self.lose(token, Loss::Unreachable);
+        }
+    }
+
     /// Ends the grant locally. The caller sends the release to the cluster after that.
     pub fn give_up(&self) -> Option<FencingToken> {
         let grant = self.record().grant.take()?;

@@ -110,7 +110,7 @@ impl Lease {
     ///
     /// If the future is dropped while the listeners run, the lease stays held. If it is dropped later, this handle does
     /// not hold the lease, and the lease expires by its ttl unless the release arrives. An infinite lease can then stay
-    /// held at the cluster: acquire it again and release it.
+    /// held at the cluster: release it again.
     pub async fn release(&self) -> Result<bool, CallError> {
         operations::release(&self.owner.shared, &self.hold).await
     }

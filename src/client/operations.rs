@@ -63,6 +63,7 @@ pub(super) async fn acquire(
 }
 
 async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
+    hold.end_unheld_grant(shared.now());
     let options = hold.options();
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
@@ -213,13 +214,26 @@ pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Res
     // The local grant ends first: this process must not count the lease as held after the cluster has released it.
     match hold.give_up() {
         Some(token) => {
+            let unreleased = UnreleasedGrant { hold, token };
             let released = send_release(shared, hold, token).await;
-            if released.is_err() {
-                hold.set_unreleased_token(token);
+            if released.is_ok() {
+                std::mem::forget(unreleased);
             }
             released
         }
         None => Ok(false),
+    }
+}
+
+/// Records the token when it is dropped: the release failed, or its future was dropped before the answer.
+struct UnreleasedGrant<'a> {
+    hold: &'a Hold,
+    token: FencingToken,
+}
+
+impl Drop for UnreleasedGrant<'_> {
+    fn drop(&mut self) {
+        self.hold.set_unreleased_token(self.token);
     }
 }
 

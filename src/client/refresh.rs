@@ -187,5 +187,9 @@ mod timing {
         trigger.events = Box::new(Failing(Code::NoLeader));
         trigger.refreshed();
         assert_eq!(waits(&mut trigger, true).await, 60, "the refresh is early enough");
+        trigger.events = cluster.watch("job".to_owned(), None);
+        trigger.refreshed();
+        cluster.mark_free("job");
+        assert_eq!(waits(&mut trigger, true).await, 0, "the stream works again");
     }
 }

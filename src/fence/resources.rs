@@ -183,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn refused_callers_leave_no_state() {
+        let mut resources = ResourceTable::default();
+        raised(&mut resources, "a", 5).unwrap();
+        raised(&mut resources, "a", 6).unwrap();
+        let before = format!("{resources:?}");
+        for (resource, index) in [("a", 4), ("a", 5), ("", 9), (&"x".repeat(MAX_RESOURCE_BYTES + 1), 9)] {
+            assert!(resources.try_enter(resource, token(index)).is_err(), "{resource:?}, {index}");
+            assert!(resources.mark_to_store(resource, token(index)).is_err(), "{resource:?}, {index}");
+        }
+        assert_eq!(resources.try_enter("a", token(6)).unwrap(), TryEnter::Wait { older: token(5) });
+        assert_eq!(resources.try_enter("new", token(6)).unwrap(), TryEnter::RaiseMark);
+        assert_eq!(format!("{resources:?}"), before);
+    }
+
+    #[test]
     fn waiting_is_bounded() {
         let mut resources = ResourceTable::default();
         (0..MAX_WAITING).for_each(|_| resources.begin_waiting().unwrap());

@@ -323,6 +323,55 @@ mod tests {
         assert!(taken(share, UNCOUNTED_BYTES + left, MAX_LEASE_BODY_BYTES).is_ok(), "the rest is exactly enough");
     }
 
+    /// The client sends a part of its body, and then nothing more.
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn client_that_stops_sending_is_answered_in_time() {
+        use futures_util::{StreamExt, stream};
+        use tokio::time::Instant;
+        use tokio_util::sync::CancellationToken;
+        use tower::Service;
+
+        use crate::http::{NodeRef, Settings, routes};
+
+        const NOT_ANNOUNCED: &str = "";
+        const LARGE: &str = "2097153";
+        let mut settings = Settings::new(1);
+        settings.limits.body_budget_mib = 4;
+        let body_timeout = settings.body_timeout;
+        let mut router = routes::standalone_router(App::new(NodeRef::empty(), settings, CancellationToken::new()));
+        let mut send = |announced: &str, expects: bool, bytes: usize| {
+            let part = stream::iter([Ok::<Bytes, std::io::Error>(vec![b' '; bytes].into())]);
+            let body = HttpBody::from_stream(part.chain(stream::pending()));
+            let mut request = axum::http::Request::post("/v1/renew").header(CONTENT_TYPE, "application/json");
+            if announced != NOT_ANNOUNCED {
+                request = request.header(CONTENT_LENGTH, announced);
+            }
+            if expects {
+                request = request.header(EXPECT, "100-continue");
+            }
+            router.call(request.body(body).expect("a valid request"))
+        };
+        assert_eq!(LARGE, (MAX_BODY_BYTES + 1).to_string());
+        for (announced, expects, bytes, status, after) in [
+            (LARGE, false, 0, 413, DISCARD_TIMEOUT),
+            (LARGE, true, 0, 413, Duration::ZERO),
+            (NOT_ANNOUNCED, false, MAX_BODY_BYTES + 1, 413, DISCARD_TIMEOUT),
+            ("2", false, 1, 408, body_timeout),
+        ] {
+            let began = Instant::now();
+            let answer = timeout(2 * body_timeout, send(announced, expects, bytes)).await;
+            let Ok(answer) = answer.unwrap_or_else(|_| panic!("{announced:?}, {bytes} sent: there is no answer"));
+            assert_eq!((answer.status().as_u16(), began.elapsed()), (status, after), "{announced:?}, {bytes} sent");
+        }
+        let first = tokio::spawn(send(NOT_ANNOUNCED, false, MAX_BODY_BYTES));
+        tokio::task::yield_now().await;
+        let began = Instant::now();
+        let Ok(answer) = send(NOT_ANNOUNCED, false, MAX_BODY_BYTES).await;
+        assert_eq!((answer.status().as_u16(), began.elapsed()), (429, DISCARD_TIMEOUT), "the budget has no room");
+        first.abort();
+    }
+
     #[test]
     fn largest_claim_fits_with_every_character_escaped() {
         let escaped = |text: &str| text.chars().map(|c| format!("\\u{:04x}", c as u32)).collect::<String>();

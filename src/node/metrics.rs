@@ -120,3 +120,95 @@ impl Observer for TransitionCounters {
         }
     }
 }
+
+#[cfg(all(test, feature = "testing", feature = "cli"))]
+mod tests {
+    use std::time::Duration;
+
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+    use tokio::task::JoinHandle;
+
+    use super::INTERVAL;
+    use crate::config::{LeaseSettings, RaftTimings};
+    use crate::lease::{Acquire, Command};
+    use crate::node::{Forward, Request, RequestError, Response};
+    use crate::testing::{Cluster, TestNode};
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    fn claim(name: &str) -> Request {
+        Request::Acquire(Acquire {
+            name: LeaseName::new(name).expect("valid"),
+            holder: HolderId::new("a").expect("valid"),
+            ttl: Ttl::INFINITE,
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        })
+    }
+
+    fn release() -> Request {
+        let (name, holder) = (LeaseName::new("job").expect("valid"), HolderId::new("a").expect("valid"));
+        Request::Change(Command::Release { name, holder, token: FencingToken { term: 1, index: 1 } })
+    }
+
+    fn send(node: &TestNode, request: Request) -> JoinHandle<Result<Response, RequestError>> {
+        let node = node.clone();
+        tokio::spawn(async move { node.request(request, Forward::Once).await })
+    }
+
+    fn value(render: &PrometheusHandle, series: &str) -> u64 {
+        let text = render.render();
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {series} in:\n{text}")).parse().expect("a number")
+    }
+
+    /// The disk of a single node hangs, so two entries stay in flight and the later commands wait.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_and_refused_commands_are_counted() {
+        const MS: Duration = Duration::from_millis(1);
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        cluster.leader().await;
+        let node = cluster.node(1);
+        node.request(claim("job"), Forward::Once).await.expect("answered");
+        // The update of this gauge shows when the next updates come.
+        while value(&render, "tenure_leases{state=\"held\"}") == 0 {
+            tokio::time::sleep(MS).await;
+        }
+        let waiting =
+            || ["ordinary", "urgent"].map(|of| value(&render, &format!("tenure_commands_waiting{{class=\"{of}\"}}")));
+        let refused = || {
+            ["slow", "late", "full"].map(|of| value(&render, &format!("tenure_refused_total{{reason=\"queue_{of}\"}}")))
+        };
+        assert_eq!((waiting(), refused()), ([0; 2], [0; 3]));
+        tokio::time::sleep(INTERVAL - 300 * MS).await;
+        cluster.hang_disk(1);
+        for number in 0..2 {
+            send(node, claim(&format!("in-flight-{number}")));
+            tokio::time::sleep(MS).await;
+        }
+        let urgent: Vec<_> = (0..3).map(|_| send(node, release())).collect();
+        tokio::time::sleep(MS).await;
+        let ordinary: Vec<_> = (0..5).map(|number| send(node, claim(&format!("waits-{number}")))).collect();
+        tokio::time::sleep(310 * MS).await;
+        assert_eq!((waiting(), refused()), ([5, 3], [0; 3]));
+        tokio::time::sleep(100 * MS).await;
+        for _ in 0..2 {
+            let refused = node.request(claim("too-slow"), Forward::Once).await;
+            assert_eq!(refused, Err(RequestError::Busy));
+        }
+        assert_eq!(refused(), [2, 0, 0]);
+        tokio::time::sleep(400 * MS).await;
+        for late in ordinary {
+            assert_eq!(late.await.expect("no panic"), Err(RequestError::Busy));
+        }
+        assert_eq!(refused(), [2, 5, 0]);
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!(waiting(), [0, 3]);
+        assert!(urgent.iter().all(|waits| !waits.is_finished()), "a release is not refused");
+    }
+}

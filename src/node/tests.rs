@@ -7,13 +7,14 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::{Answer, Forward, Local, Query, Request};
+use crate::api::Code;
 use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
 use crate::node::calls::NodeReply;
 use crate::raft::Proposal;
-use crate::testing::{Cluster, TestNode, TokioClock};
+use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 /// Less than `patience_ms`, after which the leader drops a waiter without a request.
@@ -201,6 +202,99 @@ async fn failed_guard_release_can_be_repeated() {
     cluster.leader().await;
     assert_eq!(guard.release().await, Ok(true));
     assert_eq!(guard.release().await, Ok(false));
+    cluster.shutdown().await;
+}
+
+/// Each claim waits, or would wait if the cluster did not answer it at once.
+#[tokio::test(start_paused = true)]
+async fn ended_waits_leave_no_entry() {
+    let limits = Limits { max_waiters: 1, ..Limits::default() };
+    let settings = LeaseSettings { limits, ..LeaseSettings::default() };
+    let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let entries = || {
+        let of = |id| {
+            let requests = &cluster.node(id).inner.requests;
+            requests.waits.ids().len() + requests.local_waits.ids().len()
+        };
+        cluster.ids().map(of).sum::<usize>()
+    };
+    let refusal = |refused: Result<_, CallError>| match refused {
+        Err(CallError::Refused(problem)) => problem.code,
+        other => panic!("not refused: {other:?}"),
+    };
+    for at in [leader, follower] {
+        let (holder, node) = (lease(&manager(cluster.node(leader))), cluster.node(at).clone());
+        let waits = || lease(&manager(&node));
+        let wait = || {
+            let lease = waits();
+            tokio::spawn(async move { lease.acquire(Wait::UpTo(TTL)).await.map(|_| lease) })
+        };
+        holder.acquire(Wait::No).await.expect("free");
+        assert_eq!(refusal(waits().acquire(Wait::UpTo(SOON)).await), Code::WaitTimeout);
+        assert_eq!(entries(), 0, "the wait is over");
+        let options = LeaseOptions::new().ttl(TTL).limit(2);
+        let other_limit = manager(&node).lease_with("job", options).expect("valid");
+        assert_eq!(refusal(other_limit.acquire(Wait::UpTo(TTL)).await), Code::LimitDiffers);
+        assert_eq!(entries(), 0, "refused");
+        let waiting = wait();
+        until_waiters(&node, 1).await;
+        assert_eq!(entries(), 2, "at the leader, and at the node with the request");
+        assert_eq!(refusal(waits().acquire(Wait::UpTo(TTL)).await), Code::QueueFull);
+        assert_eq!(entries(), 2, "the queue is full");
+        waiting.abort();
+        until_waiters(&node, 0).await;
+        assert_eq!(entries(), 0, "dropped");
+        let waiting = wait();
+        until_waiters(&node, 1).await;
+        holder.release().await.expect("released");
+        let granted = waiting.await.expect("no panic").expect("granted");
+        assert_eq!(entries(), 0, "granted");
+        granted.release().await.expect("released");
+        granted.acquire(Wait::UpTo(TTL)).await.expect("free");
+        assert_eq!(entries(), 0, "granted at once");
+        granted.release().await.expect("released");
+    }
+    cluster.shutdown().await;
+}
+
+/// Claims that arrive when a leader begins share its first entry.
+#[tokio::test(start_paused = true)]
+async fn first_claims_of_a_term_meet_the_limits_of_its_leader() {
+    const CLIENTS: usize = 64;
+    let settings = |max_leases| {
+        let limits = Limits { max_leases, ..Limits::default() };
+        LeaseSettings { limits, ..LeaseSettings::default() }
+    };
+    let lease_of = [(1, settings(1_000)), (2, settings(1))].into();
+    let cluster = Cluster::start_with(2, Setup { lease_of, ..Setup::default() }).await;
+    let claim = |name: String| {
+        let Request::Acquire(claim) = waiting_claim() else { unreachable!("it is a claim") };
+        Request::Acquire(Acquire { name: LeaseName::new(name).expect("valid"), wait_ms: None, ..claim })
+    };
+    for round in 0..4 {
+        if cluster.leader().await != 1 {
+            cluster.node(2).transfer_leadership_to(1).await.expect("handed on");
+        }
+        let held = cluster.node(1).request(claim("held".to_owned()), Forward::Once).await.expect("answered").answer;
+        assert!(matches!(held, Answer::Outcome(Outcome::Held { .. })), "{held:?}");
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (inner, claim) = (cluster.node(2).inner.clone(), claim(format!("job-{round}-{client}")));
+                let mut leads = inner.requests.clock.changes();
+                tokio::spawn(async move {
+                    leads.wait_for(Option::is_some).await.expect("the node runs");
+                    inner.execute_as_leader(claim).await.map(|response| response.answer)
+                })
+            })
+            .collect();
+        cluster.node(1).transfer_leadership_to(2).await.expect("handed on");
+        for client in clients {
+            let refused = Answer::Outcome(Outcome::Refused(Refusal::TooManyLeases { max_leases: 1 }));
+            assert_eq!(client.await.expect("no panic"), Ok(refused), "round {round}");
+        }
+    }
     cluster.shutdown().await;
 }
 

@@ -200,15 +200,34 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Resu
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
-    struct Known(Option<u64>);
+    /// The incarnation that each other node joined with, and the observed ones.
+    #[derive(Default)]
+    struct Known {
+        joined: Option<u64>,
+        observed: Mutex<Vec<(NodeId, u64)>>,
+    }
 
     impl Incarnations for Known {
         fn joined(&self, _: NodeId) -> Option<u64> {
-            self.0
+            self.joined
         }
-        fn observe(&self, _: NodeId, _: u64) {}
+        fn observe(&self, node: NodeId, incarnation: u64) {
+            self.observed.lock().push((node, incarnation));
+        }
+    }
+
+    impl Known {
+        fn joined(joined: Option<u64>) -> Known {
+            Known { joined, ..Known::default() }
+        }
+
+        fn observed(&self) -> Vec<(NodeId, u64)> {
+            self.observed.lock().clone()
+        }
     }
 
     fn identity(cluster: &str, node: NodeId) -> PeerIdentity {
@@ -216,23 +235,23 @@ mod tests {
     }
 
     async fn shake_hands(
-        caller: PeerIdentity,
+        (caller, near_known): (PeerIdentity, &Known),
         target: NodeId,
-        callee: PeerIdentity,
-        known: Option<u64>,
+        (callee, far_known): (PeerIdentity, &Known),
     ) -> (Result<(), Refusal>, Result<(NodeId, Lane), Refusal>) {
         let (mut near, mut far) = tokio::io::duplex(1024);
-        let known = Known(known);
         let (called, answered) =
-            tokio::join!(call(&mut near, &caller, target, Lane::Log, &Known(None)), answer(&mut far, &callee, &known));
+            tokio::join!(call(&mut near, &caller, target, Lane::Log, near_known), answer(&mut far, &callee, far_known));
         (called.expect("the call has no I/O error"), answered.expect("the answer has no I/O error"))
     }
 
     #[tokio::test]
     async fn handshake_connects_two_nodes_of_one_cluster() {
-        let (called, answered) = shake_hands(identity("a", 1), 2, identity("a", 2), Some(11)).await;
+        let (near, far) = (Known::joined(Some(22)), Known::joined(Some(11)));
+        let (called, answered) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
         assert_eq!(called, Ok(()));
         assert_eq!(answered, Ok((1, Lane::Log)));
+        assert_eq!((near.observed(), far.observed()), (vec![(2, 22)], vec![(1, 11)]));
     }
 
     #[tokio::test]
@@ -245,10 +264,21 @@ mod tests {
             (PeerIdentity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
         ];
         for (caller, target, known, reason) in cases {
-            let (called, answered) = shake_hands(caller, target, identity("a", 2), known).await;
+            let (near, far) = (Known::default(), Known::joined(known));
+            let (called, answered) = shake_hands((caller, &near), target, (identity("a", 2), &far)).await;
             assert!(called.unwrap_err().to_string().contains(reason), "{reason}");
             assert!(answered.unwrap_err().to_string().contains(reason), "{reason}");
+            assert_eq!((near.observed(), far.observed()), (vec![], vec![]), "a refused node is not recorded: {reason}");
         }
+    }
+
+    /// The answering end has lost its disk.
+    #[tokio::test]
+    async fn caller_refuses_an_answer_with_another_incarnation() {
+        let (near, far) = (Known::joined(Some(99)), Known::default());
+        let (called, _) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
+        assert_eq!(called, Err(Refusal::OtherDisk { node: 2, joined: 99, now: 22 }));
+        assert_eq!(near.observed(), []);
     }
 
     #[tokio::test]
@@ -269,14 +299,14 @@ mod tests {
             let mut told = [0; 8];
             near.read_exact(&mut told).await.map(|_| told).expect("readable")
         };
-        let (callee, known) = (identity("a", 2), Known(None));
+        let (callee, known) = (identity("a", 2), Known::default());
         let (told, refused) = tokio::join!(caller, answer(&mut far, &callee, &known));
         assert_eq!(refused.expect("no I/O error").expect_err("another version").to_string(), named);
         assert_eq!(&told, MAGIC, "an older caller reads the version of this node");
 
         let (mut near, mut far) = tokio::io::duplex(1024);
         far.write_all(old_hello).await.expect("the stream has room");
-        let refused = call(&mut near, &identity("a", 1), 2, Lane::Log, &Known(None)).await.expect("no I/O error");
+        let refused = call(&mut near, &identity("a", 1), 2, Lane::Log, &Known::default()).await.expect("no I/O error");
         assert_eq!(refused.expect_err("another version").to_string(), named);
     }
 

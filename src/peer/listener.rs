@@ -21,11 +21,11 @@ use super::{Lane, Listener, Payload, Service, Services};
 use crate::types::NodeId;
 
 /// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
-const MAX_CONNECTIONS: usize = 256;
+pub(super) const MAX_CONNECTIONS: usize = 256;
 /// Maximum time for a caller to complete the handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum requests in flight on one connection. Further ones wait in the kernel.
-const MAX_IN_FLIGHT: usize = 32_768;
+pub(super) const MAX_IN_FLIGHT: usize = 32_768;
 /// The log repeats a refusal of the same subject only after this time.
 const REFUSAL_SILENCE: Duration = Duration::from_secs(10);
 /// Maximum different refusals that are logged within [`REFUSAL_SILENCE`].

@@ -10,6 +10,8 @@ mod listener;
 #[cfg(all(test, feature = "testing"))]
 mod scripted;
 #[cfg(all(test, feature = "testing"))]
+mod strangers;
+#[cfg(all(test, feature = "testing"))]
 mod tests;
 mod transport;
 

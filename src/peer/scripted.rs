@@ -15,7 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, Kind};
 use super::handshake;
+use super::listener::MAX_IN_FLIGHT;
 use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
+use super::transport::CONNECT_TIMEOUT;
 use super::{Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport};
 use crate::types::NodeId;
 
@@ -161,6 +163,27 @@ async fn unreachable_peer_is_certainly_not_done() {
     assert!(error.certainly_not_done(), "{error}");
 }
 
+/// The peer accepts the connection and does not answer the hello. Later it works again.
+#[tokio::test]
+async fn call_that_waits_for_a_handshake_ends_and_frees_its_lane() {
+    for ends_by_its_own_timeout in [true, false] {
+        let ((peer, address), transport) = (Peer::listen().await, transport());
+        let timeout = if ends_by_its_own_timeout { CONNECT_TIMEOUT / 2 } else { HANG_TIMEOUT };
+        let silent = call(&transport, &address, Lane::Log, "first", timeout);
+        let _accepted = peer.0.accept().await.expect("a connection");
+        tokio::time::pause();
+        tokio::time::advance(CONNECT_TIMEOUT + Duration::from_millis(1)).await;
+        tokio::time::resume();
+        let error = wait_for(silent).await.expect_err("the peer is silent");
+        assert!(matches!(error, PeerError::NotSent { target: 2, .. }), "{error}");
+        let next = call(&transport, &address, Lane::Log, "next", HANG_TIMEOUT);
+        let mut caller = peer.accept().await;
+        let id = caller.request("next").await;
+        caller.answer(id, "here").await;
+        assert_eq!(wait_for(next).await.expect("the peer answers"), "here");
+    }
+}
+
 #[tokio::test]
 async fn broken_connection_is_opened_again() {
     let ((peer, address), transport) = (Peer::listen().await, transport());
@@ -254,6 +277,31 @@ async fn withdrawn_request_ends_at_the_answering_node() {
     node.begins.recv().await.expect("the node serves the request");
     waiting.abort();
     node.gives_up().await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn withdrawn_requests_make_room_for_others() {
+    let mut node = PendingNode::start().await;
+    let mut stream = connect(&node.address, Lane::Request).await.expect("a connection");
+    let frames = async {
+        for (kind, ids) in [(Kind::Node, 0..MAX_IN_FLIGHT), (Kind::Withdraw, 0..MAX_IN_FLIGHT)] {
+            for id in ids {
+                let frame = Frame { kind, id: id as u64, body: Bytes::new() };
+                frame::write(&mut stream, &frame).await.expect("the connection is open");
+            }
+            for _ in 0..MAX_IN_FLIGHT {
+                match kind {
+                    Kind::Node => node.begins.recv().await.expect("the node serves the request"),
+                    _ => node.given_up.recv().await.expect("the node aborts the request"),
+                }
+            }
+        }
+        let one_more = Frame { kind: Kind::Node, id: MAX_IN_FLIGHT as u64, body: Bytes::new() };
+        frame::write(&mut stream, &one_more).await.expect("the connection is open");
+        node.begins.recv().await.expect("the node serves the request");
+    };
+    tokio::time::timeout(HANG_TIMEOUT, frames).await.expect("the node has room again");
     node.end().await;
 }
 

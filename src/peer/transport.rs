@@ -23,7 +23,7 @@ use super::{Lane, Payload, PeerError, Transport};
 use crate::types::NodeId;
 
 /// Maximum time to open a connection and complete the handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A [`Transport`] over TCP.
 #[derive(Clone)]
@@ -306,7 +306,8 @@ impl Drop for PendingCall<'_> {
 
 #[cfg(all(test, feature = "cli"))]
 mod tests {
-    use std::sync::Mutex;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -315,7 +316,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("no holder panics").extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -350,8 +351,7 @@ mod tests {
         transport.log_change(2, None);
         transport.log_change(2, None);
         transport.shutdown().await;
-        let lines =
-            String::from_utf8(written.0.lock().expect("no holder panics").clone()).expect("log lines are UTF-8");
+        let lines = String::from_utf8(written.0.lock().clone()).expect("log lines are UTF-8");
         let count = |words: &str| lines.lines().filter(|line| line.contains(words)).count();
         assert_eq!((count("a node is unreachable"), count("a node is reachable again")), (1, 1), "{lines}");
     }
@@ -366,5 +366,50 @@ mod tests {
             let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
             assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
         }
+    }
+
+    async fn received(far: &mut TcpStream) -> u64 {
+        frame::read(far, Lane::Request.max_body()).await.expect("readable").expect("the connection is open").id
+    }
+
+    #[tokio::test]
+    async fn ended_calls_leave_no_entry() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound").to_string();
+        let near = TcpStream::connect(&address).await.expect("the listener accepts connections");
+        let (mut far, _) = listener.accept().await.expect("a connection");
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let connection = Connection::start(near, &address, Lane::Request, &tasks, &stop);
+        let call = || -> JoinHandle<Result<Bytes, ConnectionError>> {
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.call(Payload::Node("hello".into())).await })
+        };
+        let waiting = || connection.waiting.lock().len();
+
+        let answered = call();
+        let id = received(&mut far).await;
+        assert_eq!(waiting(), 1);
+        let answer = Frame { kind: Kind::Response, id, body: Bytes::new() };
+        frame::write(&mut far, &answer).await.expect("the connection is open");
+        answered.await.expect("no panic").expect("an answer");
+        assert_eq!(waiting(), 0, "answered");
+
+        let dropped = call();
+        let id = received(&mut far).await;
+        dropped.abort();
+        assert_eq!(received(&mut far).await, id, "the withdrawal");
+        assert_eq!(waiting(), 0, "dropped");
+
+        let lost = call();
+        received(&mut far).await;
+        connection.close();
+        let lost = lost.await.expect("no panic");
+        assert!(matches!(lost, Err(ConnectionError::AfterSending(_))), "{lost:?}");
+        let refused = connection.call(Payload::Node("hello".into())).await;
+        assert!(matches!(refused, Err(ConnectionError::BeforeSending(_))), "{refused:?}");
+        assert_eq!(waiting(), 0, "closed");
+        stop.cancel();
+        tasks.close();
+        tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("all tasks end");
     }
 }

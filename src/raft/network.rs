@@ -292,6 +292,7 @@ mod tests {
     use super::super::types::log_id;
     use super::super::wire::AppendReply;
     use super::*;
+    use crate::config::RaftTimings;
     use crate::sim::{MemoryStorage, SyncMode};
     use crate::storage::{Position, VoteRecord};
 
@@ -325,6 +326,53 @@ mod tests {
         }
 
         async fn shutdown(&self) {}
+    }
+
+    /// Heartbeats have a shorter timeout, because their answers need no disk.
+    #[tokio::test]
+    async fn append_with_entries_may_wait_for_a_disk() {
+        #[derive(Clone, Default)]
+        struct Timeouts(Arc<Mutex<Vec<(Lane, Duration)>>>);
+
+        impl Transport for Timeouts {
+            async fn call(
+                &self,
+                target: NodeId,
+                _: &str,
+                lane: Lane,
+                _: Payload,
+                timeout: Duration,
+            ) -> Result<Bytes, PeerError> {
+                self.0.lock().push((lane, timeout));
+                Err(PeerError::Timeout { target, timeout })
+            }
+
+            async fn shutdown(&self) {}
+        }
+
+        for (timings, least) in [(RaftTimings::lan(), Duration::from_secs(2)), (RaftTimings::wan(), Duration::ZERO)] {
+            let transport = Timeouts::default();
+            let disk_timeout = timings.disk_timeout();
+            assert!(disk_timeout >= least.max(timings.leadership_lease() * 2), "{disk_timeout:?} with {timings:?}");
+            let heartbeat = Duration::from_millis(timings.heartbeat_interval_ms);
+            let network = Network {
+                transport: transport.clone(),
+                storage: MemoryStorage::new(SyncMode::default()),
+                announced_commit: Arc::default(),
+                sending: OutgoingSnapshots::default(),
+                disk_timeout,
+            };
+            for lane in [Lane::Log, Lane::Control] {
+                let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };
+                let (vote, prev_log_id) = (vote(leader, 1), None);
+                let request = AppendEntriesRequest { vote, prev_log_id, leader_commit: None, entries: Vec::new() };
+                let mut link = network.link(2, &PeerInfo::default(), lane);
+                let unanswered = link.append_entries(request, RPCOption::new(heartbeat)).await;
+                assert!(unanswered.is_err(), "{unanswered:?}");
+            }
+            let expected = [(Lane::Log, disk_timeout), (Lane::Control, RPCOption::new(heartbeat).soft_ttl())];
+            assert_eq!(*transport.0.lock(), expected);
+        }
     }
 
     #[tokio::test]

@@ -4,6 +4,8 @@
 mod appends;
 #[cfg(feature = "testing")]
 mod snapshots;
+#[cfg(feature = "testing")]
+mod transfers;
 
 use std::fmt::Debug;
 use std::io;

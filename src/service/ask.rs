@@ -175,6 +175,27 @@ mod tests {
     }
 
     #[test]
+    fn renewal_outside_the_bounds_is_refused_with_the_bounds() {
+        let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+        for (ttl, bounds) in [
+            ("999", "ttl_ms 999 is outside 1000 to 60000"),
+            ("60001", "ttl_ms 60001 is outside 1000 to 60000"),
+            ("\"infinite\"", "request at most 60000 ms"),
+        ] {
+            let body = format!(r#"{{"holder":"h","token":"5","ttl_ms":{ttl}}}"#);
+            let one = serde_json::from_str(&body).expect("the JSON is a renewal");
+            let one = renew(&policy, LeaseName::new("a").expect("valid"), one);
+            let items = format!(r#"{{"name":"a","token":"5"}},{{"name":"b","token":"5","ttl_ms":{ttl}}}"#);
+            let batch = format!(r#"{{"holder":"h","leases":[{items}]}}"#);
+            let batch = renew_batch(&policy, serde_json::from_str(&batch).expect("the JSON is a batch"));
+            for refused in [one, batch] {
+                let refused = refused.expect_err(ttl);
+                assert!(refused.code == Code::Invalid && refused.detail.contains(bounds), "{ttl}: {refused:?}");
+            }
+        }
+    }
+
+    #[test]
     fn fields_that_a_request_leaves_out_name_nothing() {
         let holder = || HolderId::new("h").expect("valid");
         let name = || LeaseName::new("a").expect("valid");

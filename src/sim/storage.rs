@@ -143,6 +143,11 @@ impl MemoryStorage {
         self.inner.state.lock().unsynced.len()
     }
 
+    /// Number of stored chunks, of all snapshots.
+    pub fn chunks(&self) -> usize {
+        self.inner.state.lock().live.chunks.len()
+    }
+
     /// Waits for unsynced writes. The simulated disk of a test uses it.
     pub async fn wait_unsynced(&self) {
         while self.unsynced() == 0 {

@@ -61,3 +61,24 @@ async fn first_node_alone_forms_no_cluster() {
     assert_eq!(leases[0].holder, holder("a"), "the lease survived");
     cluster.shutdown().await;
 }
+
+/// The stores of the two other nodes are a majority, but the third one has the cluster's data.
+#[tokio::test(start_paused = true)]
+async fn first_node_forms_no_cluster_beside_a_member_with_data() {
+    let mut cluster = start().await;
+    cluster.leader().await;
+    held(cluster.node(1), acquire("job", "a", 60_000, None)).await;
+    // The third node, too, gets the entry.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for id in cluster.ids() {
+        cluster.crash(id).await;
+    }
+    cluster.restart_wiped(2).await;
+    cluster.restart(3).await;
+    cluster.restart_wiped(1).await;
+    assert_eq!(cluster.leader().await, 3, "only the third node has a log");
+    let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Linearizable };
+    let Answer::Lease(leases) = ask(cluster.node(1), read).await.expect("answered").answer else { panic!("leases") };
+    assert_eq!(leases[0].holder, holder("a"), "the lease survived");
+    cluster.shutdown().await;
+}

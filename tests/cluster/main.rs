@@ -12,6 +12,7 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 mod forming;
+mod stopping;
 mod waits;
 
 fn name(text: &str) -> LeaseName {

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::config::LeaseSettings;
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::lease::Limits;
 use tenure::node::{Answer, RequestError};
+use tenure::testing::Cluster;
 use tokio::time::Instant;
 
 use super::{acquire, ask, held, queue, start};
@@ -32,6 +34,32 @@ async fn waiting_requests_keep_their_places_beyond_the_patience() {
         tokio::time::sleep(patience / 10).await;
         assert_eq!(queue(cluster.node(leader)).await, waiting.len(), "after {:?}", began.elapsed());
     }
+    assert!(waiting.iter().all(|waits| !waits.is_finished()), "a waiting request was answered");
+    waiting.iter().for_each(|waits| waits.abort());
+    cluster.shutdown().await;
+}
+
+/// The waiters need several commands, because their names are long.
+#[tokio::test(start_paused = true)]
+async fn all_waiters_keep_their_places_beyond_the_patience() {
+    const WAITERS: usize = 300;
+    let limits = Limits { max_waiters: 2 * WAITERS as u32, ..Limits::default() };
+    let settings = LeaseSettings { limits, ..LeaseSettings::default() };
+    let patience = Duration::from_millis(limits.patience_ms);
+    let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let (node, by) = (cluster.node(leader).clone(), format!("{number:0>200}"));
+            tokio::spawn(async move { ask(&node, acquire("job", &by, TTL_MS, Some(TTL_MS))).await })
+        })
+        .collect();
+    while queue(cluster.node(leader)).await < WAITERS {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(patience * 3).await;
+    assert_eq!(queue(cluster.node(leader)).await, WAITERS);
     assert!(waiting.iter().all(|waits| !waits.is_finished()), "a waiting request was answered");
     waiting.iter().for_each(|waits| waits.abort());
     cluster.shutdown().await;

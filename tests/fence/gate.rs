@@ -1,6 +1,7 @@
 //! The gate: concurrent callers, waiting, and failures of its store.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -107,6 +108,23 @@ async fn cancelled_waiter_does_not_block_the_gate() {
     drop(waiting.await);
     drop(inside);
     gate.enter("a", token(3)).await.map(drop).expect("no caller is inside");
+}
+
+#[tokio::test]
+async fn write_that_panics_or_is_dropped_leaves_the_gate() {
+    let gate = Gate::in_memory().with_patience(Duration::ZERO);
+    let write = gate.admit("a", token(1), || async { panic!("planted by a test") });
+    AssertUnwindSafe(write).catch_unwind().await.map(|_: Result<(), Refused>| ()).expect_err("the write panics");
+    gate.admit("a", token(2), || async {}).await.expect("no caller is inside after a panic");
+    let write = || gate.admit_blocking("a", token(2), || panic!("planted by a test"));
+    catch_unwind(AssertUnwindSafe(write)).map(|_: Result<(), Refused>| ()).expect_err("the write panics");
+    gate.admit("a", token(3), || async {}).await.expect("no caller is inside after a panic of a thread");
+    let mut dropped = Box::pin(gate.admit("a", token(3), std::future::pending::<()>));
+    assert!(dropped.as_mut().now_or_never().is_none(), "the write does not end");
+    let busy = gate.admit("a", token(4), || async {}).await;
+    assert!(matches!(busy, Err(Refused::Busy { .. })), "{busy:?}");
+    drop(dropped);
+    gate.admit("a", token(4), || async {}).await.expect("no caller is inside after a drop");
 }
 
 #[tokio::test]

@@ -7,8 +7,9 @@ use tenure::node::{Forward, Request};
 use tenure::types::{HolderId, LeaseName};
 
 use crate::cluster::{Cluster, SOON, read};
-use crate::steady::strict;
+use crate::steady::{steady, strict};
 
+steady!(filtered_events_do_not_delay_the_position,);
 strict!(
     lease_shows_its_grant_and_its_ttl,
     claim_refusals_have_the_documented_codes,
@@ -299,6 +300,29 @@ async fn filtered_watch_reports_its_position() {
     assert!(text.starts_with("id: 0\n\n"), "the start position: {text}");
     assert!(text.contains(&format!("id: {index}\n\n")), "the position of the filtered event: {text}");
     assert!(!text.contains("data: "), "{text}");
+    cluster.end().await;
+}
+
+/// The interval between two filtered events is a fraction of the keep-alive interval.
+async fn filtered_events_do_not_delay_the_position() {
+    const EVENTS: u32 = 200;
+    let quiet = std::time::Duration::from_millis(300);
+    let cluster = Cluster::start_with(|settings| settings.watch_keep_alive = quiet).await;
+    let mut stream = cluster.client.get(cluster.url("/v1/watch?prefix=job")).send().await.expect("a stream");
+    stream.chunk().await.expect("the stream is readable").expect("the stream begins with its position");
+    let filtered = async {
+        for number in 0..EVENTS {
+            cluster.acquire(&format!("other-{number}"), "a").await;
+            tokio::time::sleep(quiet / 20).await;
+        }
+    };
+    tokio::select! {
+        position = stream.chunk() => {
+            let position = position.expect("the stream is readable").expect("the stream has no end");
+            assert!(position.starts_with(b"id: ") && position.ends_with(b"\n\n"), "{position:?}");
+        }
+        () = filtered => panic!("the stream was silent during {EVENTS} filtered events"),
+    }
     cluster.end().await;
 }
 

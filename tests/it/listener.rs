@@ -28,6 +28,7 @@ strict!(
     body_without_a_length_is_bounded,
     values_are_accepted_up_to_their_bounds,
     bodies_are_accepted_up_to_their_bounds,
+    ended_connection_makes_room_for_another,
 );
 
 /// Timeout that only a hang exceeds.
@@ -255,6 +256,45 @@ async fn excess_connection_is_refused_and_the_others_stay() {
         }
     };
     tokio::time::timeout(SOON, again).await.expect("the listener accepts a connection again in time");
+}
+
+/// In each way, more connections end than the limit allows at once.
+async fn ended_connection_makes_room_for_another() {
+    const MOST: usize = 4;
+    let short = Duration::from_millis(100);
+    let listener = Listener::start(|settings| {
+        settings.limits.max_connections = MOST;
+        settings.head_timeout = short;
+        settings.body_timeout = short;
+    })
+    .await;
+    let body = "POST /v1/renew HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{";
+    for (way, bytes, client_closes) in [
+        ("closed before a request", "", true),
+        ("closed inside a head", "GET /livez HT", true),
+        ("closed inside a body", body, true),
+        ("answered and closed", "GET /livez HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n", false),
+        ("refused as invalid", "hello\r\n\r\n", false),
+        ("too slow with its head", "GET /livez HT", false),
+        ("too slow with its body", body, false),
+    ] {
+        for _ in 0..2 {
+            let mut open = Vec::new();
+            for _ in 0..MOST {
+                let mut stream = listener.connect().await;
+                stream.write_all(bytes.as_bytes()).await.expect("the bytes fit into the send buffer");
+                open.push(stream);
+            }
+            for mut stream in open {
+                if !client_closes {
+                    read_to_end(&mut stream).await;
+                }
+            }
+            let served = async { while listener.get("/livez").await.status() != StatusCode::OK {} };
+            let served = tokio::time::timeout(SOON, served).await;
+            assert!(served.is_ok(), "a connection that was {way} still counts");
+        }
+    }
 }
 
 async fn stopped_listener_closes_idle_connections_and_ends() {

@@ -5,11 +5,13 @@ mod bodies;
 mod cluster;
 mod crowded;
 mod document;
+mod ending;
 mod hostile;
 mod http_answers;
 mod http_bounds;
 mod listener;
 mod metrics;
+mod permits;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;

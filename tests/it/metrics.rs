@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::cluster::{Cluster, SOON};
 
 /// The value of the series with these labels; 0 if there is no such series.
-fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+pub fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
     let is_series = |line: &&str| {
         let rest = line.strip_prefix(name);

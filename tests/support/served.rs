@@ -16,6 +16,7 @@ const SOON: Duration = Duration::from_secs(20);
 pub struct Served {
     pub node: Node,
     pub address: SocketAddr,
+    stop: CancellationToken,
     _listener: DropGuard,
     data: TempDir,
 }
@@ -40,7 +41,7 @@ impl Served {
         let node = change(builder).peer_listener(peer_listener).start().await.expect("the node starts");
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(http_listener, NodeRef::from(&node), settings, stop.clone()));
-        let served = Served { node, address, _listener: stop.drop_guard(), data };
+        let served = Served { node, address, stop: stop.clone(), _listener: stop.drop_guard(), data };
         let ready = async {
             while served.node.health().not_ready.is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -48,6 +49,11 @@ impl Served {
         };
         tokio::time::timeout(SOON, ready).await.expect("the node is ready in time");
         served
+    }
+
+    /// Shuts the listener down, and leaves the node running.
+    pub fn stop_listening(&self) {
+        self.stop.cancel();
     }
 
     /// Shuts the node down and returns its data folder.

@@ -57,8 +57,8 @@ pub(in crate::node) struct JobReceiver(Arc<SharedQueue>);
 struct SharedQueue {
     /// `None` after the receiving half is dropped.
     queue: Mutex<Option<CommandQueue<Job>>>,
-    /// Notified when the queue becomes non-empty.
-    became_nonempty: Notify,
+    /// Notified when the queue becomes non-empty, and when the first ordinary command gets its latest time.
+    changed: Notify,
     refused: RefusalCounters,
 }
 
@@ -78,7 +78,7 @@ impl Proposer {
             late: counter("queue_late"),
         };
         let queue = Mutex::new(Some(CommandQueue::new(MAX_COMMAND_BYTES, MAX_IN_FLIGHT)));
-        let shared = Arc::new(SharedQueue { queue, became_nonempty: Notify::new(), refused });
+        let shared = Arc::new(SharedQueue { queue, changed: Notify::new(), refused });
         (Proposer(shared.clone()), JobReceiver(shared))
     }
 
@@ -94,10 +94,10 @@ impl Proposer {
     }
 
     fn enqueue(&self, weight: usize, job: Job) -> Result<(), RequestError> {
-        let SharedQueue { queue, became_nonempty, refused } = &*self.0;
+        let SharedQueue { queue, changed, refused } = &*self.0;
         let mut queue = queue.lock();
         let queue = queue.as_mut().ok_or(RequestError::ShuttingDown)?;
-        let was_empty = queue.is_empty();
+        let (was_empty, next_late) = (queue.is_empty(), queue.next_late());
         queue.push(Class::of(&job.command), weight, job, Instant::now()).map_err(|full| {
             match full {
                 Full::TooSlow => refused.too_slow.increment(1),
@@ -105,8 +105,8 @@ impl Proposer {
             }
             RequestError::Busy
         })?;
-        if was_empty {
-            became_nonempty.notify_one();
+        if was_empty || queue.next_late() != next_late {
+            changed.notify_one();
         }
         Ok(())
     }
@@ -180,7 +180,8 @@ pub(in crate::node) async fn run<S: Storage>(
             biased;
             () = stop.cancelled() => break,
             Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
-            () = jobs.0.became_nonempty.notified(), if room => {}
+            // Without room, this round takes no command, but the next one waits until the first of them is late.
+            () = jobs.0.changed.notified() => {}
             _ = leads.changed() => {}
             // A command can exceed its wait only without room: otherwise this round takes it.
             () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}

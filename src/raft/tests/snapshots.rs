@@ -172,6 +172,53 @@ async fn joined_members_survive_snapshot_install() {
     cluster.shutdown().await;
 }
 
+/// The transfer to a follower fails in different ways. Each snapshot has several chunks.
+#[tokio::test(start_paused = true)]
+async fn failed_transfer_leaves_no_chunks() {
+    let (cluster, leader, [follower, other]) = start().await;
+    let metadata = Metadata::new([("text".to_owned(), "x".repeat(4_000))].into()).expect("valid");
+    for number in 0..20 {
+        let acquire = Request::Acquire(Acquire {
+            name: LeaseName::new(format!("job-{number}")).expect("valid"),
+            holder: HolderId::new("a").expect("valid"),
+            ttl: Ttl::INFINITE,
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: metadata.clone(),
+        });
+        cluster.node(leader).request(acquire, Forward::Once).await.expect("answered");
+    }
+    purge(&cluster, leader, "a").await;
+    until("the same state", || applied(cluster.node(follower)) == applied(cluster.node(leader))).await;
+    let SentSnapshot { vote, bytes, crc } = own_snapshot(&cluster, leader);
+    let (disk, own) = (cluster.disk(follower), cluster.disk(follower).chunks());
+    let half = bytes.slice(..bytes.len() / 2);
+    let begin = async |from| {
+        send(&cluster, from, follower, Call::SnapshotBegin).await;
+        send(&cluster, from, follower, Call::SnapshotBytes(half.clone())).await;
+        assert!(disk.chunks() > own, "the transfer has chunks");
+    };
+    let assert_fails = async |call| {
+        let reply = send(&cluster, leader, follower, call).await;
+        assert!(matches!(reply, Reply::Failed(_)), "{reply:?}");
+        assert_eq!(disk.chunks(), own, "{reply:?}");
+    };
+    begin(leader).await;
+    assert_fails(Call::SnapshotEnd { vote, crc }).await;
+    begin(leader).await;
+    assert_fails(Call::SnapshotEnd { vote, crc: crc32fast::hash(&half) }).await;
+    begin(leader).await;
+    assert_fails(Call::SnapshotBytes(vec![255; half.len()].into())).await;
+    assert_fails(Call::SnapshotBytes(half.clone())).await;
+    begin(leader).await;
+    assert!(matches!(send(&cluster, leader, follower, Call::SnapshotBegin).await, Reply::SnapshotContinue));
+    assert_eq!(disk.chunks(), own, "a transfer that starts again");
+    begin(other).await;
+    until("the next heartbeat of the leader", || disk.chunks() == own).await;
+    cluster.shutdown().await;
+}
+
 async fn assert_refused(cluster: &mut Cluster, wiped: NodeId) {
     match cluster.launch(wiped).await {
         Err(StartError::Refused(Refusal::OtherDisk { node, .. })) => assert_eq!(node, wiped),

@@ -41,11 +41,22 @@ impl Trees {
 
 /// Waits until sled's threads have released the data file. They may hold it for a moment after the last handle drops.
 pub(in crate::storage) fn wait_for_release(directory: &Directory) {
+    if !is_released_within(directory, RELEASE_TIMEOUT) {
+        let file = directory.data_file();
+        tracing::warn!(file = %file.display(), timeout = ?RELEASE_TIMEOUT, "sled has not released its data file: the next start of this node may fail");
+    }
+}
+
+fn is_released_within(directory: &Directory, timeout: Duration) -> bool {
     let start = Instant::now();
-    let Ok(data) = File::open(directory.data_file()) else { return };
-    while matches!(data.try_lock(), Err(TryLockError::WouldBlock)) && start.elapsed() < RELEASE_TIMEOUT {
+    let Ok(data) = File::open(directory.data_file()) else { return true };
+    while matches!(data.try_lock(), Err(TryLockError::WouldBlock)) {
+        if start.elapsed() >= timeout {
+            return false;
+        }
         thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 pub(in crate::storage) fn open(directory: &Directory) -> Result<Trees, StorageError> {
@@ -106,4 +117,22 @@ pub(in crate::storage) fn panic_error(action: &'static str, dir: &Path, panic: &
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     text.unwrap_or("an unknown panic").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locked_data_file_is_not_released() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let directory = Directory::claim(dir.path()).expect("an empty folder");
+        assert!(is_released_within(&directory, Duration::ZERO), "there is no data file");
+        directory.prepare_store().expect("a writable folder");
+        let data = File::create(directory.data_file()).expect("a writable folder");
+        data.lock().expect("no other handle has the lock");
+        assert!(!is_released_within(&directory, Duration::from_millis(5)));
+        drop(data);
+        assert!(is_released_within(&directory, Duration::ZERO));
+    }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
 use super::*;
 
@@ -126,15 +127,17 @@ fn async_writer_stores_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let manifest = runtime.block_on(async {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let write = async {
         let mut writer = storage.begin_snapshot().unwrap();
         for piece in content.chunks(100_000) {
             writer.write(piece).await.unwrap();
         }
         assert_eq!((writer.bytes(), writer.crc()), (content.len() as u64, crc32fast::hash(&content)));
         writer.finish_durable(b"meta".to_vec()).await.unwrap()
-    });
+    };
+    let limited = async { tokio::time::timeout(Duration::from_secs(30), write).await };
+    let manifest = runtime.block_on(limited).expect("each written chunk wakes the writer");
     assert_eq!(storage.snapshot(), Some(manifest.clone()));
     assert_eq!(read_snapshot(&storage, manifest.id).unwrap(), content);
     assert_eq!(storage.committing_for().filter(|busy| busy.as_secs() > 5), None);
@@ -198,6 +201,29 @@ fn snapshots_that_crashes_interrupted_leave_the_disk() {
     }
 }
 
+/// The store does not restart in between.
+#[test]
+fn failed_snapshots_and_truncated_entries_leave_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let written = || {
+        let mut writer = storage.begin_snapshot().unwrap();
+        writer.push(&[7; 200_000]).unwrap();
+        writer
+    };
+    drop(written());
+    written().finish_blocking(vec![0; 20_000]).expect_err("the meta is too long");
+    let id = storage.begin_snapshot().unwrap().id() + 1;
+    wait(|done| storage.write_snapshot_chunk(id, 0, Bytes::from_static(b"chunk"), done)).unwrap();
+    let manifest = crate::storage::SnapshotManifest { id, meta: vec![], chunks: 2, bytes: 5, crc: 0 };
+    wait(|done| storage.finish_snapshot(manifest, done)).expect_err("a chunk is missing");
+    wait(|done| storage.append(entries(1, 0..1_000, 100), done)).unwrap();
+    wait(|done| storage.truncate_after(Some(9), done)).unwrap();
+    (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
+    storage.close();
+    assert_eq!((stored_records(dir.path(), "snap"), stored_records(dir.path(), "log")), (0, 10));
+}
+
 #[test]
 fn reader_sees_no_gap_while_the_log_moves() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,6 +255,29 @@ fn reader_sees_no_gap_while_the_log_moves() {
     wait(|done| storage.save_vote(vote(1), done)).unwrap();
     storage.close();
     assert!(reading.join().unwrap() > 10);
+}
+
+/// All operations are queued before the first sync ends, so only the bound separates the groups.
+#[cfg(feature = "cli")]
+#[test]
+fn group_has_at_most_128_kib() {
+    const BOUND: f64 = (128 << 10) as f64;
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let dir = tempfile::tempdir().unwrap();
+    let storage = metrics::with_local_recorder(&recorder, || open(dir.path()));
+    wait(|done| storage.append(entries(1, 0..1_000, 3_000), done)).unwrap();
+    for index in 1_000..1_500 {
+        storage.append(entries(1, index..index + 1, 3_000), Box::new(drop));
+    }
+    write_snapshot(&storage, 1 << 20, 1);
+    wait(|done| storage.truncate_after(Some(9), done)).unwrap();
+    storage.close();
+    let text = render.render();
+    let largest = text.lines().find_map(|line| line.strip_prefix("tenure_storage_group_bytes{quantile=\"1\"} "));
+    let largest: f64 = largest.unwrap_or_else(|| panic!("no largest group in:\n{text}")).parse().expect("a number");
+    // The summary rounds its values.
+    assert!((BOUND / 2.0..BOUND * 1.01).contains(&largest), "{largest}");
 }
 
 #[cfg(feature = "cli")]

@@ -1,6 +1,8 @@
 //! Directories that the store refuses to open, and the error messages.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
 use super::*;
 use crate::storage::disk::directory::Directory;
@@ -116,6 +118,39 @@ fn emptied_directory_is_refused() {
     fs::write(dir.path().join("store/db"), vec![0; 1 << 20]).unwrap();
     let text = refusal(dir.path()).to_string();
     assert!(text.contains("but its data is gone (the store holds no record of it)"), "{text}");
+}
+
+/// The paths and contents of all files below a directory.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let items = fs::read_dir(dir).unwrap().map(|item| item.unwrap().path());
+    let (folders, here): (Vec<PathBuf>, Vec<PathBuf>) = items.partition(|path| path.is_dir());
+    let below = folders.iter().flat_map(|folder| files(folder));
+    below.chain(here.into_iter().map(|path| (path.clone(), fs::read(path).unwrap()))).collect()
+}
+
+#[test]
+fn refused_directory_is_not_changed() {
+    let marker = |dir: &Path, from: &str, to: &str| {
+        let path = dir.join("TENURE");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from));
+        fs::write(path, text.replace(from, to)).unwrap();
+    };
+    type Change<'a> = &'a dyn Fn(&Path);
+    let changes: [(&str, Change); 5] = [
+        ("another node", &|dir| marker(dir, "node = 1", "node = 2")),
+        ("another cluster", &|dir| marker(dir, "\"test\"", "\"other\"")),
+        ("a newer format", &|dir| marker(dir, "format = 1", "format = 2")),
+        ("no readable marker", &|dir| marker(dir, "node = 1", "")),
+        ("no store", &|dir| fs::remove_dir_all(dir.join("store")).unwrap()),
+    ];
+    for (what, change) in changes {
+        let dir = filled();
+        change(dir.path());
+        let before = files(dir.path());
+        let refused = refusal(dir.path());
+        assert!(files(dir.path()) == before, "{what}: {refused}");
+    }
 }
 
 #[test]

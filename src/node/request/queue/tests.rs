@@ -107,6 +107,37 @@ fn both_queues_are_bounded_in_number_and_bytes() {
 }
 
 #[test]
+fn each_way_out_of_a_queue_returns_its_room() {
+    const LARGE: usize = 1 << 20;
+    type WayOut = fn(&mut CommandQueue<()>, Instant);
+    let ways: [(&str, &[Class], WayOut); 5] = [
+        ("entries", &[Class::Urgent, Class::Ordinary], |queue, _| while !entry(queue).is_empty() {}),
+        ("postponed", &[Class::Urgent, Class::Ordinary], |queue, _| {
+            let postponed = queue.take_entry(|()| true);
+            queue.requeue(postponed);
+            while !entry(queue).is_empty() {}
+        }),
+        ("all", &[Class::Urgent, Class::Ordinary], |queue, _| drop(queue.take_all())),
+        ("unwanted", &[Class::Ordinary], |queue, _| drop(queue.take_entry(|()| false))),
+        ("late", &[Class::Ordinary], |queue, now| drop(queue.take_late(now + MAX_WAIT))),
+    ];
+    let now = Instant::now();
+    for (way, classes, take) in ways {
+        for &class in classes {
+            for weight in [1, LARGE] {
+                let mut queue = queue();
+                for round in 0..2 {
+                    let taken = (0..=MAX_WAITING).take_while(|_| queue.push(class, weight, (), now).is_ok()).count();
+                    assert_eq!(taken, MAX_WAITING.min(MAX_WAITING_BYTES / weight), "{way}, {class:?}, round {round}");
+                    take(&mut queue, now);
+                    assert!(queue.is_empty(), "{way}, {class:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn one_command_may_take_all_bytes_of_its_queue() {
     let now = Instant::now();
     for class in [Class::Urgent, Class::Ordinary] {

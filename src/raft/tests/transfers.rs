@@ -1,0 +1,46 @@
+//! Leadership transfers in an in-memory cluster under a paused clock.
+
+use std::time::Duration;
+
+use crate::config::{LeaseSettings, RaftTimings};
+use crate::lease::{Batch, Command, Stamp};
+use crate::raft::{Proposal, TransferError};
+use crate::sim::SyncMode;
+use crate::testing::Cluster;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Enough for an append, and less than a leadership lease.
+const APPEND: Duration = Duration::from_millis(100);
+
+/// Leaves `entries` entries without an acknowledgement of a follower, and then transfers leadership.
+async fn transfer_with(entries: usize) -> Result<u64, TransferError> {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    tokio::time::sleep(TIMEOUT).await;
+    let followers: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
+    followers.iter().for_each(|&follower| cluster.hang_disk(follower));
+    let node = cluster.node(leader).clone();
+    let term = node.raft().leadership().term;
+    for _ in 0..entries {
+        let batch = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
+        let node = node.clone();
+        tokio::spawn(async move { node.raft().propose(term, Proposal::leases(&batch)).await.map(drop) });
+    }
+    tokio::time::sleep(APPEND).await;
+    // The disks work again after the decision.
+    let release = async {
+        tokio::time::sleep(APPEND).await;
+        for follower in followers {
+            cluster.disk(follower).set_mode(SyncMode::Inline);
+            cluster.disk(follower).sync();
+        }
+    };
+    tokio::join!(node.raft().transfer_leadership(TIMEOUT), release).0
+}
+
+#[tokio::test(start_paused = true)]
+async fn leadership_goes_to_no_voter_that_lacks_over_256_entries() {
+    assert_eq!(transfer_with(300).await, Err(TransferError::NoCaughtUpVoter));
+    let transferred = transfer_with(200).await;
+    assert!(transferred.is_ok(), "{transferred:?}");
+}

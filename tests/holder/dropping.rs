@@ -1,0 +1,114 @@
+//! Dropped futures of releases and hand-overs, and acquires before the manager has seen the end of a grant.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tenure::client::{Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::testing::{FakeCluster, Line, Switch};
+
+use crate::world::{LONG, until};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// A manager behind a switch, and the lease of another holder.
+struct World {
+    switch: Switch,
+    manager: LeaseManager,
+    other: Lease,
+}
+
+impl World {
+    fn start() -> World {
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        let other = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        World { switch, manager, other }
+    }
+
+    fn infinite(&self) -> Lease {
+        self.manager.lease_with("job", LeaseOptions::new().infinite()).expect("a name")
+    }
+
+    /// Polls a request once, without a connection, and drops it.
+    fn drop_request<T>(&self, request: impl Future<Output = T>) {
+        self.switch.set(Line::Cut);
+        assert!(request.now_or_never().is_none(), "the request has no answer");
+        self.switch.set(Line::Up);
+    }
+}
+
+#[tokio::test]
+async fn dropped_release_can_be_repeated() {
+    let world = World::start();
+    let lease = world.infinite();
+    lease.acquire(Wait::No).await.expect("it is free");
+    world.drop_request(lease.release());
+    assert!(!lease.is_held());
+    assert_eq!(lease.release().await, Ok(true));
+    assert_eq!(lease.release().await, Ok(false));
+    world.other.acquire(Wait::No).await.expect("it is free again");
+}
+
+#[tokio::test]
+async fn acquire_after_a_dropped_release_gets_a_new_token() {
+    let world = World::start();
+    let lease = world.infinite();
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    world.drop_request(lease.release());
+    assert!(lease.acquire(Wait::No).await.expect("this holder has it") > token);
+}
+
+#[tokio::test]
+async fn guard_dropped_after_its_dropped_release_frees_the_lease() {
+    let world = World::start();
+    let guard = world.infinite().guard(Wait::No).await.expect("it is free");
+    world.drop_request(guard.release());
+    assert!(!guard.is_held());
+    drop(guard);
+    world.other.acquire(Wait::UpTo(LONG)).await.expect("the manager releases it");
+}
+
+/// The hand-over did not reach the cluster.
+#[tokio::test]
+async fn dropped_hand_over_leaves_the_lease_to_be_acquired_or_released() {
+    for acquires in [false, true] {
+        let world = World::start();
+        let lease = world.infinite();
+        let token = lease.acquire(Wait::No).await.expect("it is free");
+        let gone = lease.gone();
+        world.drop_request(lease.hand_over(None));
+        assert!(!lease.is_held());
+        if acquires {
+            assert!(lease.acquire(Wait::No).await.expect("this holder has it") > token);
+            assert!(lease.is_held());
+        } else {
+            assert_eq!(lease.release().await, Ok(true));
+            world.other.acquire(Wait::No).await.expect("it is free again");
+        }
+        assert!(gone.is_cancelled(), "the work under the first grant gets a signal");
+    }
+}
+
+/// The manager sees the deadline up to 100 ms later. At first the cluster still counts the grant as held.
+#[tokio::test]
+async fn acquire_just_after_the_deadline_ends_the_old_grant() {
+    for passed in [TTL * 995 / 1000, TTL + Duration::from_secs(1)] {
+        let cluster = FakeCluster::new();
+        let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let seen = losses.clone();
+        lease.on_lost(move |why| seen.lock().expect("plain").push(why)).detach();
+        let token = lease.acquire(Wait::No).await.expect("it is free");
+        let (gone, stopping) = (lease.gone(), lease.stopping());
+        cluster.clock().advance(passed);
+        assert!(!lease.is_held() && !gone.is_cancelled(), "the manager has not seen the deadline");
+        let next = lease.acquire(Wait::No).await.expect("no other holder has it");
+        assert!(next > token, "the work under the first grant may still run");
+        assert!(gone.is_cancelled() && stopping.is_cancelled());
+        until("the listener is called", || !losses.lock().expect("plain").is_empty()).await;
+        assert_eq!(*losses.lock().expect("plain"), [Loss::Unreachable]);
+        assert_eq!((lease.token(), lease.check().await), (Some(next), Ok(true)));
+    }
+}

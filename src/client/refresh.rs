@@ -106,7 +106,7 @@ mod tests {
 mod timing {
     use super::*;
     use crate::api::EventId;
-    use crate::client::Answer;
+    use crate::client::ResponseFuture;
     use crate::client::operations::refused;
     use crate::testing::FakeCluster;
 
@@ -117,12 +117,12 @@ mod timing {
     struct Failing(Code);
 
     impl Events for Failing {
-        fn next(&mut self) -> Answer<'_, Event> {
+        fn next(&mut self) -> ResponseFuture<'_, Event> {
             let error = refused(self.0, "as the test says");
             Box::pin(async move { Err(error) })
         }
 
-        fn place(&self) -> Option<EventId> {
+        fn position(&self) -> Option<EventId> {
             None
         }
     }

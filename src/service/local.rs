@@ -6,7 +6,7 @@ use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
 };
-use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, RetryBudget};
 use crate::lease::{Acquire, ListFilter, ListState, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
@@ -62,27 +62,27 @@ impl<S: Storage, T: Transport> Local<S, T> {
     /// `request` builds the request of an attempt from the time since the first attempt. `read` converts the answer.
     async fn ask<A>(
         &self,
-        repeat: Repeat,
+        policy: RetryPolicy,
         budget: RetryBudget,
         wait: Duration,
         request: impl Fn(Duration) -> Request,
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
-    ) -> Result<Settled<A>, CallError> {
+    ) -> Result<ResolvedAnswer<A>, CallError> {
         let (request, read) = (&request, &read);
-        let attempt = |Trial { elapsed, limit, .. }| async move {
+        let attempt = |AttemptContext { elapsed, limit, .. }| async move {
             let asked = self.node.request(request(elapsed), Forward::Once);
             match tokio::time::timeout(limit, asked).await {
                 Ok(Ok(response)) => match read(response.answer, response.served.now) {
                     Ok(done) => Attempt::Done(done),
-                    Err(problem) => judge(*problem, &self.node_name),
+                    Err(problem) => classify_problem(*problem, &self.node_name),
                 },
                 // This node is shutting down. If only the leader is, the node waits for the next leader instead.
                 Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
-                Ok(Err(error)) => judge(super::request_error(error), &self.node_name),
+                Ok(Err(error)) => classify_problem(super::request_error(error), &self.node_name),
                 Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.node_name)),
             }
         };
-        attempts(repeat, budget, wait, 1, attempt).await
+        attempts(policy, budget, wait, 1, attempt).await
     }
 
     async fn read<A>(
@@ -92,12 +92,12 @@ impl<S: Storage, T: Transport> Local<S, T> {
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
         let request = Request::Read { query, consistency: Consistency::Leader };
-        Ok(self.ask(Repeat::Read, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
+        Ok(self.ask(RetryPolicy::Read, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
     }
 }
 
 impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::ResponseFuture<'_, Lease> {
         let claim = super::claim(&self.node.ttl(), name, claim);
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
@@ -110,32 +110,37 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
                 let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
-            Ok(self.ask(Repeat::Claim, budget, wait, request, super::granted).await?.answer)
+            Ok(self.ask(RetryPolicy::Claim, budget, wait, request, super::granted).await?.answer)
         })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> client::Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> client::ResponseFuture<'_, Renewed> {
         let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
         let request = super::renew_batch(&self.node.ttl(), batch);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
             let read = |answer, now| super::renewed(names.clone(), answer, now);
-            Ok(self.ask(Repeat::Renewal, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
+            Ok(self.ask(RetryPolicy::Renewal, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> client::Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> client::ResponseFuture<'_, Released> {
         let request = super::release(name, release);
         let read = |answer, _| super::released(answer);
         Box::pin(async move {
-            self.ask(Repeat::Release, budget, Duration::ZERO, |_| request.clone(), read).await?.released()
+            self.ask(RetryPolicy::Release, budget, Duration::ZERO, |_| request.clone(), read).await?.released()
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> client::Answer<'_, Lease> {
+    fn hand_over(
+        &self,
+        name: LeaseName,
+        hand_over: HandOver,
+        budget: RetryBudget,
+    ) -> client::ResponseFuture<'_, Lease> {
         let request = super::hand_over(name, hand_over);
         Box::pin(async move {
-            let handed = self.ask(Repeat::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
+            let handed = self.ask(RetryPolicy::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
             Ok(handed.await?.answer)
         })
     }
@@ -145,22 +150,27 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> client::Answer<'_, Lease> {
+    ) -> client::ResponseFuture<'_, Lease> {
         let request = super::update_metadata(name, update);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
-            let updated = self.ask(Repeat::Claim, budget, Duration::ZERO, |_| request.clone(), super::granted);
+            let updated = self.ask(RetryPolicy::Claim, budget, Duration::ZERO, |_| request.clone(), super::granted);
             Ok(updated.await?.answer)
         })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> client::Answer<'_, Explanation> {
+    fn explain(
+        &self,
+        name: LeaseName,
+        holder: HolderId,
+        budget: RetryBudget,
+    ) -> client::ResponseFuture<'_, Explanation> {
         let query = Query::Explain { name: name.clone(), holder: Some(holder) };
         let read = move |answer, now| super::explained(name.clone(), answer, now);
         Box::pin(async move { self.read(budget, query, read).await })
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> client::Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> client::ResponseFuture<'_, Vec<Lease>> {
         let filter = ListFilter { prefix, holder: None, states: vec![ListState::Active] };
         Box::pin(async move {
             let mut leases = Vec::new();
@@ -193,7 +203,7 @@ struct LocalWatch {
 }
 
 impl Events for LocalWatch {
-    fn next(&mut self) -> client::Answer<'_, Event> {
+    fn next(&mut self) -> client::ResponseFuture<'_, Event> {
         Box::pin(async move {
             let compacted = |compacted| CallError::Refused(Box::new(super::compacted(compacted)));
             let watch = self.watch.as_mut().map_err(|missing| compacted(*missing))?;
@@ -213,7 +223,7 @@ impl Events for LocalWatch {
         })
     }
 
-    fn place(&self) -> Option<EventId> {
+    fn position(&self) -> Option<EventId> {
         self.watch.as_ref().map_or(self.after, |watch| Some(watch.position().into()))
     }
 }

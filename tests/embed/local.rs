@@ -146,7 +146,7 @@ async fn take(events: &mut dyn Events, count: usize) -> Vec<(Event, EventId)> {
     for _ in 0..count {
         let event =
             tokio::time::timeout(SOON, events.next()).await.expect("the event arrives").expect("no event is missing");
-        taken.push((event, events.place().expect("a position")));
+        taken.push((event, events.position().expect("a position")));
     }
     taken
 }
@@ -162,7 +162,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     let (at, there) = (Local::new(follower.clone()), Local::new(leader.clone()));
     let begin = EventId { index: 0, part: None };
     let mut live = at.watch("pool".to_owned(), Some(begin));
-    assert_eq!(live.place(), Some(begin));
+    assert_eq!(live.position(), Some(begin));
     for by in ["a", "b", "c"] {
         let counted = Acquire { limit: Some(3), ..claim(by) };
         there.acquire(name("pool"), counted, BUDGET).await.expect("granted");
@@ -190,7 +190,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     let other = acquire(&there, "beside:d", "d").await;
     let returned = acquire(&there, "pool:2", "d").await;
     assert_eq!(take(&mut *now, 1).await[0].0.token, returned.token);
-    assert!(now.place().expect("a position").index > other.index);
+    assert!(now.position().expect("a position").index > other.index);
 
     trio.shutdown().await;
     assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "the node has stopped");

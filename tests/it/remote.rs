@@ -221,11 +221,11 @@ async fn broken_watch_resumes_after_the_last_event() {
     let node = ScriptedNode::start(answers).await;
     let mut watch = remote(&[&node.address]).watch("", None);
     assert_eq!(watch.next().await.expect("the first event").index, 5);
-    assert_eq!(watch.place(), Some(EventId { index: 5, part: None }), "an incomplete frame has no position");
+    assert_eq!(watch.position(), Some(EventId { index: 5, part: None }), "an incomplete frame has no position");
     assert_eq!(watch.next().await.expect("the second event").index, 7);
     let error = watch.next().await.expect_err("the position is compacted");
     assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Compacted), "{error:?}");
-    assert_eq!(watch.place(), Some(EventId { index: 9, part: None }));
+    assert_eq!(watch.position(), Some(EventId { index: 9, part: None }));
     let requests: Vec<String> = (0..4).map(|number| node.request(number)).collect();
     assert_eq!(
         requests,

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use tenure::api::{
     self, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, TtlMs, UpdateMetadata,
 };
-use tenure::client::{Answer, CallError, Coordinator, Events, RetryBudget};
+use tenure::client::{CallError, Coordinator, Events, ResponseFuture, RetryBudget};
 use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
@@ -255,7 +255,7 @@ macro_rules! local_call {
 }
 
 impl Coordinator for RecordingClient {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             let ttl_ms = match claim.ttl_ms {
                 Some(TtlMs::Millis(ttl_ms)) => Some(ttl_ms),
@@ -273,7 +273,7 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             let begin =
                 |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
@@ -303,7 +303,7 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
             let operation = self.begin(&release.holder, &name, What::Release { token: release.token });
             if self.world.plan.planted.unsent_release {
@@ -317,7 +317,7 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             let operation = self.begin(&hand_over.holder, &name, What::HandOver { token: hand_over.token });
             let call = local_call!(hand_over(name, hand_over, budget));
@@ -327,15 +327,20 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, api::Lease> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(update_metadata(name, update, budget))))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(explain(name, holder, budget))))
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(held(prefix, budget))))
     }
 

@@ -23,7 +23,7 @@ pub struct Watch {
     remote: Remote,
     prefix: String,
     /// The position of the last returned event. All received events are returned before a stream is opened again.
-    place: Option<EventId>,
+    position: Option<EventId>,
     stream: Option<OpenStream>,
     ready: VecDeque<(Option<EventId>, Option<Event>)>,
 }
@@ -36,12 +36,12 @@ struct OpenStream {
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, place: after, stream: None, ready: VecDeque::new() }
+        Watch { remote, prefix, position: after, stream: None, ready: VecDeque::new() }
     }
 
     /// The position of the last returned event. A new watch can continue after it.
-    pub fn place(&self) -> Option<EventId> {
-        self.place
+    pub fn position(&self) -> Option<EventId> {
+        self.position
     }
 
     /// Waits for the next transition.
@@ -56,8 +56,8 @@ impl Watch {
     /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Event, CallError> {
         loop {
-            while let Some((place, event)) = self.ready.pop_front() {
-                self.place = place.or(self.place);
+            while let Some((position, event)) = self.ready.pop_front() {
+                self.position = position.or(self.position);
                 if let Some(event) = event {
                     return Ok(event);
                 }
@@ -80,8 +80,8 @@ impl Watch {
             // Frames without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server
             // ends the stream, and the client opens it again after the last position.
             let event = serde_json::from_str::<Event>(&frame.data).ok();
-            let place = frame.id.and_then(|id| id.parse().ok());
-            self.ready.push_back((place, event));
+            let position = frame.id.and_then(|id| id.parse().ok());
+            self.ready.push_back((position, event));
         }
     }
 
@@ -90,7 +90,7 @@ impl Watch {
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
-        query.extend(self.place.map(|place| ("after", place.to_string())));
+        query.extend(self.position.map(|position| ("after", position.to_string())));
         for attempt in 0.. {
             let (index, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");

@@ -48,7 +48,7 @@ impl Leadership {
 
     /// A token that is cancelled when the leadership ends, for any reason.
     pub fn lost(&self) -> CancellationToken {
-        self.guard.gone()
+        self.guard.ended()
     }
 
     /// A token that is cancelled when the manager stops renewing the lease:

@@ -70,7 +70,7 @@ impl Membership {
 
     /// A token that is cancelled when the membership ends: lost or left.
     pub fn lost(&self) -> CancellationToken {
-        self.lease.gone()
+        self.lease.ended()
     }
 
     /// Sets the readiness of this member. Names belong only to ready members. Other members see the change within their

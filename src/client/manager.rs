@@ -7,6 +7,8 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "testing")]
+use super::Loss;
 use super::hold::Hold;
 use super::operations::release_ambiguous;
 use super::shared::ManagerInner;
@@ -185,6 +187,21 @@ impl LeaseManager {
     /// The clock of this manager's deadlines.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.owner.shared.options.clock.clone()
+    }
+
+    /// Returns a function that ends a held lease as lost. Only the fake cluster of tests uses it. The function does not
+    /// keep the manager alive.
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose_hook(&self) -> impl Fn(&LeaseName, Loss) + Send + Sync + use<> {
+        let owner = Arc::downgrade(&self.owner);
+        move |name, why| {
+            let held = owner.upgrade().map(|owner| owner.shared.all_held()).unwrap_or_default();
+            for hold in held.iter().filter(|hold| hold.name == *name) {
+                if let Some(token) = hold.granted_token() {
+                    hold.lose(token, why);
+                }
+            }
+        }
     }
 
     /// Returns a handle of a lease for this holder, which may differ from the manager's.

@@ -14,9 +14,10 @@ mod reader;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use address::is_loopback;
+pub use crate::lease::Limits;
+use address::is_loopback;
 pub use http::HttpLimits;
-pub use lease::{LeaseSettings, TtlPolicy};
+pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
 pub use nodes::{MAX_NODES, MemberConfig, NodeEntry};
 pub use raft::RaftTimings;
 use reader::Reader;

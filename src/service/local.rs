@@ -38,6 +38,34 @@ impl<S: Storage, T: Transport> Node<S, T> {
     pub fn leases(&self) -> LeaseManager {
         LeaseManager::new(Local::new(self.clone()))
     }
+
+    /// Watches the transitions that this node applies, of leases whose names start with `prefix`: those after the event
+    /// `after`, or new ones without it.
+    ///
+    /// The watch does not keep the node alive. After a shutdown, [`Events::next`] returns the remaining events and then
+    /// fails as unavailable.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), tenure::CallError> {
+    /// let mut events = node.watch("jobs:", None);
+    /// loop {
+    ///     let event = events.next().await?;
+    ///     println!("{} {} {}", event.event.as_str(), event.name, event.holder);
+    /// }
+    /// # }
+    /// ```
+    pub fn watch(&self, prefix: impl Into<String>, after: Option<EventId>) -> Box<dyn Events> {
+        let watch = self.transitions(after.map(EventId::into));
+        let node_name = node_name(self);
+        Box::new(LocalWatch { watch, prefix: prefix.into(), after, node_name })
+    }
+}
+
+/// The name of a node in error messages.
+fn node_name<S: Storage, T: Transport>(node: &Node<S, T>) -> String {
+    format!("node {}", node.id())
 }
 
 /// A [`Coordinator`] over a node in the same process, as [`Remote`](crate::client::Remote) is over HTTP.
@@ -53,8 +81,7 @@ pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
 impl<S: Storage, T: Transport> Local<S, T> {
     /// Returns a coordinator that uses `node`.
     pub fn new(node: Node<S, T>) -> Local<S, T> {
-        let node_name = format!("node {}", node.id());
-        Local { node, node_name }
+        Local { node_name: node_name(&node), node }
     }
 
     /// Repeats a request until it is applied, refused, of unknown outcome or out of time.
@@ -188,8 +215,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
-        let watch = self.node.watch(after.map(EventId::into));
-        Box::new(LocalWatch { watch, prefix, after, node_name: self.node_name.clone() })
+        self.node.watch(prefix, after)
     }
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Timestamp, decimal};
+use super::Timestamp;
 use crate::token::FencingToken;
 
 /// The grant or the end of a lease.
@@ -20,7 +20,6 @@ pub struct Event {
     pub name: String,
     /// The holder that got the lease, or that had it.
     pub holder: String,
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// The cause of a grant.

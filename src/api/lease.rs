@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Problem, Timestamp, decimal};
+use super::{Event, Problem, Timestamp};
 use crate::token::FencingToken;
 
 /// One holder's lease.
@@ -14,7 +14,6 @@ pub struct Lease {
     pub name: String,
     pub holder: String,
     /// The fencing token of the grant: a 63-bit integer, ordered like (`term`, `index`).
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// Raft term of the grant.

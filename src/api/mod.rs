@@ -7,7 +7,6 @@
 //! - Fencing tokens are decimal strings: they have 63 bits, and JavaScript and jq round JSON numbers above 2^53.
 
 mod cluster;
-mod decimal;
 mod event;
 mod explain;
 mod integer;

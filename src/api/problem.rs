@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LostReason, Timestamp, decimal};
+use super::{LostReason, Timestamp};
 use crate::token::FencingToken;
 
 /// The body of an error response, `application/problem+json`. The members after `code` depend on the code.
@@ -23,7 +23,7 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// `held`: the current holder's token.
-    #[serde(default, with = "decimal::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>))]
     pub token: Option<FencingToken>,
     /// `held`: the time of the current holder's grant.

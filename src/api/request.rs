@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{TtlMs, decimal, integer, object};
+use super::{TtlMs, integer, object};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata};
 
@@ -52,7 +52,6 @@ pub struct Renew {
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
@@ -80,7 +79,6 @@ pub struct RenewBatch {
 pub struct RenewItem {
     #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"))]
     pub name: LeaseName,
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
@@ -96,7 +94,6 @@ pub struct RenewItem {
 pub struct Release {
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
 }
@@ -108,7 +105,6 @@ pub struct Release {
 pub struct HandOver {
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The waiter that gets the lease. Absent: the first confirmed waiter in the queue.
@@ -125,7 +121,6 @@ pub struct UpdateMetadata {
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The `metadata_version` that this update replaces.

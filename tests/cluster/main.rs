@@ -471,7 +471,7 @@ async fn wait_granted_and_revoked_in_one_entry_is_lost() {
     let Answer::History(history) = ask(&leader, history).await.expect("answered").answer else { panic!("a history") };
     let last = history.last().expect("the lease has a history");
     assert!(matches!(last.change, Change::Revoked { .. }) && last.holder == holder("b"), "{last:?}");
-    assert_eq!(last.token.index, last.index, "the same entry granted the lease");
+    assert_eq!(last.token.index(), last.index, "the same entry granted the lease");
     let lost = Refusal::Lost(Lost { cause: LostCause::Revoked, holder: None });
     assert_eq!(waiting.await.expect("no panic").expect("answered").answer, Answer::Outcome(Outcome::Refused(lost)));
     let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };

@@ -109,7 +109,7 @@ async fn renewals(at: &Local, job: &str) {
     let (kept, lost) = (acquire(at, job, "a").await, acquire(at, &format!("{job}:lost"), "a").await);
     at.release(name(&lost.name), release(&lost), BUDGET).await.expect("an answer");
     let item = |name_of: &str, token| RenewItem { name: name(name_of), token, ttl_ms: None };
-    let never = FencingToken { term: 0, index: 1 };
+    let never = FencingToken::new(0, 1);
     let leases = vec![item(&kept.name, kept.token), item(&lost.name, lost.token), item("never", never)];
     let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, BUDGET).await.expect("an answer");
     let why: Vec<_> = renewed.results.iter().map(|one| one.problem.as_ref().and_then(|lost| lost.why)).collect();

@@ -27,7 +27,7 @@ type Failure = Box<dyn Error>;
 
 impl Transcript {
     pub fn new() -> Transcript {
-        let position = FencingToken { term: 1, index: 0 };
+        let position = FencingToken::new(1, 0);
         Transcript { machine: Machine::new(), position, now: 0, pending: None }
     }
 
@@ -42,7 +42,7 @@ impl Transcript {
     }
 
     fn apply(&mut self, commands: Vec<Command>) -> String {
-        self.position.index += 1;
+        self.position = FencingToken::new(self.position.term(), self.position.index() + 1);
         let stamp = Stamp { now: self.now, wall_ms: WALL_MS + self.now };
         let (outcomes, effects) = self.machine.apply(self.position, &Batch { stamp, commands });
         print::entry(self.position, self.machine.now(), &outcomes, &effects)
@@ -66,7 +66,7 @@ impl Runner for Transcript {
                 String::new()
             }
             "term" => {
-                self.position.term = next(&mut args)?;
+                self.position = FencingToken::new(next(&mut args)?, self.position.index());
                 String::new()
             }
             "begin" => {
@@ -205,7 +205,7 @@ fn own_token(args: &mut ArgumentConsumer) -> Result<FencingToken, Failure> {
 
 fn token(text: &str) -> Result<FencingToken, Failure> {
     let (term, index) = text.split_once('/').ok_or("invalid token: expected TERM/INDEX")?;
-    Ok(FencingToken { term: term.parse()?, index: index.parse()? })
+    Ok(FencingToken::new(term.parse()?, index.parse()?))
 }
 
 fn ttl(text: &str) -> Result<Ttl, Failure> {

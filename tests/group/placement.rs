@@ -13,7 +13,7 @@ fn member(id: &str, weight: u32) -> Member {
         weight,
         is_ready: true,
         metadata: BTreeMap::new(),
-        token: FencingToken { term: 1, index: 1 },
+        token: FencingToken::new(1, 1),
         holder: id.to_owned(),
         since: serde_json::from_str::<Timestamp>("\"2026-01-31T12:00:00.000Z\"").expect("a time"),
     }

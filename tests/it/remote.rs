@@ -32,7 +32,7 @@ strict!(
     handover_with_a_lost_answer_is_not_retried,
 );
 
-const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
+const TOKEN: FencingToken = FencingToken::new(1, 5);
 
 /// A node with prepared answers, one per request. It repeats the last one. An empty answer closes the connection.
 struct ScriptedNode {
@@ -204,7 +204,7 @@ async fn claim_refused_after_a_lost_answer_stays_unknown() {
 
 async fn broken_watch_resumes_after_the_last_event() {
     let event = |index: u64| {
-        let token = FencingToken { term: 1, index };
+        let token = FencingToken::new(1, index);
         let data = json!({
             "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
             "cause": "asked", "at": "2026-01-31T12:00:00.000Z"

@@ -32,7 +32,7 @@ impl FaultInjector {
     /// All replicas change the same entry equally, except for [`MachineBug::TokensFromSnapshot`].
     pub fn inject(&self, machine: &mut Machine, token: &mut FencingToken, batch: &mut Batch) {
         match self.bug {
-            MachineBug::TokensFromSnapshot => self.move_to(machine, token, token.index - self.snapshot),
+            MachineBug::TokensFromSnapshot => self.move_to(machine, token, token.index() - self.snapshot),
             MachineBug::TokensFromClock => self.move_to(machine, token, batch.stamp.wall_ms),
             MachineBug::ReleaseIgnoresToken => {
                 batch.commands.iter_mut().for_each(|command| retarget_release(machine, command))
@@ -53,8 +53,9 @@ impl FaultInjector {
 
     fn move_to(&self, machine: &mut Machine, token: &mut FencingToken, index: u64) {
         // Index 0 is not valid in a token.
-        *token = FencingToken { term: token.term, index: index.max(1) };
-        let is_above = machine.applied().is_none_or(|last| last.index < token.index && last.as_u64() < token.as_u64());
+        *token = FencingToken::new(token.term(), index.max(1));
+        let is_above =
+            machine.applied().is_none_or(|last| last.index() < token.index() && last.as_u64() < token.as_u64());
         if !is_above {
             // A snapshot with grants above its own index is refused, so the grants are removed, too.
             rebuild(machine, |header, record| {

@@ -354,7 +354,7 @@ fn forge_renewal(result: &mut api::RenewResult, item: &api::RenewItem, holder: &
     if result.lease.is_none() {
         let lease = serde_json::json!({
             "name": item.name.as_str(), "holder": holder.as_str(), "token": item.token.as_u64().to_string(),
-            "term": item.token.term, "index": item.token.index, "ttl_ms": 2000, "expires_in_ms": 2000,
+            "term": item.token.term(), "index": item.token.index(), "ttl_ms": 2000, "expires_in_ms": 2000,
             "state": "active", "granted_at": "2026-01-01T00:00:00.000Z", "renewed_at": "2026-01-01T00:00:00.000Z",
             "renewals": 1, "metadata": {}, "limit": 1, "lock_delay_ms": 0, "waiters": 0,
         });

@@ -12,7 +12,7 @@ use super::super::progress::Progress;
 use super::{Evidence, ObservedQueue};
 
 pub fn token(index: u64) -> FencingToken {
-    FencingToken { term: 1, index }
+    FencingToken::new(1, index)
 }
 
 fn event(kind: EventKind, holder: &str, granted: u64, index: u64) -> Event {

@@ -2,25 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::open_enum::open_enum;
+
 /// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Cluster {
+    /// The name of the cluster.
     pub cluster_id: String,
     /// Id of the node that answered.
     pub node: u64,
     /// `null` if the node knows no leader.
     pub leader: Option<u64>,
+    /// The Raft term of this node.
     pub term: u64,
     /// Index of the last log entry that this node applied.
     pub applied: u64,
+    /// The members of the cluster.
     pub members: Vec<Member>,
 }
 
+/// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Member {
+    /// The id of the node.
     pub id: u64,
+    /// The Raft role of the node.
     pub role: Role,
     /// `host:port` for clients.
     pub http: String,
@@ -32,18 +42,23 @@ pub struct Member {
     pub last_contact_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Leader,
-    Follower,
-    Learner,
+open_enum! {
+    /// The Raft role of a node.
+    Role {
+        /// It leads the cluster.
+        Leader = "leader",
+        /// It votes, and follows the leader.
+        Follower = "follower",
+        /// It receives the log and does not vote.
+        Learner = "learner",
+    }
 }
 
 /// Response of `/version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Version {
+    /// The version of the node.
     pub version: String,
 }

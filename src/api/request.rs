@@ -49,6 +49,7 @@ impl Acquire {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
@@ -65,8 +66,10 @@ pub struct Renew {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewBatch {
+    /// The holder of all leases.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
+    /// The leases to renew.
     #[serde(deserialize_with = "object::list")]
     #[cfg_attr(feature = "server", schema(max_items = 10000))]
     pub leases: Vec<RenewItem>,
@@ -77,8 +80,10 @@ pub struct RenewBatch {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewItem {
+    /// The name of the lease.
     #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"))]
     pub name: LeaseName,
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
@@ -92,8 +97,10 @@ pub struct RenewItem {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Release {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
 }
@@ -103,8 +110,10 @@ pub struct Release {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The waiter that gets the lease. Absent: the first confirmed waiter in the queue.
@@ -118,6 +127,7 @@ pub struct HandOver {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateMetadata {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
@@ -137,11 +147,17 @@ pub struct UpdateMetadata {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum StateFilter {
+    /// A holder has the lease.
     Active,
+    /// The ttl ended without a renewal.
     Expired,
+    /// The holder released the lease.
     Released,
+    /// An operator revoked the lease.
     Revoked,
+    /// The holder handed the lease over to a waiter.
     HandedOver,
     /// Active, and renewed at least once.
     Renewed,

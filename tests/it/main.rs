@@ -10,6 +10,7 @@ mod http_answers;
 mod http_bounds;
 mod listener;
 mod metrics;
+mod newer_server;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;

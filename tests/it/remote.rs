@@ -32,17 +32,17 @@ strict!(
     handover_with_a_lost_answer_is_not_retried,
 );
 
-const TOKEN: FencingToken = FencingToken::new(1, 5);
+pub const TOKEN: FencingToken = FencingToken::new(1, 5);
 
 /// A node with prepared answers, one per request. It repeats the last one. An empty answer closes the connection.
-struct ScriptedNode {
-    address: String,
+pub struct ScriptedNode {
+    pub address: String,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl ScriptedNode {
-    async fn start(answers: Vec<String>) -> ScriptedNode {
+    pub async fn start(answers: Vec<String>) -> ScriptedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound").to_string();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -88,7 +88,7 @@ async fn read_request(stream: &mut TcpStream) -> String {
     }
 }
 
-fn answer(status: u16, body: impl serde::Serialize) -> String {
+pub fn answer(status: u16, body: impl serde::Serialize) -> String {
     let body = serde_json::to_string(&body).expect("the body serializes");
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
@@ -115,16 +115,16 @@ async fn unused_address() -> String {
     listener.local_addr().expect("the listener is bound").to_string()
 }
 
-fn remote(endpoints: &[&str]) -> Remote {
+pub fn remote(endpoints: &[&str]) -> Remote {
     let endpoints = endpoints.join(",").parse().expect("valid addresses");
     Remote::new(endpoints).with_timeout(Duration::from_millis(500))
 }
 
-fn name() -> LeaseName {
+pub fn name() -> LeaseName {
     LeaseName::new("a").expect("valid")
 }
 
-fn holder() -> HolderId {
+pub fn holder() -> HolderId {
     HolderId::new("h").expect("valid")
 }
 

@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn grant_in_the_window_of_a_new_leader_is_not_judged() {
         let mut log = [granted(5, "a", 5), released(4_000, "a", 5, 8), from_queue(6_000, "b", 9)];
-        log[2].event.token = FencingToken::new(2, log[2].event.token.index());
+        log[2].event.token = tenure::FencingToken::new(2, log[2].event.token.index());
         assert_eq!(judge(&[], &log, (0, 0)), QueueGrants::default());
         let early = [granted(3_500, "a", 5), released(4_000, "a", 5, 8), from_queue(6_000, "b", 9)];
         assert_eq!(judge(&[], &early, (0, 0)), QueueGrants::default(), "the term may have begun with its first grant");

@@ -85,6 +85,6 @@ impl RetryBudget {
 
     /// A budget with this total. One attempt has two fifths of it, at most 2 s.
     pub fn within(total: Duration) -> RetryBudget {
-        RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
+        RetryBudget { attempt: (total.saturating_mul(2) / 5).min(RetryBudget::ATTEMPT), total }
     }
 }

@@ -81,7 +81,7 @@ impl Lease {
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
         let options = options.into();
         let begun = self.now();
-        let wait = options.wait_for(&self.hold.options());
+        let wait = options.wait_for(&self.hold.options())?;
         let permit = match self.hold.exclusive.clone().try_lock_owned() {
             Ok(permit) => permit,
             Err(_) => match tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()).await {

@@ -42,13 +42,18 @@ type Tasks = Vec<JoinHandle<()>>;
 impl LeaseManager {
     /// Creates a manager with the default options.
     pub fn new(coordinator: impl Coordinator) -> LeaseManager {
-        LeaseManager::with_options(coordinator, ManagerOptions::new())
+        LeaseManager::with_options(coordinator, ManagerOptions::new()).expect("the default options are valid")
     }
 
     /// Creates a manager with these options.
-    pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> LeaseManager {
+    ///
+    /// # Errors
+    ///
+    /// An option is outside its bounds. The error has the value and the bounds.
+    pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> Result<LeaseManager, InvalidValue> {
+        options.check()?;
         let shared = Arc::new(ManagerInner::new(Arc::new(coordinator), options));
-        LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) }
+        Ok(LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) })
     }
 
     /// The holder under whose name this manager acquires leases.

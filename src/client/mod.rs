@@ -52,6 +52,6 @@ pub use listeners::Subscription;
 pub use manager::LeaseManager;
 pub use metrics::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
-pub(crate) use refresh::RefreshTrigger;
+pub(crate) use refresh::{RefreshTrigger, check_refresh};
 pub use state::{HoldState, Loss};
 pub use work::WithError;

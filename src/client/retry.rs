@@ -98,8 +98,8 @@ where
     let mut in_flight = FuturesUnordered::new();
     let mut results = AttemptResults { policy, ambiguous: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
-    let total = budget.total + wait;
-    let whole_attempt = |elapsed: Duration| budget.attempt + wait.saturating_sub(elapsed);
+    let total = budget.total.saturating_add(wait);
+    let whole_attempt = |elapsed: Duration| budget.attempt.saturating_add(wait.saturating_sub(elapsed));
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
         let limit = if policy.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
@@ -118,7 +118,7 @@ where
         }
         let elapsed = began.elapsed();
         let needed = if policy == RetryPolicy::Never { Duration::ZERO } else { whole_attempt(elapsed) };
-        if elapsed + needed >= total {
+        if elapsed.saturating_add(needed) >= total {
             break;
         }
     }

@@ -34,7 +34,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # }
     /// ```
     ///
-    /// For other options use `LeaseManager::with_options(Local::new(node.clone()), options)`.
+    /// For other options use `LeaseManager::with_options(Local::new(node.clone()), options)?`.
     pub fn leases(&self) -> LeaseManager {
         LeaseManager::new(Local::new(self.clone()))
     }

@@ -72,6 +72,7 @@ enum Fault {
 }
 
 impl FakeCluster {
+    /// Creates a cluster without leases.
     pub fn new() -> FakeCluster {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1));
@@ -91,12 +92,20 @@ impl FakeCluster {
     }
 
     /// A manager with these options. The cluster's clock replaces the clock of the options.
+    ///
+    /// # Panics
+    ///
+    /// An option is outside its bounds.
     pub fn manager_with(&self, options: ManagerOptions) -> LeaseManager {
         self.manager_through(self.clone(), options)
     }
 
     /// A manager that reaches this cluster through another connection, such as a [`Switch`](super::Switch). The
     /// cluster's clock replaces the clock of the options.
+    ///
+    /// # Panics
+    ///
+    /// An option is outside its bounds.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,6 +124,7 @@ impl FakeCluster {
     /// ```
     pub fn manager_through(&self, connection: impl Coordinator, options: ManagerOptions) -> LeaseManager {
         let manager = LeaseManager::with_options(connection, options.clock(Arc::new(self.clock.clone())));
+        let manager = manager.expect("the test uses valid options");
         self.state().lose.push(Arc::new(manager.lose_hook()));
         manager
     }

@@ -199,7 +199,8 @@ async fn resumed_watch_delivers_each_transition_once() {
 async fn ttl_policy_of_a_node_applies_in_process() {
     let plan = Plan::new(&[]);
     let data = plan.data().join("alone");
-    let ttl = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+    let mut ttl = TtlPolicy::default();
+    (ttl.default_ms, ttl.min_ms, ttl.max_ms, ttl.infinite) = (5_000, 1_000, 60_000, false);
     let alone = Node::builder("alone").id(1).member(1, plan.http(1), "127.0.0.1:1").data(data).ttl(ttl);
     let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());

@@ -40,7 +40,7 @@ impl Cluster {
     /// A manager with this holder.
     pub fn manager(&self, holder: &str) -> LeaseManager {
         let holder = HolderId::new(holder).expect("a valid holder");
-        LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder))
+        LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder)).expect("valid options")
     }
 
     /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
@@ -49,7 +49,7 @@ impl Cluster {
         let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
         let holder = HolderId::new(holder).expect("a valid holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
-        (LeaseManager::with_options(coordinator, options), faults)
+        (LeaseManager::with_options(coordinator, options).expect("valid options"), faults)
     }
 }
 

@@ -284,7 +284,7 @@ async fn hanging_renewals_do_not_change_the_loss() {
         let switch = Switch::new(FakeCluster::new());
         let begun = Instant::now();
         let options = ManagerOptions::new().clock(Arc::new(PausedClock(begun)));
-        let manager = LeaseManager::with_options(switch.clone(), options);
+        let manager = LeaseManager::with_options(switch.clone(), options).expect("valid options");
         let with_grace = LeaseOptions::new().ttl(ttl).grace(if round % 2 == 0 { grace } else { Duration::ZERO });
         let lease = manager.lease_with("job", with_grace).expect("a valid name");
         lease.acquire(Wait::No).await.expect("the lease is free");

@@ -31,7 +31,13 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
             return codes::FAILED;
         }
     };
-    let manager = plan.manager();
+    let manager = match plan.manager() {
+        Ok(manager) => manager,
+        Err(error) => {
+            eprintln!("tenure: {error}");
+            return codes::FAILED;
+        }
+    };
     let code = match manager.lease_with(plan.name.as_str(), plan.lease_options()) {
         Ok(lease) => hold(&plan, wait, &lease, &mut forwarded).await,
         Err(error) => {

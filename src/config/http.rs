@@ -5,6 +5,7 @@ use super::reader::Reader;
 
 /// The limits of a node's listener. Above a limit, the node rejects further requests or connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HttpLimits {
     /// Maximum number of open connections.
     pub max_connections: usize,

@@ -100,6 +100,9 @@
 //! `docs/guarantees.md` lists all promises with their tests and limits. `docs/what-a-lease-cannot-do.md` explains the
 //! limits of leases.
 
+#![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 /// The default log filter of `tenure serve`, for the `EnvFilter` of programs that embed a node.
 ///
 /// It hides most messages of openraft, which logs several lines per second for each unreachable node. Tenure itself
@@ -130,6 +133,7 @@ mod rng;
 #[cfg(feature = "server")]
 mod service;
 #[cfg(feature = "testing")]
+#[allow(missing_docs, reason = "public for tests only")]
 mod sim;
 #[cfg(feature = "cli")]
 mod telemetry;

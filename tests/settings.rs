@@ -17,7 +17,10 @@ const WAIT_MS: u64 = 60_000;
 
 fn limits(id: NodeId) -> Limits {
     let small = id as u32;
-    Limits { max_waiters: small, history: small, ended_keep: id, patience_ms: 60_000 * id, ..Limits::default() }
+    let mut limits = Limits::default();
+    (limits.max_waiters, limits.history) = (small, small);
+    (limits.ended_keep, limits.patience_ms) = (id, 60_000 * id);
+    limits
 }
 
 /// The contents of a snapshot of one replica.
@@ -59,7 +62,11 @@ impl Observer for Tap {
 }
 
 async fn start(replicas: &Arc<Mutex<Replicas>>) -> Cluster {
-    let lease = |id| LeaseSettings { limits: limits(id), ..LeaseSettings::default() };
+    let lease = |id| {
+        let mut settings = LeaseSettings::default();
+        settings.limits = limits(id);
+        settings
+    };
     let replicas = replicas.clone();
     let setup = Setup {
         lease_of: (1..=3).map(|id| (id, lease(id))).collect(),

@@ -79,6 +79,7 @@ pub struct WaiterId {
 
 /// Bounds on the leases of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Limits {
     /// Most names that have a holder, a waiter or a lock delay.
     pub max_leases: u64,

@@ -17,6 +17,7 @@ mod leader_term;
 mod lifecycle;
 mod membership;
 mod metrics;
+#[allow(missing_docs, reason = "public for tests only")]
 pub(crate) mod request;
 mod status;
 #[cfg(all(test, feature = "testing"))]

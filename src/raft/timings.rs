@@ -55,11 +55,13 @@ impl RaftTimings {
 
     /// A leader that no majority has acknowledged for this time reports that it does not lead. Its leadership lease has
     /// expired, and the other nodes have had the same time again for an election.
+    #[doc(hidden)]
     pub fn isolation(&self) -> Duration {
         self.leadership_lease() * 2
     }
 
     /// The wait after which `time` has passed on each node's clock, provided that all clock rates are within the drift.
+    #[doc(hidden)]
     pub fn by_any_clock(&self, time: Duration) -> Duration {
         time * (1000 + self.drift_permille as u32) / 1000
     }

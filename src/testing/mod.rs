@@ -2,14 +2,17 @@
 //!
 //! - [`FakeCluster`] has no nodes. The test controls the outcome of requests, and moves the [clock](ManualClock).
 //! - [`Switch`] cuts the connection between a manager and any cluster.
+//! - [`member`] creates members for the test of a [`Placement`](crate::group::Placement).
 
 mod fake;
 #[doc(hidden)]
 pub mod inputs;
+mod placement;
 mod switch;
 
 pub use crate::sim::ManualClock;
 pub use fake::FakeCluster;
+pub use placement::member;
 pub use switch::{Line, Switch};
 
 // For the tests of this repository: a cluster in one process and in memory, with simulated time, network and disks.

@@ -14,6 +14,7 @@ use crate::types::{HolderId, LeaseName};
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Line {
     /// Requests and answers arrive.
     #[default]
@@ -33,6 +34,7 @@ pub struct Switch {
 }
 
 impl Switch {
+    /// Creates a connection to `cluster` that is up.
     pub fn new(cluster: impl Coordinator) -> Switch {
         Switch { cluster: Arc::new(cluster), line: watch::Sender::new(Line::Up), renewals: Arc::default() }
     }

@@ -163,15 +163,14 @@ fn metadata(args: &mut ArgumentConsumer) -> Result<Metadata, Failure> {
 }
 
 fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {
-    let default = Limits::default();
-    Ok(Limits {
-        max_leases: key(args, "max_leases")?.unwrap_or(default.max_leases),
-        max_waiters: key(args, "max_waiters")?.unwrap_or(default.max_waiters),
-        history: key(args, "history")?.unwrap_or(default.history),
-        ended_keep_ms: key(args, "ended_keep_ms")?.unwrap_or(default.ended_keep_ms),
-        ended_keep: key(args, "ended_keep")?.unwrap_or(default.ended_keep),
-        patience_ms: key(args, "patience_ms")?.unwrap_or(default.patience_ms),
-    })
+    let mut limits = Limits::default();
+    limits.max_leases = key(args, "max_leases")?.unwrap_or(limits.max_leases);
+    limits.max_waiters = key(args, "max_waiters")?.unwrap_or(limits.max_waiters);
+    limits.history = key(args, "history")?.unwrap_or(limits.history);
+    limits.ended_keep_ms = key(args, "ended_keep_ms")?.unwrap_or(limits.ended_keep_ms);
+    limits.ended_keep = key(args, "ended_keep")?.unwrap_or(limits.ended_keep);
+    limits.patience_ms = key(args, "patience_ms")?.unwrap_or(limits.patience_ms);
+    Ok(limits)
 }
 
 fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {

@@ -24,15 +24,17 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{CurrentLeader, LeadershipWatch, MemberState, RaftHandle, WriteError};
+pub use handle::{MemberState, RaftHandle, WriteError};
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{Observer, Progress, Replica, State};
 pub use service::{Forwarded, RaftService};
 pub use state_machine::blocking;
 pub use timings::Safeguards;
-pub use transfer::TransferError;
 pub use types::{Applied, PeerInfo, Proposal};
 pub use wire::{Call, Reply};
+
+#[cfg(feature = "testing")]
+pub use {handle::CurrentLeader, transfer::TransferError};
 
 use crate::config::RaftTimings;
 use log::Log;

@@ -236,7 +236,7 @@ pub fn failure(error: &CallError) -> Ended {
     match error {
         CallError::Refused(problem) => Ended::Refused(problem.code.as_str().to_owned()),
         CallError::Unavailable(_) | CallError::ShutDown => Ended::Refused("unavailable".to_owned()),
-        CallError::Unknown { .. } => Ended::Unknown,
+        _ => Ended::Unknown,
     }
 }
 

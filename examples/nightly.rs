@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(Err(error)) => return Err(format!("{night}: the report could not be written: {error}").into()),
         // The job was dropped before its next step. The new holder of the lease does it again.
         Err(WithError::Lost(why)) => return Err(format!("{night}: the lease was lost: {why}").into()),
-        Err(WithError::NotAcquired(error)) => return Err(error.into()),
+        Err(error) => return Err(error.into()),
     }
     for (name, error) in manager.shutdown().await {
         eprintln!("{name} was not released: {error}");

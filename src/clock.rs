@@ -22,7 +22,9 @@ pub trait Clock: Send + Sync + 'static {
 /// Total time in suspend. A range, because two clocks cannot be read at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
+    /// The shortest possible time.
     pub at_least: Duration,
+    /// The longest possible time.
     pub at_most: Duration,
 }
 

@@ -80,11 +80,9 @@
 //! | [`client`] | `client`; `client-http` (default) for a cluster over HTTP | the lease manager, leases and guards |
 //! | [`election`], [`group`], [`semaphore`] | `client` | leader election, group membership with placement, and semaphores, built on leases |
 //! | [`node`], [`http`], [`config`] | `server` | a node, its HTTP API, and its settings |
-//! | [`lease`], [`raft`], [`storage`], [`peer`] | `server` | the parts of a node: public for tests and tools, not a stable API |
-//! | [`cli`], [`telemetry`] | `cli` | the commands of the binary, its logs and metrics |
 //! | [`fence`] | `fence` (default) | the fencing check at the resource; on its own it has no network dependencies |
 //! | [`fence::http`] | `fence-http` | the fencing check as a tower layer |
-//! | [`testing`] | `testing` | a fake cluster, a connection with injected faults, and a cluster in one process |
+//! | [`testing`] | `testing` | a fake cluster, a connection that a test can cut, and a clock that a test moves |
 //! | [`api`], [`types`], [`token`], [`clock`] | always | the JSON types, names and other value types, the fencing token, the clock |
 //!
 //! The default features build no storage, no Raft and no listener. An embedded node needs `server`, and then no HTTP
@@ -102,6 +100,9 @@
 //! `docs/guarantees.md` lists all promises with their tests and limits. `docs/what-a-lease-cannot-do.md` explains the
 //! limits of leases.
 
+#![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 /// The default log filter of `tenure serve`, for the `EnvFilter` of programs that embed a node.
 ///
 /// It hides most messages of openraft, which logs several lines per second for each unreachable node. Tenure itself
@@ -110,6 +111,7 @@ pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
 
 pub mod api;
 #[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
@@ -123,13 +125,7 @@ mod guides;
 #[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "server")]
-pub mod lease;
-#[cfg(feature = "server")]
 pub mod node;
-#[cfg(feature = "server")]
-pub mod peer;
-#[cfg(feature = "server")]
-pub mod raft;
 #[cfg(feature = "client")]
 mod recipes;
 #[cfg(feature = "client")]
@@ -137,17 +133,40 @@ mod rng;
 #[cfg(feature = "server")]
 mod service;
 #[cfg(feature = "testing")]
+#[allow(missing_docs, reason = "public for tests only")]
 mod sim;
-#[cfg(feature = "server")]
-pub mod storage;
 #[cfg(feature = "cli")]
-pub mod telemetry;
+mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "client")]
 mod time;
 pub mod token;
 pub mod types;
+
+// The parts of a node. They are public only for the tests of this repository, which use the feature `testing`. They are
+// declared twice, because rustfmt does not find modules that a macro declares.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod lease;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod peer;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod raft;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod storage;
+
+#[cfg(all(feature = "server", not(feature = "testing")))]
+mod lease;
+#[cfg(all(feature = "server", not(feature = "testing")))]
+mod peer;
+#[cfg(all(feature = "server", not(feature = "testing")))]
+mod raft;
+#[cfg(all(feature = "server", not(feature = "testing")))]
+mod storage;
 
 #[cfg(feature = "client")]
 pub use client::{

@@ -1,9 +1,10 @@
 //! Fencing tokens. A resource that stores the highest token can reject requests of earlier holders.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::types::InvalidValue;
 
@@ -16,10 +17,36 @@ const MAX_TERM: u64 = (1 << 15) - 1;
 ///
 /// Each new grant of a name has a higher token than all earlier grants of that name. A renewal, or another acquire by
 /// the holder, keeps the token. Tokens are ordered by (term, index).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// A token from text or an integer equals the granted one, as long as the term has at most 15 bits. In JSON a token is
+/// the integer form as a decimal string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
-    pub term: u64,
-    pub index: u64,
+    pub(crate) term: u64,
+    pub(crate) index: u64,
+}
+
+/// The parts of a token in the log and between nodes.
+#[derive(Serialize, Deserialize)]
+struct Parts {
+    term: u64,
+    index: u64,
+}
+
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+impl FencingToken {
+    pub const fn new(term: u64, index: u64) -> FencingToken {
+        FencingToken { term, index }
+    }
+
+    pub const fn term(self) -> u64 {
+        self.term
+    }
+
+    pub const fn index(self) -> u64 {
+        self.index
+    }
 }
 
 impl FencingToken {
@@ -71,6 +98,28 @@ impl FromStr for FencingToken {
             Ok(value) if all_digits => FencingToken::try_from(value),
             _ => Err(InvalidValue::Token(text.to_string())),
         }
+    }
+}
+
+impl Serialize for FencingToken {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let FencingToken { term, index } = *self;
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            Parts { term, index }.serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for FencingToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
+        if deserializer.is_human_readable() {
+            let text = Cow::<'de, str>::deserialize(deserializer)?;
+            return text.parse().map_err(serde::de::Error::custom);
+        }
+        let Parts { term, index } = Parts::deserialize(deserializer)?;
+        Ok(FencingToken { term, index })
     }
 }
 

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod open_enum;
 mod states;
 
 pub use states::{Consistency, GrantCause, LeaseState, LostReason, Role, StateFilter};
@@ -41,6 +43,8 @@ pub const MAX_LOCK_DELAY_MS: u64 = 24 * 60 * 60 * 1000;
 pub const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
 /// Most holders of one counted lease.
 pub const MAX_LIMIT: u32 = 10_000;
+/// Largest difference between two clock rates that a lease manager can assume, in thousandths.
+pub const MAX_DRIFT_PERMILLE: u32 = 500;
 
 /// Prefix of the metadata keys that the library writes.
 #[cfg(feature = "client")]
@@ -48,7 +52,7 @@ pub(crate) const OWN_KEYS: &str = "tenure.";
 
 /// A wait in whole milliseconds, rounded up so that no wait ends early.
 #[cfg(feature = "client")]
-pub(crate) fn wait_ms(wait: std::time::Duration) -> u64 {
+pub(crate) fn wait_ms(wait: Duration) -> u64 {
     wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
 
@@ -91,6 +95,7 @@ impl LeaseName {
         Ok(LeaseName(name))
     }
 
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -113,6 +118,7 @@ impl HolderId {
         Ok(HolderId(holder))
     }
 
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -132,6 +138,7 @@ impl Metadata {
         Ok(Metadata((!entries.is_empty()).then(|| Arc::new(entries))))
     }
 
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -294,27 +301,75 @@ impl From<Ttl> for Option<u64> {
 
 /// The value is outside its bounds or malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidValue {
+    /// A lease name with invalid characters.
     #[error("lease name {0:?} must start with a letter or digit, and use only letters, digits, '.', '_', ':' and '-'")]
     Name(String),
+    /// A holder that is empty or has control characters.
     #[error("a holder must have 1 to {MAX_HOLDER_BYTES} bytes and no control characters")]
     Holder,
+    /// A text that is too long.
     #[error("{what} is {bytes} bytes long; at most {max} are allowed")]
-    TooLong { what: &'static str, bytes: usize, max: usize },
+    TooLong {
+        /// The kind of text.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The longest valid length.
+        max: usize,
+    },
+    /// Metadata with too many entries or bytes.
     #[error(
         "metadata has {entries} entries and {bytes} bytes; at most {MAX_METADATA_ENTRIES} entries and {MAX_METADATA_BYTES} bytes are allowed"
     )]
-    Metadata { entries: usize, bytes: usize },
+    Metadata {
+        /// The number of entries.
+        entries: usize,
+        /// The size of keys and values together.
+        bytes: usize,
+    },
+    /// A metadata key of the library.
     #[error("metadata key {0:?} is reserved: the library uses keys that start with \"tenure.\"")]
     ReservedKey(String),
+    /// A ttl in milliseconds.
     #[error("ttl {0} ms is outside {MIN_TTL_MS} to {MAX_TTL_MS} ms")]
     Ttl(u64),
+    /// A lock delay in milliseconds.
     #[error("lock delay {0} ms is above {MAX_LOCK_DELAY_MS} ms")]
     LockDelay(u64),
+    /// A longest hold that is shorter than the ttl.
     #[error("longest hold {longest_ms} ms is shorter than the ttl {ttl_ms} ms: expected at least the ttl")]
-    LongestHold { longest_ms: u64, ttl_ms: u64 },
+    LongestHold {
+        /// The longest hold in milliseconds.
+        longest_ms: u64,
+        /// The ttl in milliseconds.
+        ttl_ms: u64,
+    },
+    /// A number of concurrent holders.
     #[error("limit {0} is outside 1 to {MAX_LIMIT}")]
     Limit(u32),
+    /// A wait for a lease, in milliseconds.
+    #[error("wait {0} ms is above {MAX_WAIT_MS} ms")]
+    Wait(u64),
+    /// A grace that is longer than half the ttl.
+    #[error("grace {grace_ms} ms is longer than half the ttl of {ttl_ms} ms")]
+    Grace {
+        /// The grace in milliseconds.
+        grace_ms: u64,
+        /// The ttl in milliseconds.
+        ttl_ms: u64,
+    },
+    /// The operation timeout of a lease manager.
+    #[error("operation timeout {0:?} is outside 1 ms to 24 h")]
+    OperationTimeout(Duration),
+    /// A difference between clock rates, in thousandths.
+    #[error("clock drift of {0} thousandths is above {MAX_DRIFT_PERMILLE}")]
+    Drift(u32),
+    /// A time between two reads of a recipe.
+    #[error("refresh interval {0:?} is outside 10 ms to 24 h")]
+    Refresh(Duration),
+    /// A text or an integer that is not a fencing token.
     #[error("fencing token {0:?} is not a decimal integer of at most 63 bits")]
     Token(String),
 }

@@ -15,7 +15,10 @@ const WAIT_MS: u64 = 60_000;
 
 fn limits(id: NodeId) -> Limits {
     let small = id as u32;
-    Limits { max_waiters: small, history: small, ended_keep: id, patience_ms: 60_000 * id, ..Limits::default() }
+    let mut limits = Limits::default();
+    (limits.max_waiters, limits.history) = (small, small);
+    (limits.ended_keep, limits.patience_ms) = (id, 60_000 * id);
+    limits
 }
 
 /// The contents of a snapshot of one replica.
@@ -57,7 +60,11 @@ impl Observer for Comparison {
 }
 
 async fn start(replicas: &Arc<Mutex<Replicas>>) -> Cluster {
-    let lease = |id| LeaseSettings { limits: limits(id), ..LeaseSettings::default() };
+    let lease = |id| {
+        let mut settings = LeaseSettings::default();
+        settings.limits = limits(id);
+        settings
+    };
     let replicas = replicas.clone();
     let observer = move |node| -> Arc<dyn Observer> { Arc::new(Comparison { node, replicas: replicas.clone() }) };
     let setup = Setup {

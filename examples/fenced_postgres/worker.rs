@@ -28,7 +28,7 @@ pub fn holder(process: u32) -> HolderId {
 pub async fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
     let tables = Tables::connect().await?;
     let options = ManagerOptions::new().holder(holder(std::process::id()));
-    let manager = LeaseManager::with_options(remote()?, options);
+    let manager = LeaseManager::with_options(remote()?, options)?;
     let lease = manager.lease_with(name, LeaseOptions::new().ttl(ttl()))?;
     loop {
         if let Err(error) = lease.acquire(Wait::UpTo(Duration::from_secs(10))).await {

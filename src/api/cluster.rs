@@ -7,22 +7,30 @@ use crate::types::Role;
 /// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Cluster {
+    /// The name of the cluster.
     pub cluster_id: String,
     /// Id of the node that answered.
     pub node: u64,
     /// `null` if the node knows no leader.
     pub leader: Option<u64>,
+    /// The Raft term of this node.
     pub term: u64,
     /// Index of the last log entry that this node applied.
     pub applied: u64,
+    /// The members of the cluster.
     pub members: Vec<Member>,
 }
 
+/// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Member {
+    /// The id of the node.
     pub id: u64,
+    /// The Raft role of the node.
     pub role: Role,
     /// `host:port` for clients.
     pub http: String,
@@ -37,6 +45,8 @@ pub struct Member {
 /// Response of `/version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Version {
+    /// The version of the node.
     pub version: String,
 }

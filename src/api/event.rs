@@ -5,23 +5,27 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Timestamp, decimal};
+use super::Timestamp;
 use crate::token::FencingToken;
 use crate::types::GrantCause;
+use crate::types::open_enum::open_enum;
 
 /// The grant or the end of a lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Event {
+    /// The kind of the transition.
     pub event: EventKind,
     /// Index of the log entry that caused it.
     pub index: u64,
     /// Position among the transitions of that entry, from 0.
     pub part: u32,
+    /// The name of the lease.
     pub name: String,
     /// The holder that got the lease, or that had it.
     pub holder: String,
-    #[serde(with = "decimal")]
+    /// The fencing token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// The cause of a grant.
@@ -33,31 +37,24 @@ pub struct Event {
     /// The new holder after a hand-over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// The wall-clock time of the log entry. For display only.
     #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum EventKind {
-    Granted,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-}
-
-impl EventKind {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EventKind::Granted => "granted",
-            EventKind::Expired => "expired",
-            EventKind::Released => "released",
-            EventKind::Revoked => "revoked",
-            EventKind::HandedOver => "handed_over",
-        }
+open_enum! {
+    /// The kind of a transition.
+    EventKind {
+        /// The holder got the lease.
+        Granted = "granted",
+        /// The ttl ended without a renewal.
+        Expired = "expired",
+        /// The holder released the lease.
+        Released = "released",
+        /// An operator revoked the lease.
+        Revoked = "revoked",
+        /// The holder handed the lease over to a waiter.
+        HandedOver = "handed_over",
     }
 }
 
@@ -66,7 +63,9 @@ impl EventKind {
 /// As text, `index` covers all transitions of that log entry, and `index.part` those up to that part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId {
+    /// The log index of the entry.
     pub index: u64,
+    /// The transition of the entry; `None`: all of them.
     pub part: Option<u32>,
 }
 

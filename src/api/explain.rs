@@ -7,7 +7,9 @@ use super::{Event, GrantCause, Lease, Waiter};
 /// The holders of a lease, its first waiter, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Explanation {
+    /// The name of the lease.
     pub name: String,
     /// The explanation as text, for people.
     pub summary: String,
@@ -19,6 +21,7 @@ pub struct Explanation {
     pub lock_delay_left_ms: Option<u64>,
     /// The first waiter.
     pub next: Option<Waiter>,
+    /// Number of waiters.
     pub waiters: u32,
     /// The standing of the `holder` in the request; absent if the request names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,21 +30,29 @@ pub struct Explanation {
 
 /// The relation of one holder to one lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(tag = "status", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Standing {
+    /// The holder has the lease.
     Holds {
+        /// The lease.
         lease: Box<Lease>,
         /// The cause of its grant; `null` if the history has forgotten it.
         cause: Option<GrantCause>,
     },
+    /// The holder waits in the queue.
     Waits {
+        /// Its position in the queue.
         waiter: Waiter,
     },
     /// The holder had the lease; this event ended the last grant.
     Ended {
+        /// The end of the grant.
         event: Event,
     },
     /// The holder neither has the lease nor waits, and the history has no end of its grants.
     Unknown,
+    /// A status that this version does not know, from a newer server.
+    #[serde(other)]
+    Other,
 }

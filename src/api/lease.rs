@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Problem, Timestamp, decimal};
+use super::{Event, Problem, Timestamp};
 use crate::token::FencingToken;
 use crate::types::LeaseState;
 
 /// One holder's lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Lease {
+    /// The name of the lease.
     pub name: String,
+    /// The holder.
     pub holder: String,
     /// The fencing token of the grant: a 63-bit integer, ordered like (`term`, `index`).
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, example = "281474976710661"))]
     pub token: FencingToken,
     /// Raft term of the grant.
@@ -27,9 +29,12 @@ pub struct Lease {
     /// Approximate time to the expiry, at least 0. A lease reads as held until a log entry expires it. `null`: infinite
     /// or ended.
     pub expires_in_ms: Option<u64>,
+    /// The state of the lease.
     pub state: LeaseState,
+    /// The wall-clock time of the grant. For display only.
     #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub granted_at: Timestamp,
+    /// The wall-clock time of the last renewal or grant. For display only.
     #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub renewed_at: Timestamp,
     /// Number of renewals of this grant.
@@ -39,6 +44,7 @@ pub struct Lease {
     pub metadata: BTreeMap<String, String>,
     /// Most holders at once.
     pub limit: u32,
+    /// Time after an expiry or a revoke of this grant in which the cluster does not grant the lease.
     pub lock_delay_ms: u64,
     /// Number of waiters.
     pub waiters: u32,
@@ -60,6 +66,7 @@ pub struct Lease {
 /// Response to a release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Released {
     /// `false`: the holder did not have the lease with that token, and nothing changed.
     pub released: bool,
@@ -68,6 +75,7 @@ pub struct Released {
 /// Response to a revoke.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Revoked {
     /// Number of holders that lost the lease; 0 if it had none.
     pub revoked: u32,
@@ -76,15 +84,20 @@ pub struct Revoked {
 /// Response to a batched renewal: one result for each lease, in the order of the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Renewed {
+    /// The results, in the order of the request.
     pub results: Vec<RenewResult>,
 }
 
 /// Result of one renewal: exactly one of `lease` and `problem` is present.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct RenewResult {
+    /// The name of the lease.
     pub name: String,
+    /// The lease after a successful renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
     /// A problem with the code `lost`, the reason and the current holder.
@@ -95,6 +108,7 @@ pub struct RenewResult {
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct LeasePage {
     /// One entry for each holder. A page before the last one can be short or empty.
     pub leases: Vec<Lease>,
@@ -105,15 +119,20 @@ pub struct LeasePage {
 /// The last transitions of a name, oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct History {
+    /// The name of the lease.
     pub name: String,
+    /// The transitions, oldest first.
     pub transitions: Vec<Event>,
 }
 
 /// The waiters for a lease, first one first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Queue {
+    /// The name of the lease.
     pub name: String,
     /// Number of all waiters.
     pub total: u32,
@@ -124,12 +143,16 @@ pub struct Queue {
 /// A waiter in a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Waiter {
     /// Number of waiters before it.
     pub place: u32,
+    /// The holder that waits.
     pub holder: String,
+    /// The wall-clock time of the claim. For display only.
     #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub since_at: Timestamp,
+    /// Time since the claim.
     pub waited_ms: u64,
     /// Time until its wait ends.
     pub expires_in_ms: u64,

@@ -1,13 +1,13 @@
 //! The JSON types of the HTTP API: requests, responses, problems and watch events. Server and client share them.
 //!
-//! - Requests with unknown fields are invalid, so that a misspelt `ttl_ms` never means the default ttl. Responses may
-//!   have unknown fields, so that an older client can read a newer server.
+//! - Requests with unknown fields are invalid, so that a misspelt `ttl_ms` never means the default ttl.
+//! - An older client can read the responses of a newer server: it ignores unknown fields, and reads unknown names as
+//!   `Other`.
 //! - Durations are integers in milliseconds; their names end in `_ms`.
 //! - Wall-clock times are for people only. They are named `at` or end in `_at`.
 //! - Fencing tokens are decimal strings: they have 63 bits, and JavaScript and jq round JSON numbers above 2^53.
 
 mod cluster;
-mod decimal;
 mod event;
 mod explain;
 mod integer;

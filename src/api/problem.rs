@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LostReason, Timestamp, decimal};
+use super::{LostReason, Timestamp};
 use crate::token::FencingToken;
 
 /// The body of an error response, `application/problem+json`. The members after `code` depend on the code.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub struct Problem {
     /// `urn:tenure:problem:` followed by the code.
     #[serde(rename = "type")]
@@ -18,12 +19,13 @@ pub struct Problem {
     pub status: u16,
     /// The details of this problem, with values.
     pub detail: String,
+    /// The error, for programs.
     pub code: Code,
     /// `held`, `lost`: the current holder, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// `held`: the current holder's token.
-    #[serde(default, with = "decimal::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(value_type = Option<String>))]
     pub token: Option<FencingToken>,
     /// `held`: the time of the current holder's grant.
@@ -71,6 +73,7 @@ impl Problem {
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $variant:ident = $text:literal, $status:literal, $title:literal;)*) => {
         /// The error, for programs. Existing codes never change; later versions can add codes.
+        #[non_exhaustive]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Code {
             $($(#[doc = $doc])* #[serde(rename = $text)] $variant,)*
@@ -117,6 +120,7 @@ codes! {
     Invalid = "invalid", 400, "The request is not valid";
     /// The path or the lease does not exist.
     NotFound = "not_found", 404, "The path or the lease does not exist";
+    /// The path exists, and does not support this method.
     MethodNotAllowed = "method_not_allowed", 405, "The path does not support this method";
     /// The request body did not arrive in time. Certainly not done.
     BodyTimeout = "body_timeout", 408, "The body did not arrive in time";
@@ -143,7 +147,9 @@ codes! {
     NoSuchWaiter = "no_such_waiter", 409, "There is no such waiter";
     /// The watch cannot resume there: the cluster no longer stores the next events.
     Compacted = "compacted", 410, "The events after this position are no longer stored";
+    /// The request, or its answer, is larger than allowed.
     TooLarge = "too_large", 413, "The request is too large";
+    /// The body has another type than `application/json`.
     UnsupportedMediaType = "unsupported_media_type", 415, "The body must be application/json";
     /// The queue has its highest number of waiters.
     QueueFull = "queue_full", 429, "The queue is full";
@@ -157,6 +163,7 @@ codes! {
     NotLeader = "not_leader", 307, "Another node is the leader";
     /// The watch fell behind and dropped events after the last delivered one. Resume from that one.
     Lagged = "lagged", 409, "The watch fell behind";
+    /// The node failed to answer. The outcome is unknown.
     Internal = "internal", 500, "The node failed to answer";
     /// The leader's older build does not know this request, during an upgrade. Certainly not done.
     Unsupported = "unsupported", 501, "The leader does not know this request";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{TtlMs, decimal, integer, object};
+use super::{TtlMs, integer, object};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata};
 
@@ -49,10 +49,10 @@ impl Acquire {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
@@ -66,8 +66,10 @@ pub struct Renew {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewBatch {
+    /// The holder of all leases.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
+    /// The leases to renew.
     #[serde(deserialize_with = "object::list")]
     #[cfg_attr(feature = "server", schema(max_items = 10000))]
     pub leases: Vec<RenewItem>,
@@ -78,9 +80,10 @@ pub struct RenewBatch {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewItem {
+    /// The name of the lease.
     #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"))]
     pub name: LeaseName,
-    #[serde(with = "decimal")]
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The ttl from now on. Absent: the ttl of the grant. A renewal never moves the expiry to an earlier time.
@@ -94,9 +97,10 @@ pub struct RenewItem {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Release {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
-    #[serde(with = "decimal")]
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
 }
@@ -106,9 +110,10 @@ pub struct Release {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HandOver {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
-    #[serde(with = "decimal")]
+    /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The waiter that gets the lease. Absent: the first confirmed waiter in the queue.
@@ -122,10 +127,10 @@ pub struct HandOver {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateMetadata {
+    /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
     pub holder: HolderId,
     /// The token of the grant.
-    #[serde(with = "decimal")]
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]
     pub token: FencingToken,
     /// The `metadata_version` that this update replaces.

@@ -14,7 +14,9 @@ pub(super) const INFINITE: &str = "infinite";
 /// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TtlMs {
+    /// A finite ttl in milliseconds.
     Millis(u64),
+    /// Until a release, a revoke or a hand-over.
     Infinite,
 }
 

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration};
-use crate::api::{Cluster, Member, Role};
+use crate::api::{Cluster, Member};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -32,14 +32,9 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
         cluster.cluster_id, cluster.term, cluster.applied, cluster.node
     );
     let row = |member: &Member| {
-        let role = match member.role {
-            Role::Leader => "leader",
-            Role::Follower => "follower",
-            Role::Learner => "learner",
-        };
         vec![
             member.id.to_string(),
-            role.to_owned(),
+            member.role.as_str().to_owned(),
             member.http.clone(),
             member.peer.clone(),
             member.lag.map_or("-".to_owned(), |lag| lag.to_string()),

@@ -34,6 +34,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Failure {
-        Failure::Usage(error.to_string())
+        // With its cause.
+        Failure::Usage(format!("{:#}", anyhow::Error::from(error)))
     }
 }

@@ -97,7 +97,7 @@ async fn show_leaders(node: &Node) -> Result<(), Failure> {
 
 async fn show_transitions(node: &Node) -> Result<(), Failure> {
     loop {
-        let Ok(mut watch) = node.watch(None) else {
+        let Ok(mut watch) = node.transitions(None) else {
             // The node is installing a snapshot.
             tokio::task::yield_now().await;
             continue;

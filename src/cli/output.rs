@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::duration;
 use super::failure::Failure;
-use crate::api::{Event, EventKind, Lease, LeaseState};
+use crate::api::{Event, EventKind, Lease};
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -54,7 +54,7 @@ pub fn leases(leases: &[Lease]) -> Result<(), Failure> {
     let row = |lease: &Lease| {
         vec![
             lease.name.clone(),
-            state(lease.state).to_owned(),
+            lease.state.as_str().replace('_', " "),
             lease.holder.clone(),
             lease.token.to_string(),
             lease.ttl_ms.map_or("infinite".to_owned(), duration::show),
@@ -66,16 +66,6 @@ pub fn leases(leases: &[Lease]) -> Result<(), Failure> {
     };
     let headings = ["NAME", "STATE", "HOLDER", "TOKEN", "TTL", "EXPIRES IN", "RENEWALS", "WAITERS", "GRANTED"];
     table(&headings, leases.iter().map(row))
-}
-
-fn state(state: LeaseState) -> &'static str {
-    match state {
-        LeaseState::Active => "active",
-        LeaseState::Expired => "expired",
-        LeaseState::Released => "released",
-        LeaseState::Revoked => "revoked",
-        LeaseState::HandedOver => "handed over",
-    }
 }
 
 /// Formats a transition as one line of text.

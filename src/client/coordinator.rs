@@ -10,7 +10,7 @@ use crate::api::{
 use crate::types::{HolderId, LeaseName};
 
 /// The result of a request: done, refused or unknown.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
+pub type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
 
 /// A transport to a cluster: over the network ([`Remote`](super::Remote)), to a node in the same process
 /// (`node.leases()`), or a test's fake.
@@ -22,25 +22,30 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Sen
 /// Dropping a future abandons the request. Its outcome is then unknown: the cluster may still apply it.
 pub trait Coordinator: Send + Sync + 'static {
     /// Claims a lease. The outcome is unknown if an answer was lost and no later attempt got a grant.
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease>;
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease>;
 
     /// Renews many leases of one holder. The results have the order of the request.
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed>;
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed>;
 
     /// Releases a lease. The outcome is unknown if an answer was lost and no later attempt confirms the release.
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released>;
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released>;
 
     /// Hands a lease over to a waiter. The request is sent once.
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease>;
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease>;
 
     /// Replaces the metadata of a held lease. The request is retried if an answer is lost.
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease>;
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, Lease>;
 
     /// Reads the standing of a holder with a lease from the committed state.
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation>;
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation>;
 
     /// Lists the held leases whose names start with `prefix`, ordered by name, one entry per holder.
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>>;
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>>;
 
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events>;
@@ -58,10 +63,10 @@ pub trait Events: Send {
     /// # Cancel safety
     ///
     /// Dropping the future loses no transition.
-    fn next(&mut self) -> Answer<'_, Event>;
+    fn next(&mut self) -> ResponseFuture<'_, Event>;
 
     /// The last event that was returned. A new watch can continue after it.
-    fn place(&self) -> Option<EventId>;
+    fn position(&self) -> Option<EventId>;
 }
 
 /// The time limits of one request.
@@ -80,6 +85,6 @@ impl RetryBudget {
 
     /// A budget with this total. One attempt has two fifths of it, at most 2 s.
     pub fn within(total: Duration) -> RetryBudget {
-        RetryBudget { attempt: (total * 2 / 5).min(RetryBudget::ATTEMPT), total }
+        RetryBudget { attempt: (total.saturating_mul(2) / 5).min(RetryBudget::ATTEMPT), total }
     }
 }

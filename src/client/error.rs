@@ -5,6 +5,7 @@ use crate::types::InvalidValue;
 
 /// The error of a request. Each variant says whether the cluster may have applied the request.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// Not applied: the cluster refused the request and gave the reason.
     #[error("{}", .0.detail)]

@@ -78,22 +78,22 @@ impl LeaseGuard {
     ///
     /// Dropping the future drops `work`. The guard still holds the lease.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
-        let gone = self.lease.gone();
-        let done = self.steps(work, &gone).await;
+        let ended = self.lease.ended();
+        let done = self.steps(work, &ended).await;
         if done.is_none() {
             // The deadline has passed on this clock. The keeper records the reason on its next check.
-            gone.cancelled().await;
+            ended.cancelled().await;
         }
         done.ok_or_else(|| self.loss())
     }
 
     /// Polls the work. Returns `None` when the lease was lost first.
-    async fn steps<T>(&self, work: impl Future<Output = T>, gone: &CancellationToken) -> Option<T> {
+    async fn steps<T>(&self, work: impl Future<Output = T>, ended: &CancellationToken) -> Option<T> {
         let mut work = std::pin::pin!(work);
-        let mut gone = std::pin::pin!(gone.cancelled());
+        let mut ended = std::pin::pin!(ended.cancelled());
         std::future::poll_fn(|context| {
             // A process that was paused checks the deadline here, before the work runs again.
-            if !self.is_held() || gone.as_mut().poll(context).is_ready() {
+            if !self.is_held() || ended.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             work.as_mut().poll(context).map(Some)

@@ -180,6 +180,9 @@ impl Hold {
     pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
         record.ambiguous = false;
+        if let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| record.options.grace > *half) {
+            tracing::warn!(lease = %self.name, grace = ?record.options.grace, used = ?half, "the grace is above half the ttl");
+        }
         let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
@@ -321,7 +324,7 @@ impl Hold {
             (record.options.longest_hold, record.options.renew_while.clone())
         };
         let ttl = ttl?;
-        if longest.is_some_and(|longest| now + ttl > since + longest) {
+        if longest.is_some_and(|longest| now + ttl > since.saturating_add(longest)) {
             return Some(Loss::HeldLongest);
         }
         let progress = progress?;

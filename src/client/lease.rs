@@ -81,7 +81,7 @@ impl Lease {
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
         let options = options.into();
         let begun = self.now();
-        let wait = options.wait_for(&self.hold.options());
+        let wait = options.wait_for(&self.hold.options())?;
         let permit = match self.hold.exclusive.clone().try_lock_owned() {
             Ok(permit) => permit,
             Err(_) => match tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()).await {
@@ -197,12 +197,12 @@ impl Lease {
 
     /// A token that is cancelled when the current grant ends: lost, released or handed over. Without a grant the token
     /// is cancelled already.
-    pub fn gone(&self) -> CancellationToken {
+    pub fn ended(&self) -> CancellationToken {
         self.hold.signals().ended.child_token()
     }
 
     /// A token that is cancelled when the manager stops renewing the current grant: [`LeaseOptions::grace`] before its
-    /// deadline, or together with [`gone`](Lease::gone). Work that needs time to stop should stop then.
+    /// deadline, or together with [`ended`](Lease::ended). Work that needs time to stop should stop then.
     ///
     /// [`LeaseOptions::grace`]: super::LeaseOptions::grace
     pub fn stopping(&self) -> CancellationToken {

@@ -7,6 +7,8 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "testing")]
+use super::Loss;
 use super::hold::Hold;
 use super::operations::release_ambiguous;
 use super::shared::ManagerInner;
@@ -40,13 +42,18 @@ type Tasks = Vec<JoinHandle<()>>;
 impl LeaseManager {
     /// Creates a manager with the default options.
     pub fn new(coordinator: impl Coordinator) -> LeaseManager {
-        LeaseManager::with_options(coordinator, ManagerOptions::new())
+        LeaseManager::with_options(coordinator, ManagerOptions::new()).expect("the default options are valid")
     }
 
     /// Creates a manager with these options.
-    pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> LeaseManager {
+    ///
+    /// # Errors
+    ///
+    /// An option is outside its bounds. The error has the value and the bounds.
+    pub fn with_options(coordinator: impl Coordinator, options: ManagerOptions) -> Result<LeaseManager, InvalidValue> {
+        options.check()?;
         let shared = Arc::new(ManagerInner::new(Arc::new(coordinator), options));
-        LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) }
+        Ok(LeaseManager { owner: Arc::new(Owner { shared, stop: CancellationToken::new(), tasks: Mutex::default() }) })
     }
 
     /// The holder under whose name this manager acquires leases.
@@ -185,6 +192,21 @@ impl LeaseManager {
     /// The clock of this manager's deadlines.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.owner.shared.options.clock.clone()
+    }
+
+    /// Returns a function that ends a held lease as lost. Only the fake cluster of tests uses it. The function does not
+    /// keep the manager alive.
+    #[cfg(feature = "testing")]
+    pub(crate) fn lose_hook(&self) -> impl Fn(&LeaseName, Loss) + Send + Sync + use<> {
+        let owner = Arc::downgrade(&self.owner);
+        move |name, why| {
+            let held = owner.upgrade().map(|owner| owner.shared.all_held()).unwrap_or_default();
+            for hold in held.iter().filter(|hold| hold.name == *name) {
+                if let Some(token) = hold.granted_token() {
+                    hold.lose(token, why);
+                }
+            }
+        }
     }
 
     /// Returns a handle of a lease for this holder, which may differ from the manager's.

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::api;
     use crate::client::operations::refused;
-    use crate::client::{Answer, Coordinator, Events, ManagerOptions, Wait};
+    use crate::client::{Coordinator, Events, ManagerOptions, ResponseFuture, Wait};
     use crate::testing::FakeCluster;
     use crate::types::{HolderId, LeaseName};
 
@@ -66,19 +66,29 @@ mod tests {
     }
 
     impl Coordinator for Refusing {
-        fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
             self.cluster.acquire(name, claim, budget)
         }
 
-        fn renew(&self, batch: api::RenewBatch, budget: RetryBudget) -> Answer<'_, api::Renewed> {
+        fn renew(&self, batch: api::RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, api::Renewed> {
             self.cluster.renew(batch, budget)
         }
 
-        fn release(&self, name: LeaseName, release: api::Release, budget: RetryBudget) -> Answer<'_, api::Released> {
+        fn release(
+            &self,
+            name: LeaseName,
+            release: api::Release,
+            budget: RetryBudget,
+        ) -> ResponseFuture<'_, api::Released> {
             self.cluster.release(name, release, budget)
         }
 
-        fn hand_over(&self, name: LeaseName, body: api::HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+        fn hand_over(
+            &self,
+            name: LeaseName,
+            body: api::HandOver,
+            budget: RetryBudget,
+        ) -> ResponseFuture<'_, api::Lease> {
             self.cluster.hand_over(name, body, budget)
         }
 
@@ -87,7 +97,7 @@ mod tests {
             name: LeaseName,
             update: UpdateMetadata,
             budget: RetryBudget,
-        ) -> Answer<'_, api::Lease> {
+        ) -> ResponseFuture<'_, api::Lease> {
             *self.updates.lock().expect("not poisoned") += 1;
             match self.codes.lock().expect("not poisoned").pop_front() {
                 Some(code) => Box::pin(async move { Err(refused(code, "refused by the test")) }),
@@ -95,11 +105,16 @@ mod tests {
             }
         }
 
-        fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, api::Explanation> {
+        fn explain(
+            &self,
+            name: LeaseName,
+            holder: HolderId,
+            budget: RetryBudget,
+        ) -> ResponseFuture<'_, api::Explanation> {
             self.cluster.explain(name, holder, budget)
         }
 
-        fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+        fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
             self.cluster.held(prefix, budget)
         }
 

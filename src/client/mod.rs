@@ -14,7 +14,6 @@
 //! | `refresh` | when to read the leases of other holders again |
 //! | `coordinator` | the trait of a transport |
 //! | `http` | the transport over HTTP: `remote`, `endpoints`, `call`, `watch`, `frames` |
-//! | `played` | hooks for the fake cluster of tests |
 //! | `retry`, `error` | the attempts of one request, and their combined result |
 //!
 //! This module must not depend on the server: no storage, no Raft, no listener.
@@ -34,8 +33,6 @@ mod metadata;
 mod metrics;
 mod operations;
 mod options;
-#[cfg(feature = "testing")]
-mod played;
 mod refresh;
 #[cfg(any(feature = "client-http", feature = "server"))]
 pub(crate) mod retry;
@@ -43,7 +40,7 @@ mod shared;
 mod state;
 mod work;
 
-pub use coordinator::{Answer, Coordinator, Events, RetryBudget};
+pub use coordinator::{Coordinator, Events, ResponseFuture, RetryBudget};
 pub use error::CallError;
 pub use guard::LeaseGuard;
 #[cfg(feature = "client-http")]
@@ -55,8 +52,6 @@ pub use listeners::Subscription;
 pub use manager::LeaseManager;
 pub use metrics::describe_metrics;
 pub use options::{AcquireOptions, LeaseOptions, ManagerOptions, Wait};
-#[cfg(feature = "testing")]
-pub(crate) use played::PlayedManager;
-pub(crate) use refresh::RefreshTrigger;
+pub(crate) use refresh::{RefreshTrigger, check_refresh};
 pub use state::{HoldState, Loss};
 pub use work::WithError;

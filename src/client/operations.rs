@@ -27,7 +27,7 @@ pub(super) async fn acquire(
     hold: &Arc<Hold>,
     options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
-    let wait = options.wait_for(&hold.options());
+    let wait = options.wait_for(&hold.options())?;
     let begun = shared.now();
     let queued = tokio::select! {
         biased;
@@ -275,7 +275,8 @@ async fn was_released(shared: &ManagerInner, hold: &Hold, token: FencingToken) -
     match standing(shared, hold).await.ok()? {
         Standing::Holds { lease, .. } if lease.token == token => None,
         Standing::Ended { event } => Some(event.token == token && event.event == EventKind::Released),
-        _ => Some(false),
+        Standing::Holds { .. } | Standing::Waits { .. } | Standing::Unknown => Some(false),
+        Standing::Other => None,
     }
 }
 
@@ -330,11 +331,13 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
                     EventKind::HandedOver => Loss::HandedOver,
                     EventKind::Released => Loss::Released,
                     EventKind::Expired | EventKind::Granted => Loss::Expired,
+                    EventKind::Other => Loss::Other,
                 },
             );
             Ok(false)
         }
-        _ => {
+        Standing::Other => Err(unknown_standing()),
+        Standing::Holds { .. } | Standing::Waits { .. } | Standing::Ended { .. } | Standing::Unknown => {
             hold.lose(token, Loss::Forgotten);
             Ok(false)
         }
@@ -367,7 +370,8 @@ pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Res
             // The cluster may grant the claim before its node withdraws it.
             Standing::Waits { .. } if shared.now() < withdraw_at => tokio::time::sleep(RESOLVE_INTERVAL).await,
             Standing::Waits { .. } => break leave_queue(shared, hold).await?,
-            _ => break false,
+            Standing::Ended { .. } | Standing::Unknown => break false,
+            Standing::Other => return Err(unknown_standing()),
         }
     };
     hold.set_ambiguous(false);
@@ -389,6 +393,12 @@ pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Stand
     let budget = RetryBudget::within(shared.options.operation_timeout);
     let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), budget).await?;
     Ok(explained.standing.unwrap_or(Standing::Unknown))
+}
+
+/// The error for a standing that only newer versions know. It does not say whether the grant is in force.
+fn unknown_standing() -> CallError {
+    let why = "the cluster is newer than this client, and answered with an unknown standing of the holder".to_owned();
+    CallError::Unknown { why, last: None }
 }
 
 /// Guards a claim in flight. If it is dropped before the claim is resolved, the keeper resolves the claim.

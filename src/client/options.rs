@@ -1,6 +1,7 @@
 //! Options of managers, leases and acquires.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,14 @@ use rand::RngExt;
 use crate::api::TtlMs;
 use crate::clock::{Clock, SystemClock};
 use crate::rng::rng;
-use crate::types::{HolderId, InvalidValue, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl};
+use crate::types::{
+    HolderId, InvalidValue, MAX_DRIFT_PERMILLE, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl, wait_ms,
+};
 
 /// Most bytes of the host name in a default holder. The process id and the random part must fit into the limit of 200.
 const MAX_HOST_BYTES: usize = 100;
+/// Valid operation timeouts.
+const OPERATION_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 
 /// Options of a [`LeaseManager`](super::LeaseManager). Each method names the default of its option.
 #[derive(Clone)]
@@ -42,22 +47,32 @@ impl ManagerOptions {
         ManagerOptions { holder, ..self }
     }
 
-    /// The time limit of one operation with its retries, without its wait for a lease. Default: 5 s.
+    /// The time limit of one operation with its retries, without its wait for a lease. From 1 ms to 24 h. Default: 5 s.
     pub fn operation_timeout(self, operation_timeout: Duration) -> ManagerOptions {
         ManagerOptions { operation_timeout, ..self }
     }
 
     /// The largest difference between the clock rates of this machine and the cluster, in thousandths. Default: 10 (1
-    /// %), as in the cluster's configuration. Values above 500 count as 500.
+    /// %), as in the cluster's configuration. At most [`MAX_DRIFT_PERMILLE`].
     ///
     /// The holder's deadline is earlier by this part of the ttl.
     pub fn drift_permille(self, drift_permille: u32) -> ManagerOptions {
-        ManagerOptions { drift_permille: drift_permille.min(500), ..self }
+        ManagerOptions { drift_permille, ..self }
     }
 
     /// The clock of the deadlines. Default: the system clock that counts suspend.
     pub fn clock(self, clock: Arc<dyn Clock>) -> ManagerOptions {
         ManagerOptions { clock, ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), InvalidValue> {
+        if !OPERATION_TIMEOUTS.contains(&self.operation_timeout) {
+            return Err(InvalidValue::OperationTimeout(self.operation_timeout));
+        }
+        if self.drift_permille > MAX_DRIFT_PERMILLE {
+            return Err(InvalidValue::Drift(self.drift_permille));
+        }
+        Ok(())
     }
 }
 
@@ -132,7 +147,9 @@ impl LeaseOptions {
     /// The time that the work needs to stop. This long before the deadline, the manager stops renewing the lease and
     /// cancels [`Lease::stopping`](super::Lease::stopping). Default: 0.
     ///
-    /// The grace is at most half the ttl. An infinite lease has no deadline, and so no grace.
+    /// At most half the [`ttl`](LeaseOptions::ttl). If that option is not set, and the cluster's default ttl turns out to
+    /// be too short, half of that ttl is used and the manager logs a warning. An infinite lease has no deadline, and so
+    /// no grace.
     pub fn grace(self, grace: Duration) -> LeaseOptions {
         LeaseOptions { grace, ..self }
     }
@@ -180,6 +197,11 @@ impl LeaseOptions {
         {
             return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms });
         }
+        if let Some(ttl_ms) = ttl.and_then(Ttl::as_millis)
+            && self.grace > Duration::from_millis(ttl_ms) / 2
+        {
+            return Err(InvalidValue::Grace { grace_ms: millis(self.grace), ttl_ms });
+        }
         match self.limit {
             Some(limit) if !(1..=MAX_LIMIT).contains(&limit) => Err(InvalidValue::Limit(limit)),
             _ => Ok(()),
@@ -216,6 +238,7 @@ impl fmt::Debug for LeaseOptions {
 
 /// Whether an acquire waits for a lease that another holder has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wait {
     /// Do not wait: the acquire is refused at once.
     #[default]
@@ -253,13 +276,13 @@ impl AcquireOptions {
         AcquireOptions { retries, retry_delay: delay, ..self }
     }
 
-    pub(super) fn wait_for(&self, lease: &LeaseOptions) -> Duration {
-        let wait = match self.wait {
-            Wait::No => Duration::ZERO,
-            Wait::UpTo(wait) => wait,
-            Wait::ForTtl => lease.ttl_wait(),
-        };
-        wait.min(Duration::from_millis(MAX_WAIT_MS))
+    pub(super) fn wait_for(&self, lease: &LeaseOptions) -> Result<Duration, InvalidValue> {
+        match self.wait {
+            Wait::No => Ok(Duration::ZERO),
+            Wait::UpTo(wait) if wait > Duration::from_millis(MAX_WAIT_MS) => Err(InvalidValue::Wait(wait_ms(wait))),
+            Wait::UpTo(wait) => Ok(wait),
+            Wait::ForTtl => Ok(lease.ttl_wait()),
+        }
     }
 }
 
@@ -309,6 +332,8 @@ mod tests {
             LeaseOptions::new().lock_delay(Duration::MAX),
         ];
         assert!(bad.iter().all(|options| options.check().is_err()));
+        let grace = |grace| LeaseOptions::new().ttl(Duration::from_secs(9)).grace(Duration::from_millis(grace)).check();
+        assert_eq!((grace(4_500), grace(4_501)), (Ok(()), Err(InvalidValue::Grace { grace_ms: 4_501, ttl_ms: 9_000 })));
         assert!(LeaseOptions::new().infinite().limit(3).check().is_ok());
     }
 
@@ -336,9 +361,20 @@ mod tests {
         let options = options.clock(Arc::clone(&clock));
         assert_eq!((options.holder, options.operation_timeout, options.drift_permille), (holder, second, 20));
         assert!(Arc::ptr_eq(&options.clock, &clock));
-        assert_eq!(ManagerOptions::new().drift_permille(501).drift_permille, 500);
         let defaults = ManagerOptions::default();
         assert_eq!((defaults.operation_timeout, defaults.drift_permille), (5 * second, 10));
+    }
+
+    #[test]
+    fn manager_options_outside_their_bounds_are_refused() {
+        let drift = |permille| ManagerOptions::new().drift_permille(permille).check();
+        assert_eq!((drift(500), drift(501)), (Ok(()), Err(InvalidValue::Drift(501))));
+        let timeout = |timeout| ManagerOptions::new().operation_timeout(timeout).check();
+        let (ms, day) = (Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
+        assert_eq!((timeout(ms), timeout(day)), (Ok(()), Ok(())));
+        for bad in [Duration::ZERO, day + ms, Duration::MAX] {
+            assert_eq!(timeout(bad), Err(InvalidValue::OperationTimeout(bad)));
+        }
     }
 
     #[test]
@@ -365,13 +401,15 @@ mod tests {
     fn wait_for_ttl_uses_the_ttl_of_the_lease() {
         let (second, most) = (Duration::from_secs(1), Duration::from_millis(MAX_WAIT_MS));
         let lease = LeaseOptions::new();
-        let wait_for = |wait: Wait, lease: &LeaseOptions| AcquireOptions::from(wait).wait_for(lease);
+        let checked = |wait: Wait, lease: &LeaseOptions| AcquireOptions::from(wait).wait_for(lease);
+        let wait_for = |wait: Wait, lease: &LeaseOptions| checked(wait, lease).expect("at most 24 h");
         assert_eq!(wait_for(Wait::ForTtl, &lease), 30 * second);
         assert_eq!(wait_for(Wait::ForTtl, &lease.clone().ttl(7 * second)), 7 * second);
         assert_eq!(wait_for(Wait::ForTtl, &lease.clone().infinite()), most);
         assert_eq!((wait_for(Wait::No, &lease), wait_for(Wait::UpTo(second), &lease)), (Duration::ZERO, second));
-        assert_eq!(wait_for(Wait::UpTo(most + second), &lease), most);
+        assert_eq!(wait_for(Wait::UpTo(most), &lease), most);
+        assert_eq!(checked(Wait::UpTo(most + second), &lease), Err(InvalidValue::Wait(86_401_000)));
         let retried = AcquireOptions::new().retries(3, second).wait(Wait::UpTo(second));
-        assert_eq!((retried.retries, retried.retry_delay, retried.wait_for(&lease)), (3, second, second));
+        assert_eq!((retried.retries, retried.retry_delay, retried.wait_for(&lease)), (3, second, Ok(second)));
     }
 }

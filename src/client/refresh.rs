@@ -3,6 +3,7 @@
 //! Events do not cover all changes: an update of metadata has no event, and a stream misses events while it opens. So
 //! the reader always reads the whole committed state. An event only triggers an earlier read.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,15 @@ use tokio::time::Instant;
 
 use super::{CallError, Coordinator, Events};
 use crate::api::{Code, Event};
+use crate::types::InvalidValue;
+
+/// Valid times between two reads.
+const REFRESHES: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(24 * 60 * 60);
+
+/// Checks the longest time between two reads.
+pub(crate) fn check_refresh(refresh: Duration) -> Result<(), InvalidValue> {
+    if REFRESHES.contains(&refresh) { Ok(()) } else { Err(InvalidValue::Refresh(refresh)) }
+}
 
 pub(crate) struct RefreshTrigger {
     coordinator: Arc<dyn Coordinator>,
@@ -95,6 +105,15 @@ mod tests {
     use crate::client::operations::refused;
 
     #[test]
+    fn refresh_is_10_ms_to_24_hours() {
+        let (ms, day) = (Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
+        assert_eq!((check_refresh(10 * ms), check_refresh(day)), (Ok(()), Ok(())));
+        for bad in [Duration::ZERO, 9 * ms, day + ms] {
+            assert_eq!(check_refresh(bad), Err(InvalidValue::Refresh(bad)));
+        }
+    }
+
+    #[test]
     fn only_compacted_means_missing_events() {
         assert!(is_compacted(&refused(Code::Compacted, "compacted")));
         assert!(!is_compacted(&refused(Code::NoLeader, "none")));
@@ -106,7 +125,7 @@ mod tests {
 mod timing {
     use super::*;
     use crate::api::EventId;
-    use crate::client::Answer;
+    use crate::client::ResponseFuture;
     use crate::client::operations::refused;
     use crate::testing::FakeCluster;
 
@@ -117,12 +136,12 @@ mod timing {
     struct Failing(Code);
 
     impl Events for Failing {
-        fn next(&mut self) -> Answer<'_, Event> {
+        fn next(&mut self) -> ResponseFuture<'_, Event> {
             let error = refused(self.0, "as the test says");
             Box::pin(async move { Err(error) })
         }
 
-        fn place(&self) -> Option<EventId> {
+        fn position(&self) -> Option<EventId> {
             None
         }
     }

@@ -16,7 +16,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 
 /// Whether a request is sent again after a lost answer, and whether a later answer resolves the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
+pub(crate) enum RetryPolicy {
     /// A read: retried. Its outcome is never unknown, because it changes nothing.
     Read,
     /// A renewal: retried. A later answer resolves it, because a lost lease stays lost. A slow attempt continues in
@@ -32,11 +32,11 @@ pub(crate) enum Repeat {
     Never,
 }
 
-impl Repeat {
+impl RetryPolicy {
     /// Whether an attempt may use all remaining time: there is no retry that needs a share of it, or attempts run in
     /// parallel.
     fn uses_remaining_time(self) -> bool {
-        matches!(self, Repeat::Never | Repeat::Renewal)
+        matches!(self, RetryPolicy::Never | RetryPolicy::Renewal)
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Attempt<T> {
 
 /// The number and the time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trial {
+pub(crate) struct AttemptContext {
     /// From 0.
     #[cfg_attr(not(feature = "client-http"), expect(dead_code, reason = "only the HTTP transport has several nodes"))]
     pub number: usize,
@@ -66,12 +66,12 @@ pub(crate) struct Trial {
 
 /// The answer to a request, and why an earlier attempt may have been applied, too.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Settled<T> {
+pub(crate) struct ResolvedAnswer<T> {
     pub answer: T,
     pub ambiguous: Option<String>,
 }
 
-impl Settled<Released> {
+impl ResolvedAnswer<Released> {
     /// The result of a release. If the lease was not held and an earlier attempt is ambiguous, the outcome is unknown.
     pub fn released(self) -> Result<Released, CallError> {
         match self.ambiguous.filter(|_| !self.answer.released) {
@@ -84,28 +84,28 @@ impl Settled<Released> {
 /// Runs attempts until one of them resolves the request or the budget is used up. The attempts go to the `nodes` in
 /// turn. `wait` is the longest wait for a lease: it extends the limit of each attempt and the total.
 pub(crate) async fn attempts<T, F, Fut>(
-    repeat: Repeat,
+    policy: RetryPolicy,
     budget: RetryBudget,
     wait: Duration,
     nodes: usize,
     mut attempt: F,
-) -> Result<Settled<T>, CallError>
+) -> Result<ResolvedAnswer<T>, CallError>
 where
-    F: FnMut(Trial) -> Fut,
+    F: FnMut(AttemptContext) -> Fut,
     Fut: Future<Output = Attempt<T>>,
 {
     let began = Instant::now();
     let mut in_flight = FuturesUnordered::new();
-    let mut results = AttemptResults { repeat, ambiguous: None, not_done: String::new() };
+    let mut results = AttemptResults { policy, ambiguous: None, not_done: String::new() };
     let mut pause = FIRST_PAUSE;
-    let total = budget.total + wait;
-    let whole_attempt = |elapsed: Duration| budget.attempt + wait.saturating_sub(elapsed);
+    let total = budget.total.saturating_add(wait);
+    let whole_attempt = |elapsed: Duration| budget.attempt.saturating_add(wait.saturating_sub(elapsed));
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
-        let limit = if repeat.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
-        in_flight.push(attempt(Trial { number, elapsed: began.elapsed(), limit }));
-        let ended = match repeat {
-            Repeat::Renewal => tokio::time::timeout(budget.attempt, in_flight.next()).await.ok().flatten(),
+        let limit = if policy.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
+        in_flight.push(attempt(AttemptContext { number, elapsed: began.elapsed(), limit }));
+        let ended = match policy {
+            RetryPolicy::Renewal => tokio::time::timeout(budget.attempt, in_flight.next()).await.ok().flatten(),
             _ => in_flight.next().await,
         };
         let is_late = ended.is_none();
@@ -117,8 +117,8 @@ where
             pause = (pause * 2).min(LAST_PAUSE);
         }
         let elapsed = began.elapsed();
-        let needed = if repeat == Repeat::Never { Duration::ZERO } else { whole_attempt(elapsed) };
-        if elapsed + needed >= total {
+        let needed = if policy == RetryPolicy::Never { Duration::ZERO } else { whole_attempt(elapsed) };
+        if elapsed.saturating_add(needed) >= total {
             break;
         }
     }
@@ -132,7 +132,7 @@ where
 
 /// The combined result of the finished attempts.
 struct AttemptResults {
-    repeat: Repeat,
+    policy: RetryPolicy,
     /// Why an attempt may have been applied, if there is such an attempt.
     ambiguous: Option<String>,
     /// Why the last attempt that was not applied failed.
@@ -141,18 +141,18 @@ struct AttemptResults {
 
 impl AttemptResults {
     /// Adds the result of an attempt. Returns the result of the request if it is resolved.
-    fn add<T>(&mut self, ended: Attempt<T>) -> Option<Result<Settled<T>, CallError>> {
+    fn add<T>(&mut self, ended: Attempt<T>) -> Option<Result<ResolvedAnswer<T>, CallError>> {
         match ended {
-            Attempt::Done(answer) => return Some(Ok(Settled { answer, ambiguous: self.ambiguous.take() })),
-            Attempt::Refused(problem) => return Some(Err(refusal_error(self.repeat, self.ambiguous.take(), problem))),
+            Attempt::Done(answer) => return Some(Ok(ResolvedAnswer { answer, ambiguous: self.ambiguous.take() })),
+            Attempt::Refused(problem) => return Some(Err(refusal_error(self.policy, self.ambiguous.take(), problem))),
             Attempt::NotDone(why) => self.not_done = why,
             #[cfg(feature = "server")]
             Attempt::ShutDown => {
                 let unknown = self.ambiguous.take().map(|why| CallError::Unknown { why, last: None });
                 return Some(Err(unknown.unwrap_or(CallError::ShutDown)));
             }
-            Attempt::Unknown(why) if self.repeat == Repeat::Read => self.not_done = why,
-            Attempt::Unknown(why) if self.repeat == Repeat::Never => {
+            Attempt::Unknown(why) if self.policy == RetryPolicy::Read => self.not_done = why,
+            Attempt::Unknown(why) if self.policy == RetryPolicy::Never => {
                 return Some(Err(CallError::Unknown { why, last: None }));
             }
             Attempt::Unknown(why) => self.ambiguous = Some(why),
@@ -170,7 +170,7 @@ impl AttemptResults {
 }
 
 /// Classifies a problem: whether the attempt was refused, not applied, or has an unknown outcome.
-pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
+pub(crate) fn classify_problem<T>(problem: Problem, who: &str) -> Attempt<T> {
     match problem.code {
         Code::NoLeader | Code::NotReady | Code::ShuttingDown | Code::TooBusy | Code::Failed | Code::NotLeader => {
             Attempt::NotDone(format!("{who}: {}", problem.detail))
@@ -181,9 +181,9 @@ pub(crate) fn judge<T>(problem: Problem, who: &str) -> Attempt<T> {
     }
 }
 
-fn refusal_error(repeat: Repeat, ambiguous: Option<String>, problem: Box<Problem>) -> CallError {
+fn refusal_error(policy: RetryPolicy, ambiguous: Option<String>, problem: Box<Problem>) -> CallError {
     match ambiguous {
-        Some(why) if matches!(repeat, Repeat::Claim | Repeat::Release) => {
+        Some(why) if matches!(policy, RetryPolicy::Claim | RetryPolicy::Release) => {
             CallError::Unknown { why, last: Some(problem) }
         }
         _ => CallError::Refused(problem),
@@ -194,12 +194,12 @@ fn refusal_error(repeat: Repeat, ambiguous: Option<String>, problem: Box<Problem
 mod tests {
     use super::*;
 
-    fn settled(answer: usize) -> Result<Settled<usize>, CallError> {
-        Ok(Settled { answer, ambiguous: None })
+    fn resolved(answer: usize) -> Result<ResolvedAnswer<usize>, CallError> {
+        Ok(ResolvedAnswer { answer, ambiguous: None })
     }
 
     fn classified(status: u16, code: Code) -> Attempt<()> {
-        judge(Problem { status, ..Problem::new(code, "why") }, "node 1")
+        classify_problem(Problem { status, ..Problem::new(code, "why") }, "node 1")
     }
 
     #[test]
@@ -227,24 +227,28 @@ mod tests {
     fn late_refusal_resolves_a_renewal_but_not_a_claim() {
         let held = || Box::new(Problem::new(Code::Held, "held"));
         let ambiguous = || Some("the connection broke".to_owned());
-        assert!(matches!(refusal_error(Repeat::Claim, ambiguous(), held()), CallError::Unknown { last: Some(_), .. }));
-        assert!(matches!(refusal_error(Repeat::Claim, None, held()), CallError::Refused(_)));
-        assert!(matches!(refusal_error(Repeat::Renewal, ambiguous(), held()), CallError::Refused(_)));
+        assert!(matches!(
+            refusal_error(RetryPolicy::Claim, ambiguous(), held()),
+            CallError::Unknown { last: Some(_), .. }
+        ));
+        assert!(matches!(refusal_error(RetryPolicy::Claim, None, held()), CallError::Refused(_)));
+        assert!(matches!(refusal_error(RetryPolicy::Renewal, ambiguous(), held()), CallError::Refused(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn attempt_starts_only_with_its_full_time() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(350) };
         let mut begun = 0;
-        let result: Result<Settled<()>, CallError> = attempts(Repeat::Claim, budget, Duration::ZERO, 3, |trial| {
-            begun += 1;
-            assert!(trial.elapsed + trial.limit <= budget.total);
-            async move {
-                tokio::time::sleep(trial.limit - Duration::from_millis(1)).await;
-                Attempt::NotDone("no leader".to_owned())
-            }
-        })
-        .await;
+        let result: Result<ResolvedAnswer<()>, CallError> =
+            attempts(RetryPolicy::Claim, budget, Duration::ZERO, 3, |context| {
+                begun += 1;
+                assert!(context.elapsed + context.limit <= budget.total);
+                async move {
+                    tokio::time::sleep(context.limit - Duration::from_millis(1)).await;
+                    Attempt::NotDone("no leader".to_owned())
+                }
+            })
+            .await;
         assert_eq!(
             result,
             Err(CallError::Unavailable("no leader".to_owned())),
@@ -256,54 +260,54 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn renewal_accepts_an_answer_after_the_attempt_limit() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(2_000) };
-        let slow = |trial: Trial| async move {
+        let slow = |context: AttemptContext| async move {
             let answer = tokio::time::sleep(Duration::from_millis(350));
-            match tokio::time::timeout(trial.limit, answer).await {
-                Ok(()) => Attempt::Done(trial.number),
+            match tokio::time::timeout(context.limit, answer).await {
+                Ok(()) => Attempt::Done(context.number),
                 Err(_) => Attempt::Unknown("no answer".to_owned()),
             }
         };
         assert_eq!(
-            attempts(Repeat::Renewal, budget, Duration::ZERO, 3, slow).await,
-            settled(0),
+            attempts(RetryPolicy::Renewal, budget, Duration::ZERO, 3, slow).await,
+            resolved(0),
             "the first attempt continues"
         );
         let short = RetryBudget { total: Duration::from_millis(500), ..budget };
-        let given_up = attempts(Repeat::Claim, short, Duration::ZERO, 3, slow);
+        let given_up = attempts(RetryPolicy::Claim, short, Duration::ZERO, 3, slow);
         assert!(matches!(given_up.await, Err(CallError::Unknown { .. })));
     }
 
     #[tokio::test(start_paused = true)]
     async fn renewal_tries_another_node_while_one_hangs() {
         let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_millis(2_000) };
-        let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 3, |trial| async move {
-            match trial.number {
+        let ended = attempts(RetryPolicy::Renewal, budget, Duration::ZERO, 3, |context| async move {
+            match context.number {
                 0 => std::future::pending().await,
                 1 => Attempt::NotDone("no leader".to_owned()),
                 number => Attempt::Done(number),
             }
         });
-        assert_eq!(ended.await, settled(2));
+        assert_eq!(ended.await, resolved(2));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_shot_request_goes_on_after_not_done() {
         let budget = RetryBudget::within(Duration::from_secs(2));
-        let ended = attempts(Repeat::Never, budget, Duration::ZERO, 3, |trial| async move {
-            match trial.number {
+        let ended = attempts(RetryPolicy::Never, budget, Duration::ZERO, 3, |context| async move {
+            match context.number {
                 0 | 1 => Attempt::NotDone("the node is down".to_owned()),
                 number => Attempt::Done(number),
             }
         });
-        assert_eq!(ended.await, settled(2));
+        assert_eq!(ended.await, resolved(2));
     }
 
     #[tokio::test(start_paused = true)]
     async fn wait_continues_at_the_next_node() {
         let (budget, wait) = (RetryBudget::within(Duration::from_secs(5)), Duration::from_secs(60));
-        let ended = attempts(Repeat::Claim, budget, wait, 3, |trial| async move {
-            assert!(trial.elapsed + trial.limit <= budget.total + wait, "{trial:?}");
-            match trial.number {
+        let ended = attempts(RetryPolicy::Claim, budget, wait, 3, |context| async move {
+            assert!(context.elapsed + context.limit <= budget.total + wait, "{context:?}");
+            match context.number {
                 0..3 => {
                     tokio::time::sleep(Duration::from_secs(19)).await;
                     Attempt::Unknown("its node is gone".to_owned())
@@ -312,21 +316,21 @@ mod tests {
             }
         });
         let ended = ended.await.expect("the fourth node grants");
-        assert_eq!(ended, Settled { answer: 3, ambiguous: Some("its node is gone".to_owned()) });
+        assert_eq!(ended, ResolvedAnswer { answer: 3, ambiguous: Some("its node is gone".to_owned()) });
     }
 
     #[tokio::test(start_paused = true)]
     async fn retried_release_is_unknown_if_nothing_is_held() {
         for (released, expected) in [(true, Ok(true)), (false, Err(()))] {
             let budget = RetryBudget::within(Duration::from_secs(5));
-            let ended = attempts(Repeat::Release, budget, Duration::ZERO, 3, |trial| async move {
-                match trial.number {
+            let ended = attempts(RetryPolicy::Release, budget, Duration::ZERO, 3, |context| async move {
+                match context.number {
                     0 => Attempt::Unknown("the connection broke".to_owned()),
                     1 => Attempt::Done(Released { released }),
                     number => panic!("attempt {number}"),
                 }
             });
-            let limited = |ended: Result<Settled<Released>, CallError>| ended.and_then(Settled::released);
+            let limited = |ended: Result<ResolvedAnswer<Released>, CallError>| ended.and_then(ResolvedAnswer::released);
             let ended = limited(ended.await).map(|released| released.released);
             assert_eq!(ended.map_err(|error| assert!(matches!(error, CallError::Unknown { .. }))), expected);
         }
@@ -337,12 +341,13 @@ mod tests {
     async fn pause_grows_after_each_round_over_all_nodes() {
         let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_secs(10) };
         let mut times = Vec::new();
-        let result: Result<Settled<()>, CallError> = attempts(Repeat::Read, budget, Duration::ZERO, 3, |trial| {
-            times.push(trial.elapsed);
-            assert!(times.len() < 1_000, "the rounds have no pauses");
-            async { Attempt::NotDone("no leader".to_owned()) }
-        })
-        .await;
+        let result: Result<ResolvedAnswer<()>, CallError> =
+            attempts(RetryPolicy::Read, budget, Duration::ZERO, 3, |context| {
+                times.push(context.elapsed);
+                assert!(times.len() < 1_000, "the rounds have no pauses");
+                async { Attempt::NotDone("no leader".to_owned()) }
+            })
+            .await;
         assert_eq!(result, Err(CallError::Unavailable("no leader".to_owned())));
         let (rounds, mut pause) = (times.chunks_exact(3), FIRST_PAUSE);
         let begins: Vec<Duration> = rounds.map(|round| round[0]).collect();
@@ -359,11 +364,11 @@ mod tests {
     async fn late_renewal_is_retried_without_a_pause() {
         let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };
         let mut times = Vec::new();
-        let ended = attempts(Repeat::Renewal, budget, Duration::ZERO, 1, |trial| {
-            times.push(trial.elapsed);
-            async move { if trial.number < 3 { std::future::pending().await } else { Attempt::Done(trial.number) } }
+        let ended = attempts(RetryPolicy::Renewal, budget, Duration::ZERO, 1, |context| {
+            times.push(context.elapsed);
+            async move { if context.number < 3 { std::future::pending().await } else { Attempt::Done(context.number) } }
         });
-        assert_eq!(ended.await, settled(3));
+        assert_eq!(ended.await, resolved(3));
         assert!(times[3] < Duration::from_millis(160), "{times:?}");
     }
 }

@@ -13,19 +13,47 @@ use crate::token::FencingToken;
 ///
 /// [`Lease::remaining`]: super::Lease::remaining
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HoldState {
     /// Not acquired yet.
     Idle,
     /// Held. `left` is the time until the deadline; `None`: infinite.
-    Held { token: FencingToken, left: Option<Duration> },
+    Held {
+        /// The fencing token.
+        token: FencingToken,
+        /// The time to the deadline.
+        left: Option<Duration>,
+    },
     /// Held, but renewals fail. `failures` counts them since the last successful renewal.
-    AtRisk { token: FencingToken, left: Option<Duration>, failures: u32 },
+    AtRisk {
+        /// The fencing token.
+        token: FencingToken,
+        /// The time to the deadline.
+        left: Option<Duration>,
+        /// Failed renewals since the last successful one.
+        failures: u32,
+    },
     /// Held, but no longer renewed. The work must end within `left`.
-    Ending { token: FencingToken, left: Duration, why: Loss },
+    Ending {
+        /// The fencing token.
+        token: FencingToken,
+        /// The time to the deadline.
+        left: Duration,
+        /// The reason that a loss at the deadline will have.
+        why: Loss,
+    },
     /// Not held: the grant ended without a release by this handle.
-    Lost { token: FencingToken, why: Loss },
+    Lost {
+        /// The fencing token of the lost grant.
+        token: FencingToken,
+        /// The reason.
+        why: Loss,
+    },
     /// Not held: this process released the lease or handed it over.
-    Released { token: FencingToken },
+    Released {
+        /// The fencing token of the released grant.
+        token: FencingToken,
+    },
 }
 
 impl HoldState {
@@ -60,6 +88,8 @@ pub enum Loss {
     /// The deadline passed after the lease had reached
     /// [`LeaseOptions::longest_hold`](super::LeaseOptions::longest_hold).
     HeldLongest,
+    /// The cluster ended the lease for a reason that this version does not know.
+    Other,
 }
 
 impl Loss {
@@ -75,6 +105,7 @@ impl Loss {
             Loss::Suspended => "suspended",
             Loss::Stalled => "stalled",
             Loss::HeldLongest => "held_longest",
+            Loss::Other => "other",
         }
     }
 
@@ -92,6 +123,7 @@ impl From<LostReason> for Loss {
             LostReason::HandedOver => Loss::HandedOver,
             LostReason::Released => Loss::Released,
             LostReason::Unknown => Loss::Forgotten,
+            LostReason::Other => Loss::Other,
         }
     }
 }
@@ -110,6 +142,7 @@ impl fmt::Display for Loss {
             Loss::Suspended => "this process did not run at its deadline",
             Loss::Stalled => "the work made no progress",
             Loss::HeldLongest => "it reached its longest hold time",
+            Loss::Other => "the cluster ended it for a reason that this version does not know",
         })
     }
 }

@@ -43,13 +43,14 @@ impl Lease {
 
 /// Why [`Lease::with`] returned no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WithError {
     /// The work did not start.
-    #[error("the lease was not acquired: {0}")]
+    #[error("the lease was not acquired")]
     NotAcquired(#[from] CallError),
     /// The work started and was dropped before its end.
-    #[error("the lease was lost while the work ran: {0}")]
-    Lost(Loss),
+    #[error("the lease was lost while the work ran")]
+    Lost(#[source] Loss),
 }
 
 impl From<Loss> for WithError {

@@ -10,6 +10,7 @@ const MAX_SOCKETS: u64 = 1_000_000;
 /// The limits of a node's listener. Above a limit, the node rejects further requests or connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
+#[non_exhaustive]
 pub struct HttpLimits {
     /// Maximum number of open connections.
     #[serde(deserialize_with = "within::<_, _, 16, MAX_SOCKETS>")]

@@ -22,7 +22,9 @@ const MAX_PATIENCE_MS: u64 = 10 * 60 * 1000;
 
 /// The lease machine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeaseSettings {
+    /// The bounds on leases, waiters and history.
     pub limits: Limits,
     /// Maximum interval between two log entries with the cluster time, in milliseconds, while a lease or a waiter has
     /// a deadline. After the failure of a leader, leases last longer by the outage and at most one such interval.
@@ -37,6 +39,7 @@ impl Default for LeaseSettings {
 
 /// The ttls that clients of this cluster may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TtlPolicy {
     /// The ttl of a request without one, in milliseconds.
     pub default_ms: u64,
@@ -75,11 +78,24 @@ impl TtlPolicy {
 
 /// A ttl that the cluster's settings do not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TtlRefused {
+    /// The ttl is outside the bounds.
     #[error("ttl_ms {ms} is outside {min} to {max}, the bounds of this cluster")]
-    Outside { ms: u64, min: u64, max: u64 },
+    Outside {
+        /// The ttl in milliseconds.
+        ms: u64,
+        /// The shortest ttl in milliseconds.
+        min: u64,
+        /// The longest ttl in milliseconds.
+        max: u64,
+    },
+    /// The cluster allows no infinite ttl.
     #[error("this cluster allows no infinite ttl: request at most {max} ms")]
-    Infinite { max: u64 },
+    Infinite {
+        /// The longest ttl in milliseconds.
+        max: u64,
+    },
 }
 
 /// `[lease]`.

@@ -22,10 +22,12 @@ use raft::{Profile, RaftSection};
 use reader::Found;
 use source::Source;
 
-pub use address::is_loopback;
+pub use crate::lease::Limits;
+use address::is_loopback;
 pub use http::HttpLimits;
-pub use lease::{LeaseSettings, TtlPolicy};
-pub use nodes::{MAX_NODES, MemberConfig, NodeEntry};
+pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
+pub(crate) use nodes::MemberConfig;
+pub use nodes::{MAX_NODES, NodeEntry};
 pub use raft::RaftTimings;
 
 /// Maximum size of a configuration file, in bytes.
@@ -40,14 +42,19 @@ const DEV_NODES: u64 = 3;
 
 /// The settings of a cluster and its nodes.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
     /// The cluster's name, which is also its id: a node rejects connections from nodes of another cluster.
     pub cluster: String,
     /// The nodes, in the order of the file.
     pub nodes: Vec<NodeEntry>,
+    /// The timings of replication.
     pub raft: RaftTimings,
+    /// The bounds of the lease machine.
     pub lease: LeaseSettings,
+    /// The ttls that clients may request.
     pub ttl: TtlPolicy,
+    /// The limits of the public listener.
     pub http: HttpLimits,
     /// Whether addresses other than loopback are valid. Their connections are neither encrypted nor authenticated.
     pub allow_insecure_network: bool,
@@ -113,7 +120,7 @@ impl Config {
     }
 
     /// The initial members of the cluster: all nodes of the file.
-    pub fn members(&self) -> Vec<MemberConfig> {
+    pub(crate) fn members(&self) -> Vec<MemberConfig> {
         self.nodes.iter().map(NodeEntry::member).collect()
     }
 
@@ -210,13 +217,32 @@ pub(crate) fn problems(
 
 /// An error of [`Config::load`].
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: std::io::Error,
+    },
+    /// The file is larger than [`MAX_CONFIG_BYTES`].
     #[error("{} has {bytes} bytes: at most {MAX_CONFIG_BYTES} are allowed", path.display())]
-    TooLarge { path: PathBuf, bytes: u64 },
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The text is invalid.
     #[error("{} is invalid:\n{problems}", path.display())]
-    Invalid { path: PathBuf, problems: Problems },
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// All problems of the text.
+        problems: Problems,
+    },
 }
 
 /// All problems of a configuration, one text each.

@@ -16,7 +16,9 @@ const MAX_ID: NodeId = i64::MAX as u64;
 
 /// One `[[node]]` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeEntry {
+    /// The id of the node.
     pub id: NodeId,
     /// `host:port` of the public listener.
     pub http: String,
@@ -34,6 +36,7 @@ impl NodeEntry {
 
 /// The id and addresses of a node, as its cluster stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberConfig {
     pub id: NodeId,
     /// `host:port` of the public listener.

@@ -9,6 +9,7 @@ const HEARTBEATS_PER_ELECTION: u64 = 3;
 
 /// The timings of replication. The leadership lease lasts `election_timeout_max_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RaftTimings {
     /// Interval between two heartbeats of the leader, in milliseconds.
     pub heartbeat_interval_ms: u64,

@@ -308,6 +308,7 @@ impl fmt::Debug for Gate {
 
 /// The gate has not admitted the caller, and the caller has written nothing.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// The resource has seen a higher token. A retry cannot succeed.
     #[error(transparent)]
@@ -316,7 +317,14 @@ pub enum Refused {
     #[error(
         "token {offered} waited {waited:?} for writes under token {older}, which are still in progress; retry later"
     )]
-    Busy { offered: FencingToken, older: FencingToken, waited: Duration },
+    Busy {
+        /// The refused token.
+        offered: FencingToken,
+        /// The token of the callers inside.
+        older: FencingToken,
+        /// The patience of the gate.
+        waited: Duration,
+    },
     /// Too many callers wait at this gate. A retry can succeed.
     #[error("{MAX_WAITING} callers already wait at this gate; retry later")]
     Crowded,
@@ -327,7 +335,10 @@ pub enum Refused {
     TooManyResources,
     /// The resource's name is empty or too long.
     #[error("the resource name has {bytes} bytes: expected 1 to {MAX_RESOURCE_BYTES}")]
-    ResourceName { bytes: usize },
+    ResourceName {
+        /// The length of the name.
+        bytes: usize,
+    },
     /// The store has failed. The failure is permanent: open a new gate.
     #[error("the gate has failed to store a mark and admits no token; fix the cause and open it again: {0}")]
     Failed(Arc<str>),

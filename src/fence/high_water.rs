@@ -48,6 +48,7 @@ impl TryFrom<u64> for HighWater {
 /// A stale token: the resource has seen a higher one. A retry cannot succeed, because the lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fencing token {offered} is stale: the resource has seen {highest}")]
+#[non_exhaustive]
 pub struct Stale {
     /// The refused token.
     pub offered: FencingToken,

@@ -212,20 +212,38 @@ fn parse_record(bytes: &[u8]) -> Option<(&str, HighWater, &[u8])> {
 
 /// The journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
+    /// Another gate uses the file.
     #[error(
         "{} is in use by another gate, and only one process can open it: stop the other gate or use another file",
         path.display()
     )]
-    InUse { path: PathBuf },
-    /// Kept are lost, so the gate would admit old holders.
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Marks are lost, so the gate would admit old holders.
     #[error(
         "{} is damaged: {what}; restore it together with the resource's data, or stop every old holder and remove the file",
         path.display()
     )]
-    Damaged { path: PathBuf, what: String },
-    #[error("cannot {doing} {}: {source}", path.display())]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The damage.
+        what: String,
+    },
+    /// An I/O operation failed.
+    #[error("cannot {doing} {}", path.display())]
+    Io {
+        /// The operation.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
 }
 
 impl OpenError {

@@ -31,7 +31,7 @@
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
 //! # runtime.block_on(async {
 //! let gate = Gate::in_memory();
-//! let (old, new) = (FencingToken { term: 3, index: 40 }, FencingToken { term: 3, index: 52 });
+//! let (old, new): (FencingToken, FencingToken) = ("40".parse().unwrap(), "52".parse().unwrap());
 //!
 //! let written = gate.admit("report-7", new, || async { "written by the new holder" }).await;
 //! assert_eq!(written.unwrap(), "written by the new holder");

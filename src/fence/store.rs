@@ -11,11 +11,19 @@ use super::HighWater;
 pub trait HighWaterStore: Send + 'static {
     /// Returns all stored marks. The gate calls it once, when it is created. If a name repeats, the highest mark
     /// counts.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot read its marks. The gate is not created.
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>>;
 
     /// Stores a higher mark. **It must return only when the mark is as durable as the resource's data.** If a crash
     /// loses the mark but not the data, the gate admits an old holder again. It may block: the gate calls it on a
     /// blocking thread.
+    ///
+    /// # Errors
+    ///
+    /// It is unknown whether the mark is stored. The gate then admits no token.
     fn remember(&mut self, resource: &str, mark: HighWater) -> io::Result<()>;
 }
 

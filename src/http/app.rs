@@ -20,6 +20,7 @@ pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Settings of a node's HTTP listener.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Settings {
     /// The id of this node, for the header `X-Tenure-Node`.
     pub node: NodeId,

@@ -74,7 +74,7 @@ pub(super) async fn watch(
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
     let after = after.map_err(|error| HttpProblem::invalid(format!("after: {error}")))?;
     let permit = app.admission.watches.try_acquire()?;
-    let watch = node.watch(after.map(EventId::into)).map_err(service::compacted)?;
+    let watch = node.transitions(after.map(EventId::into)).map_err(service::compacted)?;
     // A new stream starts with its position, so that the client can resume before the first event.
     let after = watch.position().into();
     let stream = Stream::new(&app, watch, params.prefix, after, permit);

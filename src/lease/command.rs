@@ -77,8 +77,9 @@ pub struct WaiterId {
     pub holder: HolderId,
 }
 
-/// Bounds of the machine. [`Refusal`](super::Refusal) has a variant for each bound that refuses a command.
+/// Bounds on the leases of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Limits {
     /// Most names that have a holder, a waiter or a lock delay.
     pub max_leases: u64,

@@ -15,6 +15,7 @@
 //! | `kept` | bounds on retained bytes |
 //! | `timers` | the timer queue |
 //! | `view`, `list` | reads |
+//! | `inspect` | reads and constructors that only tests use |
 //! | `snapshot` | the stored form, and a machine rebuilt from it |
 //!
 //! This module must not know Raft, storage, HTTP or tokio.
@@ -24,6 +25,8 @@ mod ended;
 mod entry;
 mod history;
 mod holders;
+#[cfg(any(test, feature = "testing"))]
+mod inspect;
 mod list;
 mod machine;
 mod outcome;
@@ -37,12 +40,20 @@ mod turn;
 mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
-pub use list::{LIST_SCAN, ListCursor, ListFilter, PAGE_BYTES, SHOWN};
-pub use machine::{Counts, Machine};
+pub use list::{ListCursor, ListFilter, SHOWN};
+pub use machine::Machine;
 pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};
 pub use retained::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
-pub use snapshot::{BadSnapshot, PART_BYTES, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
-pub use turn::CONFIRM_WINDOW_MS;
-pub use view::{Explanation, LeaseView, Standing};
+pub use snapshot::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
+pub use view::{Explanation, Standing};
 
 pub use crate::types::{GrantCause, LeaseState, LostReason, StateFilter};
+
+#[cfg(any(test, feature = "testing"))]
+pub use {
+    inspect::LeaseView,
+    list::{LIST_SCAN, PAGE_BYTES},
+    machine::Counts,
+    snapshot::PART_BYTES,
+    turn::CONFIRM_WINDOW_MS,
+};

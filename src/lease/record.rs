@@ -116,7 +116,7 @@ impl Record {
 impl LostReason {
     fn of(state: LeaseState) -> LostReason {
         match state {
-            LeaseState::Active => LostReason::Unknown,
+            LeaseState::Active | LeaseState::Other => LostReason::Unknown,
             LeaseState::Expired => LostReason::Expired,
             LeaseState::Released => LostReason::Released,
             LeaseState::Revoked => LostReason::Revoked,

@@ -8,18 +8,6 @@ use super::{Acquire, GrantCause, Lease, Lost, LostReason, Machine, Refusal, Tran
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName};
 
-/// The state of one name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseView {
-    /// Its holders in token order: at most one for a plain lease.
-    pub held: Vec<Lease>,
-    /// Its ended grants that the machine remembers, in token order.
-    pub ended: Vec<Lease>,
-    /// The last millisecond of the lock delay, in cluster time.
-    pub delay_until: Option<ClusterMs>,
-    pub waiters: u32,
-}
-
 /// The holders and waiters of one name, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
@@ -51,16 +39,6 @@ pub enum Standing {
 }
 
 impl Machine {
-    /// The state of one name; `None` if the machine remembers nothing of it.
-    pub fn get(&self, name: &LeaseName) -> Option<LeaseView> {
-        self.records.get(name).map(|record| LeaseView {
-            held: held(name, record),
-            ended: record.ended.iter().map(|ended| record.ended_lease(name, ended)).collect(),
-            delay_until: record.delay_until,
-            waiters: record.queue.len() as u32,
-        })
-    }
-
     /// The held lease with this token.
     pub fn held_with(&self, name: &LeaseName, token: FencingToken) -> Option<Lease> {
         let record = self.records.get(name)?;
@@ -71,11 +49,6 @@ impl Machine {
     pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
         let unknown = Lost { cause: LostReason::Unknown, holder: None };
         self.records.get(name).map_or(unknown, |record| record.lost(holder, token))
-    }
-
-    /// The waiters in the order of the queue.
-    pub fn queue(&self, name: &LeaseName) -> Vec<Waiter> {
-        self.next_waiters(name, usize::MAX).0
     }
 
     /// The first `most` waiters, and the number of all waiters.
@@ -128,10 +101,6 @@ impl Machine {
         let lasts = record.holders.soonest()?.deadline.is_none_or(|at| at >= now);
         if is_same_kind && is_full && lasts { record.held_refusal(now) } else { None }
     }
-}
-
-fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
-    record.holders.iter().map(|grant| record.lease(name, grant)).collect()
 }
 
 fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {

@@ -17,6 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Health {
     /// The permanent failure that requires a restart, if there is one.
     pub failed: Option<String>,

@@ -1,8 +1,11 @@
 //! A node: one member of the cluster, for the server and for programs that embed one.
 //!
-//! A node accepts requests ([`Request`]), forwards them to the leader if another node leads, and reports the state of
-//! the cluster. After [`Node::shutdown`], and soon after the last handle is dropped, no task, thread or open file of
-//! the node is left.
+//! [`Node::builder`] starts a node. A program uses its leases with [`Node::leases`], serves its HTTP API with
+//! [`Node::router`] or [`http`](crate::http), and reads its state with [`Node::status`] and [`Node::health`]. A node
+//! forwards requests to the leader if another node leads.
+//!
+//! After [`Node::shutdown`], and soon after the last handle is dropped, no task, thread or open file of the node is
+//! left.
 //!
 //! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter. It keeps
 //! no state in statics, so several nodes can run in one process.
@@ -14,6 +17,7 @@ mod leader;
 mod lifecycle;
 mod membership;
 mod metrics;
+#[allow(missing_docs, reason = "public for tests only")]
 pub(crate) mod request;
 mod status;
 #[cfg(all(test, feature = "testing"))]
@@ -31,23 +35,40 @@ use crate::raft::RaftHandle;
 use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
+pub use crate::peer::Refusal;
 pub use crate::service::Local;
+pub use crate::storage::StorageError;
 pub use crate::types::{Consistency, Role};
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
 #[cfg(feature = "testing")]
+#[doc(hidden)]
 pub use lifecycle::promise::exchange as exchange_promise;
 pub use lifecycle::start::StartError;
 #[cfg(feature = "testing")]
 pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
-pub use request::route::Forward;
 #[cfg(feature = "testing")]
 pub(crate) use request::route::look_up;
-pub use request::{Answer, Query, Request, RequestError, Response, Served};
 pub use status::{ClusterStatus, Member};
+
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use request::route::Forward;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use request::{Answer, Query, Request, RequestError, Response, Served};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
 pub use watch::{Compacted, Watch, WatchEnd, WatchPosition};
+
+#[cfg(not(feature = "testing"))]
+pub(crate) use request::route::Forward;
+#[cfg(not(feature = "testing"))]
+pub(crate) use request::{Answer, Query, Request, RequestError, Response, Served};
+#[cfg(not(feature = "testing"))]
+pub(crate) use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
 use leader::LeaderClock;
 use lifecycle::shutdown::Lifecycle;
@@ -65,7 +86,7 @@ use watch::EventLog;
 /// # Examples
 ///
 /// ```no_run
-/// use tenure::node::{Forward, Node};
+/// use tenure::node::Node;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = Node::builder("orders")
@@ -157,26 +178,29 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
     }
 
-    /// Executes a request, on this node or on the leader.
+    /// Executes a request, on this node or on the leader. Programs use [`leases`](Node::leases) instead.
     ///
     /// # Errors
     ///
-    /// See [`RequestError`]: each variant documents whether the request may have been applied.
+    /// See `RequestError`: each variant documents whether the request may have been applied.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
     /// applied.
+    #[doc(hidden)]
     pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
         self.inner.route(request, forward).await
     }
 
-    /// Watches the transitions that this replica applies: those after `after`, or new ones without it.
+    /// The transitions that this replica applies: those after `after`, or new ones without it. Programs use
+    /// [`watch`](Node::watch) instead.
     ///
     /// # Errors
     ///
-    /// [`Compacted`] if this node no longer keeps every transition after `after`.
-    pub fn watch(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
+    /// `Compacted` if this node no longer keeps every transition after `after`.
+    #[doc(hidden)]
+    pub fn transitions(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
         self.inner.requests.events.watch(after)
     }
 

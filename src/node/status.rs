@@ -17,21 +17,29 @@ const LEADER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The status of a cluster, from the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ClusterStatus {
+    /// The name of the cluster.
     pub cluster_id: String,
     /// The node that answered.
     pub node: NodeId,
+    /// The leader, if `node` knows one.
     pub leader: Option<NodeId>,
+    /// The Raft term of `node`.
     pub term: u64,
     /// Log index of the last entry that `node` applied.
     pub applied: u64,
+    /// The members of the cluster.
     pub members: Vec<Member>,
 }
 
 /// One member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Member {
+    /// The id of the member.
     pub id: NodeId,
+    /// Its Raft role.
     pub role: Role,
     /// Address of the public listener.
     pub http: String,

@@ -30,7 +30,7 @@ async fn start() -> (Cluster, NodeId, [NodeId; 2]) {
 
 fn manager(node: &TestNode) -> LeaseManager {
     let options = ManagerOptions::new().clock(std::sync::Arc::new(TokioClock::new()));
-    LeaseManager::with_options(Local::new(node.clone()), options)
+    LeaseManager::with_options(Local::new(node.clone()), options).expect("valid options")
 }
 
 fn lease(manager: &LeaseManager) -> crate::client::Lease {

@@ -44,19 +44,26 @@ pub struct Hello {
 
 /// The reason why a node refuses a connection. Nodes with different builds exchange it: append new variants at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the message explains the fields")]
 pub enum Refusal {
+    /// The other node belongs to another cluster.
     #[error("node {node} belongs to cluster {theirs:?}, not to {ours:?}")]
     OtherCluster { node: NodeId, theirs: String, ours: String },
+    /// Another node answers at the address.
     #[error("node {caller} called node {meant}, but node {answers} answered: correct the address of node {meant}")]
     OtherNode { caller: NodeId, meant: NodeId, answers: NodeId },
+    /// Two nodes have the same id.
     #[error("two nodes use the id {node}: give each node a unique id")]
     SharedId { node: NodeId },
+    /// The node has lost the data directory that it joined with.
     #[error(
         "node {node} joined with another disk ({joined:016x}, now {now:016x}): a voter that lost its disk may have \
          forgotten votes and entries that the cluster counts on. Remove it from the cluster and let it join again \
          under a new id with an empty directory"
     )]
     OtherDisk { node: NodeId, joined: u64, now: u64 },
+    /// The nodes have different timings.
     #[error(
         "node {node} has a leadership lease of {theirs_ms} ms, but the other nodes of this cluster use {ours_ms} ms: \
          all nodes need the same [raft] timings. To change them, stop all nodes, change the file, and start them again"

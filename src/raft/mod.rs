@@ -25,14 +25,16 @@ mod voters;
 pub(crate) mod wire;
 
 pub use handle::{RaftHandle, WriteError};
-pub use leadership::{CurrentLeader, LeadershipWatch, MemberState};
+pub use leadership::MemberState;
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
 pub use service::RaftService;
 pub use state_machine::blocking;
-pub use transfer::TransferError;
 pub use types::{Applied, PeerInfo, Proposal};
 pub use wire::{Call, Reply};
+
+#[cfg(feature = "testing")]
+pub use {leadership::CurrentLeader, transfer::TransferError};
 
 use crate::config::RaftTimings;
 use log::Log;

@@ -22,12 +22,14 @@ impl RaftTimings {
         Duration::from_millis(self.election_timeout_max_ms)
     }
 
+    #[doc(hidden)]
     /// A leader that no majority has acknowledged for this time reports that it does not lead. Its leadership lease has
     /// expired, and the other nodes have had the same time again for an election.
     pub fn isolation(&self) -> Duration {
         self.leadership_lease() * 2
     }
 
+    #[doc(hidden)]
     /// The wait after which `time` has passed on each node's clock, provided that all clock rates are within the drift.
     pub fn by_any_clock(&self, time: Duration) -> Duration {
         time * (1000 + self.drift_permille as u32) / 1000

@@ -1,11 +1,13 @@
 //! Semaphores: leases with several concurrent holders. Each permit has its own fencing token.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::api::{Code, Explanation, Lease, LeaseState, Timestamp};
-use crate::client::{AcquireOptions, CallError, LeaseGuard, LeaseManager, LeaseOptions};
+use crate::client::{AcquireOptions, CallError, LeaseGuard, LeaseManager, LeaseOptions, Loss, Subscription};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
@@ -40,7 +42,10 @@ pub struct Semaphore {
     options: LeaseOptions,
 }
 
-/// A permit of a semaphore. It dereferences to a [`LeaseGuard`] and can be lost like any lease.
+/// A permit of a semaphore. It can be lost like any lease: check [`is_held`](Permit::is_held), or run the work in
+/// [`while_held`](Permit::while_held). Send the [`token`](Permit::token) with every write.
+///
+/// Call [`release`](Permit::release) at the end. Dropping the permit only requests a release and does not block.
 #[must_use = "dropping the permit releases it"]
 #[derive(Debug)]
 pub struct Permit {
@@ -49,6 +54,7 @@ pub struct Permit {
 
 /// The holder of a permit.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PermitHolder {
     /// The holder: the manager's holder, `#` and a number.
     pub holder: String,
@@ -159,6 +165,56 @@ impl Semaphore {
 }
 
 impl Permit {
+    /// The fencing token of this permit, also after its end.
+    pub fn token(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// The holder of this permit: the manager's holder, `#` and a number.
+    pub fn holder(&self) -> &HolderId {
+        self.guard.holder()
+    }
+
+    /// Whether the permit is held, by local knowledge. Sends no request.
+    pub fn is_held(&self) -> bool {
+        self.guard.is_held()
+    }
+
+    /// The time until the permit ends without another renewal. `None` if it is not held, [`Duration::MAX`] for an
+    /// infinite ttl.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.guard.remaining()
+    }
+
+    /// A token that is cancelled when the permit ends: lost or released.
+    pub fn ended(&self) -> CancellationToken {
+        self.guard.ended()
+    }
+
+    /// A token that is cancelled when the manager stops renewing the permit: [`LeaseOptions::grace`] before its deadline,
+    /// or together with [`ended`](Permit::ended).
+    pub fn stopping(&self) -> CancellationToken {
+        self.guard.stopping()
+    }
+
+    /// Subscribes `call` to the loss of the permit. A release is no loss.
+    pub fn on_lost(&self, call: impl Fn(Loss) + Send + Sync + 'static) -> Subscription {
+        self.guard.on_lost(call)
+    }
+
+    /// Runs `work` while the permit is held. When the permit is lost, `work` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The reason of the loss, if the permit is lost before `work` completes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The permit stays held.
+    pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        self.guard.while_held(work).await
+    }
+
     /// Releases the permit. Returns `false` if it was lost or released before.
     ///
     /// # Errors
@@ -174,13 +230,6 @@ impl Permit {
     }
 }
 
-impl Deref for Permit {
-    type Target = LeaseGuard;
-    fn deref(&self) -> &LeaseGuard {
-        &self.guard
-    }
-}
-
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore").field("name", &self.name).field("permits", &self.permits).finish_non_exhaustive()
@@ -193,13 +242,19 @@ fn next_holder(manager: &LeaseManager) -> Result<HolderId, InvalidValue> {
 
 /// Why no permit was acquired.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SemaphoreError {
     /// Existing permits were acquired with another number of permits.
     #[error(
         "{asked} permits were requested: expected the number in force{}",
         present.map(|limit| format!(", {limit}")).unwrap_or_default()
     )]
-    PermitsDiffer { asked: u32, present: Option<u64> },
+    PermitsDiffer {
+        /// The number of permits of this semaphore.
+        asked: u32,
+        /// The number in force, if the cluster named it.
+        present: Option<u64>,
+    },
     /// The manager's holder is too long for the number of a permit.
     #[error(transparent)]
     Invalid(#[from] InvalidValue),

@@ -6,7 +6,7 @@ use crate::api::{
     self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
 };
-use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
 use crate::client::{self, CallError, Coordinator, Events, LeaseManager, RetryBudget};
 use crate::lease::{Acquire, ListFilter, StateFilter, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
@@ -34,10 +34,38 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # }
     /// ```
     ///
-    /// For other options use `LeaseManager::with_options(Local::new(node.clone()), options)`.
+    /// For other options use `LeaseManager::with_options(Local::new(node.clone()), options)?`.
     pub fn leases(&self) -> LeaseManager {
         LeaseManager::new(Local::new(self.clone()))
     }
+
+    /// Watches the transitions that this node applies, of leases whose names start with `prefix`: those after the event
+    /// `after`, or new ones without it.
+    ///
+    /// The watch does not keep the node alive. After a shutdown, [`Events::next`] returns the remaining events and then
+    /// fails as unavailable.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), tenure::CallError> {
+    /// let mut events = node.watch("jobs:", None);
+    /// loop {
+    ///     let event = events.next().await?;
+    ///     println!("{} {} {}", event.event.as_str(), event.name, event.holder);
+    /// }
+    /// # }
+    /// ```
+    pub fn watch(&self, prefix: impl Into<String>, after: Option<EventId>) -> Box<dyn Events> {
+        let watch = self.transitions(after.map(EventId::into));
+        let node_name = node_name(self);
+        Box::new(LocalWatch { watch, prefix: prefix.into(), after, node_name })
+    }
+}
+
+/// The name of a node in error messages.
+fn node_name<S: Storage, T: Transport>(node: &Node<S, T>) -> String {
+    format!("node {}", node.id())
 }
 
 /// A [`Coordinator`] over a node in the same process, as [`Remote`](crate::client::Remote) is over HTTP.
@@ -53,8 +81,7 @@ pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
 impl<S: Storage, T: Transport> Local<S, T> {
     /// Returns a coordinator that uses `node`.
     pub fn new(node: Node<S, T>) -> Local<S, T> {
-        let node_name = format!("node {}", node.id());
-        Local { node, node_name }
+        Local { node_name: node_name(&node), node }
     }
 
     /// Repeats a request until it is applied, refused, of unknown outcome or out of time.
@@ -62,27 +89,27 @@ impl<S: Storage, T: Transport> Local<S, T> {
     /// `request` builds the request of an attempt from the time since the first attempt. `read` converts the answer.
     async fn ask<A>(
         &self,
-        repeat: Repeat,
+        policy: RetryPolicy,
         budget: RetryBudget,
         wait: Duration,
         request: impl Fn(Duration) -> Request,
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
-    ) -> Result<Settled<A>, CallError> {
+    ) -> Result<ResolvedAnswer<A>, CallError> {
         let (request, read) = (&request, &read);
-        let attempt = |Trial { elapsed, limit, .. }| async move {
+        let attempt = |AttemptContext { elapsed, limit, .. }| async move {
             let asked = self.node.request(request(elapsed), Forward::Once);
             match tokio::time::timeout(limit, asked).await {
                 Ok(Ok(response)) => match read(response.answer, response.served.now) {
                     Ok(done) => Attempt::Done(done),
-                    Err(problem) => judge(*problem, &self.node_name),
+                    Err(problem) => classify_problem(*problem, &self.node_name),
                 },
                 // This node is shutting down. If only the leader is, the node waits for the next leader instead.
                 Ok(Err(RequestError::ShuttingDown)) => Attempt::ShutDown,
-                Ok(Err(error)) => judge(super::request_error(error), &self.node_name),
+                Ok(Err(error)) => classify_problem(super::request_error(error), &self.node_name),
                 Err(_) => Attempt::Unknown(format!("{} did not answer within {limit:?}", self.node_name)),
             }
         };
-        attempts(repeat, budget, wait, 1, attempt).await
+        attempts(policy, budget, wait, 1, attempt).await
     }
 
     async fn read<A>(
@@ -92,12 +119,12 @@ impl<S: Storage, T: Transport> Local<S, T> {
         read: impl Fn(node::Answer, ClusterMs) -> Result<A, Box<Problem>>,
     ) -> Result<A, CallError> {
         let request = Request::Read { query, consistency: Consistency::Leader };
-        Ok(self.ask(Repeat::Read, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
+        Ok(self.ask(RetryPolicy::Read, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
     }
 }
 
 impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::ResponseFuture<'_, Lease> {
         let claim = super::claim(&self.node.ttl(), name, claim);
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
@@ -110,32 +137,37 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
                 let left = wait_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
-            Ok(self.ask(Repeat::Claim, budget, wait, request, super::granted).await?.answer)
+            Ok(self.ask(RetryPolicy::Claim, budget, wait, request, super::granted).await?.answer)
         })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> client::Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> client::ResponseFuture<'_, Renewed> {
         let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
         let request = super::renew_batch(&self.node.ttl(), batch);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
             let read = |answer, now| super::renewed(names.clone(), answer, now);
-            Ok(self.ask(Repeat::Renewal, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
+            Ok(self.ask(RetryPolicy::Renewal, budget, Duration::ZERO, |_| request.clone(), read).await?.answer)
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> client::Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> client::ResponseFuture<'_, Released> {
         let request = super::release(name, release);
         let read = |answer, _| super::released(answer);
         Box::pin(async move {
-            self.ask(Repeat::Release, budget, Duration::ZERO, |_| request.clone(), read).await?.released()
+            self.ask(RetryPolicy::Release, budget, Duration::ZERO, |_| request.clone(), read).await?.released()
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> client::Answer<'_, Lease> {
+    fn hand_over(
+        &self,
+        name: LeaseName,
+        hand_over: HandOver,
+        budget: RetryBudget,
+    ) -> client::ResponseFuture<'_, Lease> {
         let request = super::hand_over(name, hand_over);
         Box::pin(async move {
-            let handed = self.ask(Repeat::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
+            let handed = self.ask(RetryPolicy::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
             Ok(handed.await?.answer)
         })
     }
@@ -145,22 +177,27 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> client::Answer<'_, Lease> {
+    ) -> client::ResponseFuture<'_, Lease> {
         let request = super::update_metadata(name, update);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
-            let updated = self.ask(Repeat::Claim, budget, Duration::ZERO, |_| request.clone(), super::granted);
+            let updated = self.ask(RetryPolicy::Claim, budget, Duration::ZERO, |_| request.clone(), super::granted);
             Ok(updated.await?.answer)
         })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> client::Answer<'_, Explanation> {
+    fn explain(
+        &self,
+        name: LeaseName,
+        holder: HolderId,
+        budget: RetryBudget,
+    ) -> client::ResponseFuture<'_, Explanation> {
         let query = Query::Explain { name: name.clone(), holder: Some(holder) };
         let read = move |answer, now| super::explained(name.clone(), answer, now);
         Box::pin(async move { self.read(budget, query, read).await })
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> client::Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> client::ResponseFuture<'_, Vec<Lease>> {
         let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };
         Box::pin(async move {
             let mut leases = Vec::new();
@@ -178,8 +215,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {
-        let watch = self.node.watch(after.map(EventId::into));
-        Box::new(LocalWatch { watch, prefix, after, node_name: self.node_name.clone() })
+        self.node.watch(prefix, after)
     }
 }
 
@@ -193,7 +229,7 @@ struct LocalWatch {
 }
 
 impl Events for LocalWatch {
-    fn next(&mut self) -> client::Answer<'_, Event> {
+    fn next(&mut self) -> client::ResponseFuture<'_, Event> {
         Box::pin(async move {
             let compacted = |compacted| CallError::Refused(Box::new(super::compacted(compacted)));
             let watch = self.watch.as_mut().map_err(|missing| compacted(*missing))?;
@@ -213,7 +249,7 @@ impl Events for LocalWatch {
         })
     }
 
-    fn place(&self) -> Option<EventId> {
+    fn position(&self) -> Option<EventId> {
         self.watch.as_ref().map_or(self.after, |watch| Some(watch.position().into()))
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn lost(lost: Lost) -> Problem {
         LostReason::Released => "it was released",
         LostReason::Revoked => "an operator revoked it",
         LostReason::HandedOver => "it was handed over",
-        LostReason::Unknown => "no grant of this token to this holder is known",
+        LostReason::Unknown | LostReason::Other => "no grant of this token to this holder is known",
     };
     let now = match &lost.holder {
         Some(holder) => format!("; {holder} holds the lease now"),

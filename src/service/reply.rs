@@ -273,7 +273,7 @@ fn describe_standing(standing: &api::Standing) -> String {
             };
             format!("the lease of {} with token {} {how}{to}{reason} at {}", event.holder, event.token, event.at)
         }
-        api::Standing::Unknown => {
+        api::Standing::Unknown | api::Standing::Other => {
             "the requested holder neither holds the lease nor waits for it, and no grant to it is known".to_owned()
         }
     }

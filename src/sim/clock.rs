@@ -78,6 +78,7 @@ impl Clock for SuspendedClock {
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
+    /// A clock at 0.
     pub fn new() -> ManualClock {
         ManualClock::default()
     }

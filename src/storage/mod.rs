@@ -193,16 +193,21 @@ pub trait Storage: Clone + Send + Sync + 'static {
 
 /// An error of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the message explains the fields")]
 pub enum StorageError {
+    /// Another process uses the data directory.
     #[error(
         "data directory {} is in use by another process: stop that process, or give this node another directory",
         .dir.display()
     )]
     InUse { dir: PathBuf },
 
+    /// An I/O operation failed.
     #[error("could not {action} {}: {cause}; {}", .path.display(), advice(*.kind))]
     Io { action: &'static str, path: PathBuf, kind: io::ErrorKind, cause: String },
 
+    /// The data directory belongs to another node.
     #[error(
         "data directory {} belongs to node {} of cluster {:?}, not to node {} of cluster {:?}: \
          correct the configuration, or give this node another directory",
@@ -210,12 +215,14 @@ pub enum StorageError {
     )]
     ForeignIdentity { dir: PathBuf, found: Identity, expected: Identity },
 
+    /// A later version wrote the data directory.
     #[error(
         "data directory {} was written in format {found}; this program supports formats up to {known}: \
          run the version that wrote it, or a newer one", .dir.display()
     )]
     NewerFormat { dir: PathBuf, found: u32, known: u32 },
 
+    /// The data of the node is gone.
     #[error(
         "data directory {} was initialised for node {} of cluster {:?} but its data is gone ({what}). Starting empty \
          could lose votes and entries that the cluster counts on: restore the data, or remove this node from the \
@@ -224,36 +231,45 @@ pub enum StorageError {
     )]
     Emptied { dir: PathBuf, identity: Identity, what: String },
 
+    /// The file that identifies the node is gone.
     #[error(
         "data directory {} holds data but its file {} is missing: restore that file, or move the directory away and \
          let the node join again under a new id", .dir.display(), disk::directory::MARKER
     )]
     Unmarked { dir: PathBuf },
 
+    /// The data is damaged.
     #[error(
         "data directory {} is damaged: {what}. Keep a copy, then remove this node from the cluster \
          and let it join again under a new id with an empty directory", .dir.display()
     )]
     Corrupt { dir: PathBuf, what: String },
 
+    /// A log entry does not follow the log.
     #[error("log entry {found} does not follow the log: expected index {expected}")]
     NotContiguous { expected: u64, found: u64 },
 
+    /// The log no longer has the entry.
     #[error("log entry {index} was purged: the log starts after {floor}")]
     Purged { index: u64, floor: u64 },
 
+    /// A newer snapshot has replaced the snapshot.
     #[error("snapshot {id} no longer exists: a newer snapshot has replaced it")]
     SnapshotReplaced { id: u64 },
 
+    /// The snapshot lacks chunks.
     #[error("snapshot {id} has {found} chunks: its manifest expects {expected}")]
     SnapshotIncomplete { id: u64, expected: u64, found: u64 },
 
+    /// The disk returned other bytes than were written.
     #[error("snapshot {id} reads back with {found} bytes that differ from the {expected} bytes that were written")]
     SnapshotDiffers { id: u64, expected: u64, found: u64 },
 
+    /// A part of the snapshot is too large.
     #[error("the {what} of a snapshot has {bytes} bytes: at most {max} are allowed")]
     SnapshotTooLarge { what: &'static str, bytes: usize, max: usize },
 
+    /// The store is closed.
     #[error("the store is closed")]
     Closed,
 }

@@ -1,7 +1,7 @@
 //! A fake cluster that a test controls, without nodes, network and real time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -10,9 +10,7 @@ use super::ManualClock;
 use crate::api::{
     self, Code, Event, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
-use crate::client::{
-    Answer, CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, PlayedManager, RetryBudget,
-};
+use crate::client::{CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, ResponseFuture, RetryBudget};
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
 use crate::lease::{self, Batch, Command, ListFilter, Machine, Outcome, Stamp, StateFilter, Transition, WaiterId};
@@ -60,8 +58,11 @@ struct FakeState {
     index: u64,
     faults: BTreeMap<LeaseName, Fault>,
     transitions: Vec<Transition>,
-    managers: Vec<Weak<dyn PlayedManager>>,
+    /// For each manager, a function that ends a held lease.
+    lose: Vec<Arc<LoseHook>>,
 }
+
+type LoseHook = dyn Fn(&LeaseName, Loss) + Send + Sync;
 
 /// The outcome that a test sets for requests for a name.
 #[derive(Clone, Debug)]
@@ -71,6 +72,7 @@ enum Fault {
 }
 
 impl FakeCluster {
+    /// Creates a cluster without leases.
     pub fn new() -> FakeCluster {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1));
@@ -79,7 +81,7 @@ impl FakeCluster {
             index: 0,
             faults: BTreeMap::new(),
             transitions: Vec::new(),
-            managers: Vec::new(),
+            lose: Vec::new(),
         };
         FakeCluster { state: Arc::new(Mutex::new(state)), clock, changed: watch::Sender::new(0) }
     }
@@ -90,12 +92,20 @@ impl FakeCluster {
     }
 
     /// A manager with these options. The cluster's clock replaces the clock of the options.
+    ///
+    /// # Panics
+    ///
+    /// An option is outside its bounds.
     pub fn manager_with(&self, options: ManagerOptions) -> LeaseManager {
         self.manager_through(self.clone(), options)
     }
 
     /// A manager that reaches this cluster through another connection, such as a [`Switch`](super::Switch). The
     /// cluster's clock replaces the clock of the options.
+    ///
+    /// # Panics
+    ///
+    /// An option is outside its bounds.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -114,7 +124,8 @@ impl FakeCluster {
     /// ```
     pub fn manager_through(&self, connection: impl Coordinator, options: ManagerOptions) -> LeaseManager {
         let manager = LeaseManager::with_options(connection, options.clock(Arc::new(self.clock.clone())));
-        self.state().managers.push(manager.played());
+        let manager = manager.expect("the test uses valid options");
+        self.state().lose.push(Arc::new(manager.lose_hook()));
         manager
     }
 
@@ -154,9 +165,9 @@ impl FakeCluster {
     /// Takes the lease from its holder for this reason, and frees it.
     pub fn lose(&self, name: &str, why: Loss) {
         let name = valid(name);
-        let managers: Vec<_> = self.state().managers.iter().filter_map(Weak::upgrade).collect();
-        for manager in managers {
-            manager.lose(&name, why);
+        let hooks = self.state().lose.clone();
+        for lose in hooks {
+            lose(&name, why);
         }
         self.apply(Command::Revoke { name, reason: why.as_str().to_owned() });
     }
@@ -254,7 +265,7 @@ impl Drop for WaiterGuard<'_> {
 }
 
 impl Coordinator for FakeCluster {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             self.check_fault(&name)?;
             let claim = service::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
@@ -262,7 +273,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, _: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, _: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             let names: Vec<LeaseName> = batch.leases.iter().map(|item| item.name.clone()).collect();
             names.iter().try_for_each(|name| match self.check_fault(name) {
@@ -274,7 +285,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, _: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, _: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
             match self.check_fault(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
@@ -283,11 +294,16 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: RetryBudget) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move { self.change(service::hand_over(name, hand_over), service::handed_over) })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, _: RetryBudget) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        _: RetryBudget,
+    ) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             match self.check_fault(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
@@ -299,7 +315,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, _: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, _: RetryBudget) -> ResponseFuture<'_, Explanation> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let query = node::Query::Explain { name: name.clone(), holder: Some(holder) };
@@ -308,7 +324,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn held(&self, prefix: String, _: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, _: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };
@@ -348,7 +364,7 @@ struct FakeEvents {
 }
 
 impl Events for FakeEvents {
-    fn next(&mut self) -> Answer<'_, Event> {
+    fn next(&mut self) -> ResponseFuture<'_, Event> {
         Box::pin(async {
             let mut changed = self.cluster.changed.subscribe();
             loop {
@@ -366,7 +382,7 @@ impl Events for FakeEvents {
         })
     }
 
-    fn place(&self) -> Option<EventId> {
+    fn position(&self) -> Option<EventId> {
         self.last
     }
 }

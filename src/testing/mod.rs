@@ -1,22 +1,29 @@
-//! Test support: a fake cluster, a connection with faults, and a real cluster in one process.
+//! Test support for programs that hold leases.
 //!
-//! - [`FakeCluster`] tests a program that holds leases. It has no nodes, and the test controls the outcome of requests.
+//! - [`FakeCluster`] has no nodes. The test controls the outcome of requests, and moves the [clock](ManualClock).
 //! - [`Switch`] cuts the connection between a manager and any cluster.
-//! - [`Cluster`] runs real nodes in memory, with a network that a test can partition. It uses tokio's clock. If the
-//!   clock is paused (`#[tokio::test(start_paused = true)]`), seconds of cluster time pass in milliseconds.
+//! - [`member`] creates members for the test of a [`Placement`](crate::group::Placement).
 
 mod fake;
+#[doc(hidden)]
 pub mod inputs;
+mod placement;
 mod switch;
 
+pub use crate::sim::ManualClock;
 pub use fake::FakeCluster;
+pub use placement::member;
 pub use switch::{Line, Switch};
 
+// For the tests of this repository: a cluster in one process and in memory, with simulated time, network and disks.
+#[doc(hidden)]
 pub use crate::node::exchange_promise;
+#[doc(hidden)]
 pub use crate::raft::{AppliedEntry, Observer};
+#[doc(hidden)]
 pub use crate::rng::{Seeded, seed};
-pub use crate::sim::NodeTime;
+#[doc(hidden)]
 pub use crate::sim::{
-    Cluster, Cut, Flip, ForNode, ManualClock, MemoryStorage, NetworkFaults, Setup, SuspendedClock, Switchboard,
-    SyncMode, TestNode, TokioClock,
+    Cluster, Cut, Flip, ForNode, MemoryStorage, NetworkFaults, NodeTime, Setup, SuspendedClock, Switchboard, SyncMode,
+    TestNode, TokioClock,
 };

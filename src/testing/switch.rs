@@ -9,11 +9,12 @@ use tokio::sync::watch;
 use crate::api::{
     Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
-use crate::client::{Answer, CallError, Coordinator, Events, RetryBudget};
+use crate::client::{CallError, Coordinator, Events, ResponseFuture, RetryBudget};
 use crate::types::{HolderId, LeaseName};
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Line {
     /// Requests and answers arrive.
     #[default]
@@ -33,6 +34,7 @@ pub struct Switch {
 }
 
 impl Switch {
+    /// Creates a connection to `cluster` that is up.
     pub fn new(cluster: impl Coordinator) -> Switch {
         Switch { cluster: Arc::new(cluster), line: watch::Sender::new(Line::Up), renewals: Arc::default() }
     }
@@ -51,7 +53,12 @@ impl Switch {
     ///
     /// If the answer is lost, a read fails as unavailable, and a change has an unknown outcome. In both cases, the
     /// error arrives only after the whole `total`.
-    fn send<'a, T: Send + 'a>(&'a self, request: Answer<'a, T>, total: Duration, is_read: bool) -> Answer<'a, T> {
+    fn send<'a, T: Send + 'a>(
+        &'a self,
+        request: ResponseFuture<'a, T>,
+        total: Duration,
+        is_read: bool,
+    ) -> ResponseFuture<'a, T> {
         let mut line = self.line.subscribe();
         Box::pin(async move {
             let timeout = tokio::time::sleep(total);
@@ -79,33 +86,38 @@ impl Switch {
 }
 
 impl Coordinator for Switch {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         let total = budget.total + Duration::from_millis(claim.wait_ms.unwrap_or(0));
         self.send(self.cluster.acquire(name, claim, budget), total, false)
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
         self.send(self.cluster.renew(batch, budget), budget.total, false)
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         self.send(self.cluster.release(name, release, budget), budget.total, false)
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         self.send(self.cluster.hand_over(name, hand_over, budget), budget.total, false)
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, Lease> {
         self.send(self.cluster.update_metadata(name, update, budget), budget.total, false)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         self.send(self.cluster.explain(name, holder, budget), budget.total, true)
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
         self.send(self.cluster.held(prefix, budget), budget.total, true)
     }
 
@@ -120,7 +132,7 @@ struct SwitchedEvents {
 }
 
 impl Events for SwitchedEvents {
-    fn next(&mut self) -> Answer<'_, Event> {
+    fn next(&mut self) -> ResponseFuture<'_, Event> {
         Box::pin(async {
             // The wait fails only if the switch is gone. Then the state stays unchanged.
             let _ = self.line.wait_for(|line| *line == Line::Up).await;
@@ -128,7 +140,7 @@ impl Events for SwitchedEvents {
         })
     }
 
-    fn place(&self) -> Option<EventId> {
-        self.events.place()
+    fn position(&self) -> Option<EventId> {
+        self.events.position()
     }
 }

@@ -4,54 +4,69 @@
 
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LeaseState {
-    Active,
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
+use super::open_enum::open_enum;
+
+open_enum! {
+    /// The state of one holder's lease.
+    LeaseState {
+        /// The holder has the lease.
+        Active = "active",
+        /// The ttl ended without a renewal.
+        Expired = "expired",
+        /// The holder released the lease.
+        Released = "released",
+        /// An operator revoked the lease.
+        Revoked = "revoked",
+        /// The holder handed the lease over to a waiter.
+        HandedOver = "handed_over",
+    }
 }
 
-/// Why a holder does not have a lease with a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LostReason {
-    Expired,
-    Released,
-    Revoked,
-    HandedOver,
-    /// The cluster never granted this token to this holder, or has forgotten the grant.
-    Unknown,
+open_enum! {
+    /// Why a holder does not have a lease with a token.
+    LostReason {
+        /// The ttl ended without a renewal.
+        Expired = "expired",
+        /// The holder released the lease.
+        Released = "released",
+        /// An operator revoked the lease.
+        Revoked = "revoked",
+        /// The holder handed the lease over to a waiter.
+        HandedOver = "handed_over",
+        /// The cluster never granted this token to this holder, or has forgotten the grant.
+        Unknown = "unknown",
+    }
 }
 
-/// The cause of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum GrantCause {
-    /// A claim for a free lease.
-    Asked,
-    /// The holder was the first confirmed waiter in the queue.
-    Queue,
-    /// The previous holder handed the lease over.
-    HandOver,
+open_enum! {
+    /// The cause of a grant.
+    GrantCause {
+        /// A claim for a free lease.
+        Asked = "asked",
+        /// The holder was the first confirmed waiter in the queue.
+        Queue = "queue",
+        /// The previous holder handed the lease over.
+        HandOver = "hand_over",
+    }
 }
 
 /// Selects leases of a list by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum StateFilter {
+    /// A holder has the lease.
     Active,
     /// Active, and renewed at least once.
     Renewed,
+    /// The ttl ended without a renewal.
     Expired,
+    /// The holder released the lease.
     Released,
+    /// An operator revoked the lease.
     Revoked,
+    /// The holder handed the lease over to a waiter.
     HandedOver,
 }
 
@@ -69,11 +84,14 @@ pub enum Consistency {
     Stale,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Leader,
-    Follower,
-    Learner,
+open_enum! {
+    /// The Raft role of a node.
+    Role {
+        /// It leads the cluster.
+        Leader = "leader",
+        /// It votes, and follows the leader.
+        Follower = "follower",
+        /// It receives the log and does not vote.
+        Learner = "learner",
+    }
 }

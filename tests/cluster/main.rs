@@ -405,7 +405,8 @@ async fn manager_on_follower_keeps_its_lease_over_leader_crash() {
     let leader = cluster.leader().await;
     let follower = cluster.ids().find(|id| *id != leader).expect("three");
     let options = ManagerOptions::new().holder(holder("program")).clock(Arc::new(TokioClock::new()));
-    let leases = LeaseManager::with_options(Local::new(cluster.node(follower).clone()), options);
+    let leases =
+        LeaseManager::with_options(Local::new(cluster.node(follower).clone()), options).expect("valid options");
     let ttl = LeaseOptions::new().ttl(Duration::from_secs(6));
     let lease = leases.lease_with("job", ttl).expect("valid");
     let token = lease.acquire(Wait::No).await.expect("granted");
@@ -460,7 +461,7 @@ async fn wait_granted_and_revoked_in_one_entry_is_lost() {
     let Answer::History(history) = ask(&leader, history).await.expect("answered").answer else { panic!("a history") };
     let last = history.last().expect("the lease has a history");
     assert!(matches!(last.change, Change::Revoked { .. }) && last.holder == holder("b"), "{last:?}");
-    assert_eq!(last.token.index, last.index, "the same entry granted the lease");
+    assert_eq!(last.token.index(), last.index, "the same entry granted the lease");
     let lost = Refusal::Lost(Lost { cause: LostReason::Revoked, holder: None });
     assert_eq!(waiting.await.expect("no panic").expect("answered").answer, Answer::Outcome(Outcome::Refused(lost)));
     let read = Request::Read { query: Query::Lease(name("job")), consistency: Consistency::Leader };
@@ -479,7 +480,7 @@ async fn acquire_with_shorter_ttl_shortens_the_remaining_time() {
     held(cluster.node(leader), acquire("job", "program", 4_000, None)).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let options = ManagerOptions::new().holder(holder("program")).clock(Arc::new(TokioClock::new()));
-    let leases = LeaseManager::with_options(Local::new(cluster.node(leader).clone()), options);
+    let leases = LeaseManager::with_options(Local::new(cluster.node(leader).clone()), options).expect("valid options");
     let lease = leases.lease_with("job", LeaseOptions::new().ttl(Duration::from_millis(500))).expect("valid");
     lease.acquire(Wait::No).await.expect("the holder acquires its own lease again");
     let left = lease.remaining().expect("held");
@@ -503,7 +504,8 @@ fn numbered(number: u64, metadata: Metadata) -> Request {
 
 #[tokio::test(start_paused = true)]
 async fn slow_follower_catches_up_while_snapshots_are_taken() {
-    let timings = RaftTimings { snapshot_every: 100, snapshot_keep: 10, ..RaftTimings::lan() };
+    let mut timings = RaftTimings::lan();
+    (timings.snapshot_every, timings.snapshot_keep) = (100, 10);
     let mut cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
     let leader = cluster.leader().await;
     let slow = cluster.ids().find(|id| *id != leader).expect("three nodes");

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::Limits;
 use tenure::node::{Answer, RequestError};
 use tenure::testing::Cluster;
 use tokio::time::Instant;
@@ -43,9 +42,9 @@ async fn waiting_requests_keep_their_places_beyond_the_patience() {
 #[tokio::test(start_paused = true)]
 async fn all_waiters_keep_their_places_beyond_the_patience() {
     const WAITERS: usize = 300;
-    let limits = Limits { max_waiters: 2 * WAITERS as u32, ..Limits::default() };
-    let settings = LeaseSettings { limits, ..LeaseSettings::default() };
-    let patience = Duration::from_millis(limits.patience_ms);
+    let mut settings = LeaseSettings::default();
+    settings.limits.max_waiters = 2 * WAITERS as u32;
+    let patience = Duration::from_millis(settings.limits.patience_ms);
     let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;

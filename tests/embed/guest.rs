@@ -40,7 +40,7 @@ async fn nodes_and_managers_of_one_process_are_isolated() {
     let trio = plan.start().await;
     let manager = |node: usize, by: &str| {
         let options = ManagerOptions::new().holder(holder(by));
-        LeaseManager::with_options(Local::new(trio.nodes[node].clone()), options)
+        LeaseManager::with_options(Local::new(trio.nodes[node].clone()), options).expect("valid options")
     };
     let (one, two, three) = (manager(0, "one"), manager(1, "two"), manager(2, "three"));
     let held = one.try_acquire("job").await.expect("an answer").expect("the lease is free");

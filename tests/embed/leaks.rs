@@ -65,7 +65,7 @@ async fn work(trio: &Trio) {
     let waits = managers[1].lease("shared").expect("valid");
     let (released, token) = tokio::join!(held.release(), waits.acquire(Wait::UpTo(SOON)));
     assert!(released.expect("an answer") && token.is_ok());
-    let mut watch = trio.nodes[2].watch(None).expect("from now on");
+    let mut watch = trio.nodes[2].watch("", None);
     waits.release().await.expect("an answer");
     watch.next().await.expect("the watch delivers the release");
 
@@ -103,7 +103,7 @@ fn shut_down_nodes_leave_nothing() {
     alone("leaks::shut_down_nodes_leave_nothing", || {
         let runtime = runtime();
         run_twice(&runtime, async |trio| {
-            let watches: Vec<_> = trio.nodes.iter().map(|node| node.watch(None).expect("from now on")).collect();
+            let watches: Vec<_> = trio.nodes.iter().map(|node| node.watch("", None)).collect();
             let handles = trio.nodes.clone();
             trio.shutdown().await;
             // Watches and handles of a stopped node keep only memory.

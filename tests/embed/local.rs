@@ -109,7 +109,7 @@ async fn renewals(at: &Local, job: &str) {
     let (kept, lost) = (acquire(at, job, "a").await, acquire(at, &format!("{job}:lost"), "a").await);
     at.release(name(&lost.name), release(&lost), BUDGET).await.expect("an answer");
     let item = |name_of: &str, token| RenewItem { name: name(name_of), token, ttl_ms: None };
-    let never = FencingToken { term: 0, index: 1 };
+    let never = FencingToken::new(0, 1);
     let leases = vec![item(&kept.name, kept.token), item(&lost.name, lost.token), item("never", never)];
     let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, BUDGET).await.expect("an answer");
     let why: Vec<_> = renewed.results.iter().map(|one| one.problem.as_ref().and_then(|lost| lost.why)).collect();
@@ -146,7 +146,7 @@ async fn take(events: &mut dyn Events, count: usize) -> Vec<(Event, EventId)> {
     for _ in 0..count {
         let event =
             tokio::time::timeout(SOON, events.next()).await.expect("the event arrives").expect("no event is missing");
-        taken.push((event, events.place().expect("a position")));
+        taken.push((event, events.position().expect("a position")));
     }
     taken
 }
@@ -162,7 +162,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     let (at, there) = (Local::new(follower.clone()), Local::new(leader.clone()));
     let begin = EventId { index: 0, part: None };
     let mut live = at.watch("pool".to_owned(), Some(begin));
-    assert_eq!(live.place(), Some(begin));
+    assert_eq!(live.position(), Some(begin));
     for by in ["a", "b", "c"] {
         let counted = Acquire { limit: Some(3), ..claim(by) };
         there.acquire(name("pool"), counted, BUDGET).await.expect("granted");
@@ -190,7 +190,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     let other = acquire(&there, "beside:d", "d").await;
     let returned = acquire(&there, "pool:2", "d").await;
     assert_eq!(take(&mut *now, 1).await[0].0.token, returned.token);
-    assert!(now.place().expect("a position").index > other.index);
+    assert!(now.position().expect("a position").index > other.index);
 
     trio.shutdown().await;
     assert!(matches!(now.next().await, Err(CallError::Unavailable(_))), "the node has stopped");
@@ -199,7 +199,8 @@ async fn resumed_watch_delivers_each_transition_once() {
 async fn ttl_policy_of_a_node_applies_in_process() {
     let plan = Plan::new(&[]);
     let data = plan.data().join("alone");
-    let ttl = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+    let mut ttl = TtlPolicy::default();
+    (ttl.default_ms, ttl.min_ms, ttl.max_ms, ttl.infinite) = (5_000, 1_000, 60_000, false);
     let alone = Node::builder("alone").id(1).member(1, plan.http(1), "127.0.0.1:1").data(data).ttl(ttl);
     let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());

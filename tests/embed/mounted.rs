@@ -116,8 +116,9 @@ async fn router_serves_metrics_with_a_renderer() {
     let plan = Plan::new(&listeners);
     let trio = plan.start().await;
     let servers = serve(listeners, &trio.nodes, |node| {
-        let metrics = Some(std::sync::Arc::new(|| "up 1\n".to_owned()) as tenure::http::RenderMetrics);
-        Router::new().nest("/tenure", node.router_with(Settings { metrics, ..Settings::new(node.id()) }))
+        let mut settings = Settings::new(node.id());
+        settings.metrics = Some(std::sync::Arc::new(|| "up 1\n".to_owned()));
+        Router::new().nest("/tenure", node.router_with(settings))
     });
     let answer = client().get(format!("http://{}/tenure/metrics", plan.http(2))).send().await.expect("an answer");
     assert_eq!(answer.text().await.expect("text"), "up 1\n");

@@ -122,7 +122,7 @@ async fn stopped_node_delays_a_candidate_by_less_than_a_ttl() {
     let (leader, [hung, other]) = roles(&plan).await;
     let candidate = |name: &str, ids: [u64; 3]| {
         let options = ManagerOptions::new().holder(holder(name));
-        let manager = LeaseManager::with_options(remote(&plan, ids), options);
+        let manager = LeaseManager::with_options(remote(&plan, ids), options).expect("valid options");
         Election::new(&manager, ELECTION, ElectionOptions::new().ttl(TTL)).expect("valid")
     };
     let first = candidate("first", [leader, other, hung]).campaign().await.expect("elected");

@@ -31,11 +31,7 @@ impl Export {
 
 pub fn transition(seen: &Seen) -> Transition<'_> {
     let event = &seen.event;
-    let cause = event.cause.map(|cause| match cause {
-        GrantCause::Asked => "asked",
-        GrantCause::Queue => "queue",
-        GrantCause::HandOver => "hand_over",
-    });
+    let cause = event.cause.map(GrantCause::as_str);
     Transition {
         event: event.event.as_str(),
         cause,

@@ -39,7 +39,7 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> Result<()> {
     let options = ManagerOptions::new().holder(HolderId::new(arguments.holder.clone())?);
-    let manager = LeaseManager::with_options(Remote::new(arguments.endpoints), options);
+    let manager = LeaseManager::with_options(Remote::new(arguments.endpoints), options)?;
     let lease = manager.lease_with(&arguments.name, LeaseOptions::new().ttl(TTL))?;
     let (read, mut write) = UnixStream::connect(&arguments.register).await?.into_split();
     let mut answers = BufReader::new(read).lines();

@@ -60,7 +60,7 @@ async fn watch(world: Arc<World>, number: usize, remotes: Vec<Remote>, mut rng: 
                 Err(_) => break None,
             }
         };
-        after = stream.place().unwrap_or(after);
+        after = stream.position().unwrap_or(after);
         if let Some(CallError::Refused(problem)) = &ended
             && problem.code == Code::Compacted
         {

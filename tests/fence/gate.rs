@@ -288,7 +288,7 @@ type Entering<'a> = Pin<Box<dyn Future<Output = Result<Admission, Refused>> + 'a
 
 /// Lets this number of callers wait, behind an older one inside. Each has one of the [`MAX_WAITING`] permits.
 async fn fill(gate: &Gate, count: usize) -> (Vec<Entering<'_>>, Admission) {
-    let seen = gate.highest("full").token().index;
+    let seen = gate.highest("full").token().index();
     let inside = gate.enter("full", token(seen + 1)).await.expect("the newest");
     let newer = token(seen + 2);
     let busy = gate.clone().with_patience(Duration::ZERO).enter("full", newer).await.unwrap_err();

@@ -18,6 +18,11 @@ fn refusal(error: &Error) -> Option<Stale> {
     postgres::refusal(error.code().code(), error.detail())
 }
 
+/// The offered and the highest token of a refusal.
+fn marks(error: &Error) -> Option<(FencingToken, FencingToken)> {
+    refusal(error).map(|stale| (stale.offered, stale.highest))
+}
+
 fn sqlstate(error: &Error) -> &str {
     error.as_db_error().unwrap_or_else(|| panic!("{error}")).code().code()
 }
@@ -74,7 +79,7 @@ async fn accepts_equal_and_refuses_lower(client: &mut Client) {
     }
     let write = client.transaction().await.expect("begun");
     let error = check(&write, "plain", 5).await.expect_err("stale");
-    assert_eq!(refusal(&error), Some(Stale { offered: token(5), highest: token(6) }));
+    assert_eq!(marks(&error), Some((token(5), token(6))));
     // PostgreSQL rejects further statements of the aborted transaction.
     let error = write.execute(WRITE, &[&"late", &5i64]).await.expect_err("aborted");
     assert_eq!((sqlstate(&error), refusal(&error)), ("25P02", None));
@@ -138,7 +143,7 @@ async fn older_token_is_refused_after_its_wait(one: &mut Client, other: &mut Cli
             waits_for_lock(watcher, pid).await;
             newer.commit().await.expect("committed");
         });
-        assert_eq!(refusal(&error), Some(Stale { offered: token(low), highest: token(high) }));
+        assert_eq!(marks(&error), Some((token(low), token(high))));
     }
 }
 
@@ -256,7 +261,7 @@ async fn both_forms_conform_and_a_separate_check_does_not() {
     check_plain_update(&client).await;
     let check_form = async |form| {
         let open = async || Ok(Table { server: Arc::clone(&server), clients: Mutex::default(), form });
-        conformance::check(open, Effort { rounds: 50, ..Effort::default() }).await
+        conformance::check(open, Effort::default().rounds(50)).await
     };
     for form in [
         Form::Column,

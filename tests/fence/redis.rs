@@ -54,7 +54,7 @@ async fn check_script(
         let connect = Box::new(move || server.connect());
         Ok(Redis { script: script.to_owned(), connections: Mutex::default(), connect })
     };
-    conformance::check(open, Effort { rounds: 200, ..Effort::default() }).await
+    conformance::check(open, Effort::default().rounds(200)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,5 +2,5 @@ use tenure::token::FencingToken;
 
 /// A token with this log index. All tokens have the same term.
 pub const fn token(index: u64) -> FencingToken {
-    FencingToken { term: 3, index }
+    FencingToken::new(3, index)
 }

@@ -168,5 +168,5 @@ fn lines_or(lines: impl Iterator<Item = String>, nothing: &str) -> String {
 }
 
 fn token(token: FencingToken) -> String {
-    format!("{}/{}", token.term, token.index)
+    format!("{}/{}", token.term(), token.index())
 }

@@ -27,7 +27,7 @@ type Failure = Box<dyn Error>;
 
 impl Transcript {
     pub fn new() -> Transcript {
-        let position = FencingToken { term: 1, index: 0 };
+        let position = FencingToken::new(1, 0);
         Transcript { machine: Machine::new(), position, now: 0, pending: None }
     }
 
@@ -42,7 +42,7 @@ impl Transcript {
     }
 
     fn apply(&mut self, commands: Vec<Command>) -> String {
-        self.position.index += 1;
+        self.position = FencingToken::new(self.position.term(), self.position.index() + 1);
         let stamp = Stamp { now: self.now, wall_ms: WALL_MS + self.now };
         let (outcomes, effects) = self.machine.apply(self.position, &Batch { stamp, commands });
         print::entry(self.position, self.machine.now(), &outcomes, &effects)
@@ -66,7 +66,7 @@ impl Runner for Transcript {
                 String::new()
             }
             "term" => {
-                self.position.term = next(&mut args)?;
+                self.position = FencingToken::new(next(&mut args)?, self.position.index());
                 String::new()
             }
             "begin" => {
@@ -163,15 +163,14 @@ fn metadata(args: &mut ArgumentConsumer) -> Result<Metadata, Failure> {
 }
 
 fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {
-    let default = Limits::default();
-    Ok(Limits {
-        max_leases: key(args, "max_leases")?.unwrap_or(default.max_leases),
-        max_waiters: key(args, "max_waiters")?.unwrap_or(default.max_waiters),
-        history: key(args, "history")?.unwrap_or(default.history),
-        ended_keep_ms: key(args, "ended_keep_ms")?.unwrap_or(default.ended_keep_ms),
-        ended_keep: key(args, "ended_keep")?.unwrap_or(default.ended_keep),
-        patience_ms: key(args, "patience_ms")?.unwrap_or(default.patience_ms),
-    })
+    let mut limits = Limits::default();
+    limits.max_leases = key(args, "max_leases")?.unwrap_or(limits.max_leases);
+    limits.max_waiters = key(args, "max_waiters")?.unwrap_or(limits.max_waiters);
+    limits.history = key(args, "history")?.unwrap_or(limits.history);
+    limits.ended_keep_ms = key(args, "ended_keep_ms")?.unwrap_or(limits.ended_keep_ms);
+    limits.ended_keep = key(args, "ended_keep")?.unwrap_or(limits.ended_keep);
+    limits.patience_ms = key(args, "patience_ms")?.unwrap_or(limits.patience_ms);
+    Ok(limits)
 }
 
 fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
@@ -205,7 +204,7 @@ fn own_token(args: &mut ArgumentConsumer) -> Result<FencingToken, Failure> {
 
 fn token(text: &str) -> Result<FencingToken, Failure> {
     let (term, index) = text.split_once('/').ok_or("invalid token: expected TERM/INDEX")?;
-    Ok(FencingToken { term: term.parse()?, index: index.parse()? })
+    Ok(FencingToken::new(term.parse()?, index.parse()?))
 }
 
 fn ttl(text: &str) -> Result<Ttl, Failure> {

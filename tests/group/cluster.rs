@@ -9,7 +9,7 @@ use tenure::api::{
     UpdateMetadata,
 };
 use tenure::client::{
-    Answer, CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Remote, RetryBudget,
+    CallError, Coordinator, Endpoints, Events, LeaseManager, ManagerOptions, Remote, ResponseFuture, RetryBudget,
 };
 use tenure::http::Settings;
 use tenure::types::{HolderId, LeaseName};
@@ -40,7 +40,7 @@ impl Cluster {
     /// A manager with this holder.
     pub fn manager(&self, holder: &str) -> LeaseManager {
         let holder = HolderId::new(holder).expect("a valid holder");
-        LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder))
+        LeaseManager::with_options(self.remote(), ManagerOptions::new().holder(holder)).expect("valid options")
     }
 
     /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
@@ -49,7 +49,7 @@ impl Cluster {
         let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
         let holder = HolderId::new(holder).expect("a valid holder");
         let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
-        (LeaseManager::with_options(coordinator, options), faults)
+        (LeaseManager::with_options(coordinator, options).expect("valid options"), faults)
     }
 }
 
@@ -95,7 +95,7 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn through<'a, T>(&self, answer: Answer<'a, T>) -> Answer<'a, T> {
+    fn through<'a, T>(&self, answer: ResponseFuture<'a, T>) -> ResponseFuture<'a, T> {
         match self.faults.is_cut_off.load(Ordering::SeqCst) {
             true => Box::pin(async { Err(CallError::Unavailable("cut off".to_owned())) }),
             false => answer,
@@ -104,7 +104,7 @@ impl Faulty {
 }
 
 impl Coordinator for Faulty {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         let refusal = *self.faults.refusal.lock().expect("plain");
         if let Some(code) = refusal {
             self.faults.refused.fetch_add(1, Ordering::SeqCst);
@@ -117,27 +117,32 @@ impl Coordinator for Faulty {
         self.through(Coordinator::acquire(&self.remote, name, claim, budget))
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         self.through(Coordinator::renew(&self.remote, batch, budget))
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         self.through(Coordinator::release(&self.remote, name, release, budget))
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         self.through(Coordinator::hand_over(&self.remote, name, hand_over, budget))
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, Lease> {
         self.through(Coordinator::update_metadata(&self.remote, name, update, budget))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         self.through(Coordinator::explain(&self.remote, name, holder, budget))
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
         self.through(self.remote.held(prefix, budget))
     }
 
@@ -153,7 +158,7 @@ struct FaultyEvents {
 }
 
 impl Events for FaultyEvents {
-    fn next(&mut self) -> Answer<'_, Event> {
+    fn next(&mut self) -> ResponseFuture<'_, Event> {
         Box::pin(async {
             loop {
                 tokio::select! {
@@ -172,7 +177,7 @@ impl Events for FaultyEvents {
         })
     }
 
-    fn place(&self) -> Option<EventId> {
-        self.events.place()
+    fn position(&self) -> Option<EventId> {
+        self.events.position()
     }
 }

@@ -3,21 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tenure::api::Timestamp;
-use tenure::group::{Member, Placement};
-use tenure::token::FencingToken;
-
-fn member(id: &str, weight: u32) -> Member {
-    Member {
-        id: id.to_owned(),
-        weight,
-        is_ready: true,
-        metadata: BTreeMap::new(),
-        token: FencingToken { term: 1, index: 1 },
-        holder: id.to_owned(),
-        since: serde_json::from_str::<Timestamp>("\"2026-01-31T12:00:00.000Z\"").expect("a time"),
-    }
-}
+use tenure::group::Placement;
+use tenure::testing::member;
 
 fn placement<'a>(members: impl IntoIterator<Item = (&'a str, u32)>) -> Placement {
     Placement::new(members.into_iter().map(|(id, weight)| member(id, weight)))

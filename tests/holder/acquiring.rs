@@ -44,7 +44,7 @@ async fn new_handle_acquires_nothing(world: &World) {
     assert_eq!((lease.is_held(), lease.should_hold(), lease.remaining()), (false, true, None));
     assert_eq!((lease.state(), lease.token()), (HoldState::Idle, None));
     assert_eq!(lease.check().await, Ok(false));
-    assert!(lease.gone().is_cancelled(), "there is no grant");
+    assert!(lease.ended().is_cancelled(), "there is no grant");
     let taken = other.manager.lease("job").expect("a valid name").acquire(Wait::No).await;
     assert!(taken.is_ok(), "the lease was free: {taken:?}");
 }

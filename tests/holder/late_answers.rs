@@ -9,8 +9,8 @@ use tenure::api::{
     UpdateMetadata,
 };
 use tenure::client::{
-    AcquireOptions, Answer, CallError, Coordinator, Events, HoldState, Lease, LeaseManager, LeaseOptions, Loss,
-    ManagerOptions, RetryBudget, Wait,
+    AcquireOptions, CallError, Coordinator, Events, HoldState, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions,
+    ResponseFuture, RetryBudget, Wait,
 };
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
@@ -109,7 +109,7 @@ impl Link {
 }
 
 impl Coordinator for Link {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             self.claims.fetch_add(1, Ordering::SeqCst);
             let answer = if self.ignores_disconnects.load(Ordering::SeqCst) {
@@ -125,7 +125,7 @@ impl Coordinator for Link {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             self.sent_renewals.lock().expect("no panic").push((batch.leases.len(), budget.total));
             let mut answer = self.cluster.renew(batch, budget).await;
@@ -139,7 +139,7 @@ impl Coordinator for Link {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
             let lost = self.lost_releases.lock().expect("not poisoned").pop();
@@ -158,7 +158,7 @@ impl Coordinator for Link {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             let answer = self.cluster.hand_over(name, hand_over, budget).await;
             self.wait_for_answer(|withheld| withheld.hand_overs).await;
@@ -166,15 +166,20 @@ impl Coordinator for Link {
         })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, api::Lease> {
         self.cluster.update_metadata(name, update, budget)
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         self.cluster.explain(name, holder, budget)
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
         self.cluster.held(prefix, budget)
     }
 
@@ -380,13 +385,13 @@ async fn lease_is_held_until_its_deadline_and_no_longer() {
     let link = Link::new();
     let lease = link.lease();
     lease.acquire(Wait::No).await.expect("the lease is free");
-    let (gone, stopping, nanosecond) = (lease.gone(), lease.stopping(), Duration::from_nanos(1));
+    let (ended, stopping, nanosecond) = (lease.ended(), lease.stopping(), Duration::from_nanos(1));
     link.cluster.clock().advance(USABLE - nanosecond);
     assert_eq!((lease.is_held(), lease.remaining()), (true, Some(nanosecond)));
     link.cluster.clock().advance(nanosecond);
     assert_eq!((lease.is_held(), lease.remaining()), (false, None));
-    assert!(!gone.is_cancelled() && !stopping.is_cancelled(), "the manager has not looked");
-    until("the manager has looked", || gone.is_cancelled() && stopping.is_cancelled()).await;
+    assert!(!ended.is_cancelled() && !stopping.is_cancelled(), "the manager has not looked");
+    until("the manager has looked", || ended.is_cancelled() && stopping.is_cancelled()).await;
 }
 
 /// The next holder has the lease before the first one gets the answers to its renewal and to its hand-over.

@@ -67,9 +67,9 @@ async fn revoke_is_a_loss_with_its_reason(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    let gone = lease.gone();
+    let ended = lease.ended();
     world.remote().revoke(lease.name(), "maintenance").await.expect("the cluster answers");
-    tokio::time::timeout(TTL, gone.cancelled()).await.expect("the next renewal reports the loss");
+    tokio::time::timeout(TTL, ended.cancelled()).await.expect("the next renewal reports the loss");
     assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Revoked });
 }
 
@@ -248,13 +248,13 @@ async fn grace_begins_before_the_deadline(world: &World) {
     let lease = holder.manager.lease_with("job", short().grace(grace)).expect("a valid name");
     lease.acquire(Wait::No).await.expect("the lease is free");
     holder.switch.set(Line::Cut);
-    let (stopping, gone) = (lease.stopping(), lease.gone());
+    let (stopping, ended) = (lease.stopping(), lease.ended());
     tokio::time::timeout(LONG, stopping.cancelled()).await.expect("the renewals stop");
     let left = lease.remaining().expect("the lease is still held");
     assert!(left <= grace && left > grace / 3, "{left:?}");
-    assert!(!gone.is_cancelled() && matches!(lease.state(), HoldState::Ending { why: Loss::Unreachable, .. }));
+    assert!(!ended.is_cancelled() && matches!(lease.state(), HoldState::Ending { why: Loss::Unreachable, .. }));
     holder.switch.set(Line::Up);
-    tokio::time::timeout(LONG, gone.cancelled()).await.expect("the manager does not resume the renewals");
+    tokio::time::timeout(LONG, ended.cancelled()).await.expect("the manager does not resume the renewals");
     assert!(matches!(lease.state(), HoldState::Lost { why: Loss::Unreachable, .. }));
 }
 
@@ -284,7 +284,7 @@ async fn hanging_renewals_do_not_change_the_loss() {
         let switch = Switch::new(FakeCluster::new());
         let begun = Instant::now();
         let options = ManagerOptions::new().clock(Arc::new(PausedClock(begun)));
-        let manager = LeaseManager::with_options(switch.clone(), options);
+        let manager = LeaseManager::with_options(switch.clone(), options).expect("valid options");
         let with_grace = LeaseOptions::new().ttl(ttl).grace(if round % 2 == 0 { grace } else { Duration::ZERO });
         let lease = manager.lease_with("job", with_grace).expect("a valid name");
         lease.acquire(Wait::No).await.expect("the lease is free");

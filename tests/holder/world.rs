@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tempfile::TempDir;
 use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
-use tenure::config::MemberConfig;
 use tenure::http::{NodeRef, Settings};
 use tenure::node::{Local, Node};
 use tenure::testing::Switch;
@@ -51,20 +50,16 @@ impl World {
             listeners.push((bind().await, bind().await));
         }
         let address = |listener: &TcpListener| listener.local_addr().expect("the listener is bound");
-        let members: Vec<MemberConfig> = (1..)
+        let members: Vec<(u64, String, String)> = (1..)
             .zip(&listeners)
-            .map(|(id, (http, peer))| MemberConfig {
-                id,
-                http: address(http).to_string(),
-                peer: address(peer).to_string(),
-            })
+            .map(|(id, (http, peer))| (id, address(http).to_string(), address(peer).to_string()))
             .collect();
         let stop = CancellationToken::new();
         let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
         for (id, (http, peer)) in (1..).zip(listeners) {
             let mut builder = Node::builder("holders").id(id).data(dir.path().join(id.to_string()));
-            for member in &members {
-                builder = builder.member(member.id, &member.http, &member.peer);
+            for (id, http, peer) in &members {
+                builder = builder.member(*id, http, peer);
             }
             let node = builder.peer_listener(peer).start().await.expect("the node starts");
             addresses.push(address(&http));
@@ -84,7 +79,8 @@ impl World {
             Transport::InProcess => Switch::new(Local::new(self.nodes[self.nodes.len() - 1].clone())),
             Transport::OverTheNetwork => Switch::new(self.remote()),
         };
-        let manager = LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION));
+        let manager =
+            LeaseManager::with_options(switch.clone(), options.operation_timeout(OPERATION)).expect("valid options");
         Holder { manager, switch }
     }
 

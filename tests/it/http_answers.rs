@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::{Command, Limits, WaiterId};
+use tenure::lease::{Command, WaiterId};
 use tenure::node::{Forward, Request};
 use tenure::types::{HolderId, LeaseName};
 
@@ -87,8 +87,8 @@ async fn claim_refusals_have_the_documented_codes() {
 }
 
 async fn refusal_names_the_bound_of_waiters_or_leases() {
-    let limits = Limits { max_waiters: 1, max_leases: 2, ..Limits::default() };
-    let bounds = LeaseSettings { limits, ..LeaseSettings::default() };
+    let mut bounds = LeaseSettings::default();
+    (bounds.limits.max_waiters, bounds.limits.max_leases) = (1, 2);
     let cluster = Cluster::start_node(|node| node.lease(bounds)).await;
     let token = cluster.acquire("job", "a").await;
     let waiting = wait(&cluster, "job", "b", 1).await;
@@ -351,7 +351,8 @@ async fn watch_of_a_later_position_waits_for_it() {
 
 /// After a snapshot the node restarts, so it replays only the last entries of its log.
 async fn watch_behind_a_snapshot_is_compacted() {
-    let timings = RaftTimings { snapshot_every: 100, snapshot_keep: 10, ..RaftTimings::lan() };
+    let mut timings = RaftTimings::lan();
+    (timings.snapshot_every, timings.snapshot_keep) = (100, 10);
     let cluster = Cluster::start_node(|node| node.timings(timings)).await;
     for number in 0..250 {
         cluster.acquire(&format!("job-{number}"), "a").await;

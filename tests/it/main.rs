@@ -11,6 +11,7 @@ mod http_answers;
 mod http_bounds;
 mod listener;
 mod metrics;
+mod newer_server;
 mod permits;
 mod remote;
 #[path = "../support/served.rs"]

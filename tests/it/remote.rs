@@ -32,17 +32,17 @@ strict!(
     handover_with_a_lost_answer_is_not_retried,
 );
 
-const TOKEN: FencingToken = FencingToken { term: 1, index: 5 };
+pub const TOKEN: FencingToken = FencingToken::new(1, 5);
 
 /// A node with prepared answers, one per request. It repeats the last one. An empty answer closes the connection.
-struct ScriptedNode {
-    address: String,
+pub struct ScriptedNode {
+    pub address: String,
     /// The first line of each request.
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl ScriptedNode {
-    async fn start(answers: Vec<String>) -> ScriptedNode {
+    pub async fn start(answers: Vec<String>) -> ScriptedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound").to_string();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -88,7 +88,7 @@ async fn read_request(stream: &mut TcpStream) -> String {
     }
 }
 
-fn answer(status: u16, body: impl serde::Serialize) -> String {
+pub fn answer(status: u16, body: impl serde::Serialize) -> String {
     let body = serde_json::to_string(&body).expect("the body serializes");
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
@@ -115,16 +115,16 @@ async fn unused_address() -> String {
     listener.local_addr().expect("the listener is bound").to_string()
 }
 
-fn remote(endpoints: &[&str]) -> Remote {
+pub fn remote(endpoints: &[&str]) -> Remote {
     let endpoints = endpoints.join(",").parse().expect("valid addresses");
     Remote::new(endpoints).with_timeout(Duration::from_millis(500))
 }
 
-fn name() -> LeaseName {
+pub fn name() -> LeaseName {
     LeaseName::new("a").expect("valid")
 }
 
-fn holder() -> HolderId {
+pub fn holder() -> HolderId {
     HolderId::new("h").expect("valid")
 }
 
@@ -204,7 +204,7 @@ async fn claim_refused_after_a_lost_answer_stays_unknown() {
 
 async fn broken_watch_resumes_after_the_last_event() {
     let event = |index: u64| {
-        let token = FencingToken { term: 1, index };
+        let token = FencingToken::new(1, index);
         let data = json!({
             "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
             "cause": "asked", "at": "2026-01-31T12:00:00.000Z"
@@ -221,11 +221,11 @@ async fn broken_watch_resumes_after_the_last_event() {
     let node = ScriptedNode::start(answers).await;
     let mut watch = remote(&[&node.address]).watch("", None);
     assert_eq!(watch.next().await.expect("the first event").index, 5);
-    assert_eq!(watch.place(), Some(EventId { index: 5, part: None }), "an incomplete frame has no position");
+    assert_eq!(watch.position(), Some(EventId { index: 5, part: None }), "an incomplete frame has no position");
     assert_eq!(watch.next().await.expect("the second event").index, 7);
     let error = watch.next().await.expect_err("the position is compacted");
     assert!(matches!(&error, CallError::Refused(problem) if problem.code == Code::Compacted), "{error:?}");
-    assert_eq!(watch.place(), Some(EventId { index: 9, part: None }));
+    assert_eq!(watch.position(), Some(EventId { index: 9, part: None }));
     let requests: Vec<String> = (0..4).map(|number| node.request(number)).collect();
     assert_eq!(
         requests,

@@ -84,7 +84,7 @@ fn correct_machine_breaks_no_promise() {
 fn token_given_twice_is_caught() {
     let fault: Fault = |machine, position, batch| {
         let (outcomes, mut effects) = machine.apply(position, &batch);
-        effects.transitions.iter_mut().for_each(|transition| transition.token = FencingToken { term: 1, index: 1 });
+        effects.transitions.iter_mut().for_each(|transition| transition.token = FencingToken::new(1, 1));
         (outcomes, effects)
     };
     assert_eq!(caught_by(fault), Some("tokens_rise"));
@@ -159,7 +159,7 @@ fn missing_expiry_is_caught() {
 #[test]
 fn time_outside_the_log_is_caught() {
     let fault: Fault = |machine, position, mut batch| {
-        batch.stamp.now += position.index;
+        batch.stamp.now += position.index();
         machine.apply(position, &batch)
     };
     assert_eq!(caught_by(fault), Some("time_is_the_logs"));

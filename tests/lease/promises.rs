@@ -103,7 +103,7 @@ impl Promises {
     /// Checks that (index, part) has no gap, so that a watch can resume after each transition.
     fn check_numbers(&self, position: FencingToken, effects: &Effects) -> Result<(), BrokenPromise> {
         for (part, transition) in effects.transitions.iter().enumerate() {
-            let is_numbered = transition.index == position.index && transition.part as usize == part;
+            let is_numbered = transition.index == position.index() && transition.part as usize == part;
             promise!("each_transition_once", is_numbered, "{transition:?} is number {part} of {position:?}");
             promise!("time_is_the_logs", transition.at == self.now, "{transition:?} at {}", self.now);
         }
@@ -159,6 +159,7 @@ impl Promises {
                 let waits = seen.waiting.iter().any(|(waiting, _)| waiting == holder);
                 promise!("queue_order", waits, "{transition:?} did not wait");
             }
+            _ => panic!("the machine has only known causes"),
         }
         if let Some(place) = seen.waiting.iter().position(|(waiting, _)| waiting == holder) {
             let asked = seen.waiting.remove(place).1;

@@ -69,12 +69,12 @@ pub struct Proposer {
 
 impl Proposer {
     pub fn new() -> Proposer {
-        Proposer { position: FencingToken { term: 1, index: 0 }, clock: 1000 }
+        Proposer { position: FencingToken::new(1, 0), clock: 1000 }
     }
 
     pub fn entry(&mut self, planned: &PlannedEntry, model: &Model) -> (FencingToken, Batch) {
-        self.position.term += planned.is_new_term as u64;
-        self.position.index += 1 + planned.skipped_indexes;
+        let (term, index) = (self.position.term(), self.position.index());
+        self.position = FencingToken::new(term + u64::from(planned.is_new_term), index + 1 + planned.skipped_indexes);
         self.clock = (self.clock + planned.elapsed).max(0);
         let now = self.clock as u64;
         let commands = planned.requests.iter().map(|request| self.command(request, model)).collect();
@@ -82,7 +82,7 @@ impl Proposer {
     }
 
     fn token(&self, model: &Model, name_: u8, holder_: u8, aim: Aim) -> FencingToken {
-        let ago = |entries| FencingToken { index: self.position.index.saturating_sub(entries), ..self.position };
+        let ago = |entries| FencingToken::new(self.position.term(), self.position.index().saturating_sub(entries));
         match aim {
             Aim::Current => model.token_of(&name(name_), &holder(holder_)).unwrap_or(ago(0)),
             Aim::Ago(entries) => ago(entries),
@@ -132,7 +132,7 @@ impl Proposer {
 pub fn machine_with(limits: Limits) -> Machine {
     let mut machine = Machine::new();
     let batch = Batch { stamp: Stamp::default(), commands: vec![Command::SetLimits(limits)] };
-    machine.apply(FencingToken { term: 0, index: 0 }, &batch);
+    machine.apply(FencingToken::new(0, 0), &batch);
     machine
 }
 
@@ -197,13 +197,11 @@ fn aim() -> impl Strategy<Value = Aim> {
 
 pub fn limits() -> impl Strategy<Value = Limits> {
     (2..5u64, 0..4u32, 0..6u32, 0..800u64, 0..5u64, 50..600u64).prop_map(
-        |(max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms)| Limits {
-            max_leases,
-            max_waiters,
-            history,
-            ended_keep_ms,
-            ended_keep,
-            patience_ms,
+        |(max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms)| {
+            let mut limits = Limits::default();
+            (limits.max_leases, limits.max_waiters, limits.history) = (max_leases, max_waiters, history);
+            (limits.ended_keep_ms, limits.ended_keep, limits.patience_ms) = (ended_keep_ms, ended_keep, patience_ms);
+            limits
         },
     )
 }

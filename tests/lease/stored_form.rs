@@ -34,10 +34,10 @@ fn machine_with_everything() -> Machine {
 }
 
 const TOKENS: [FencingToken; 6] = {
-    let mut tokens = [FencingToken { term: 3, index: 0 }; 6];
+    let mut tokens = [FencingToken::new(3, 0); 6];
     let mut at = 0;
     while at < tokens.len() {
-        tokens[at].index = 10 + at as u64;
+        tokens[at] = FencingToken::new(3, 10 + at as u64);
         at += 1;
     }
     tokens

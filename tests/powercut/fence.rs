@@ -31,7 +31,7 @@ fn record(root: &Path, rng: &mut StdRng) -> Run {
             gate = Gate::open(root.join(MARKS)).expect("the file is readable");
         }
         let name = format!("{:0>500}", rng.random_range(0..RESOURCES));
-        let token = FencingToken { term: 1, index: n as u64 + 1 };
+        let token = FencingToken::new(1, n as u64 + 1);
         admissions.push((name.clone(), token));
         recorder.push(Event::Submitted);
         gate.admit_blocking(&name, token, || recorder.push(Event::Acknowledged(n))).expect("the token rises");
@@ -102,7 +102,7 @@ fn fence_loses_marks_without_syncs() {
 /// A mark whose sync failed is never accepted. The gate stays shut, and a new gate has the acknowledged marks.
 #[test]
 fn failed_sync_shuts_the_gate() {
-    let (scratch, token) = (scratch(), |index| FencingToken { term: 1, index });
+    let (scratch, token) = (scratch(), |index| FencingToken::new(1, index));
     let recorder = Recorder::new(scratch.path(), []);
     let gate = Gate::open(scratch.path().join(MARKS)).expect("a new file");
     gate.admit_blocking("a", token(1), || ()).expect("the first token is admitted");
@@ -123,7 +123,7 @@ fn failed_sync_shuts_the_gate() {
 
 #[test]
 fn full_disk_shuts_the_gate_and_loses_nothing() {
-    let (scratch, token) = (scratch(), |index| FencingToken { term: 1, index });
+    let (scratch, token) = (scratch(), |index| FencingToken::new(1, index));
     let recorder = Recorder::new(scratch.path(), []);
     let gate = Gate::open(scratch.path().join(MARKS)).expect("a new file");
     recorder.set_faults(crate::recorder::Faults { space: Some(100), ..Default::default() });

@@ -54,12 +54,9 @@ async fn start(root: &Path, lease: Duration) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer = listener.local_addr().expect("the listener is bound").to_string();
     let longest = lease.as_millis() as u64;
-    let timings = RaftTimings {
-        heartbeat_interval_ms: 10,
-        election_timeout_min_ms: longest - 10,
-        election_timeout_max_ms: longest,
-        ..RaftTimings::lan()
-    };
+    let mut timings = RaftTimings::lan();
+    timings.heartbeat_interval_ms = 10;
+    (timings.election_timeout_min_ms, timings.election_timeout_max_ms) = (longest - 10, longest);
     let node = Node::builder("powercut").id(1).member(1, "127.0.0.1:1", peer).data(root.join(DATA_DIR));
     node.timings(timings).peer_listener(listener).start().await.expect("the node starts")
 }

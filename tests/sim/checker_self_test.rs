@@ -23,7 +23,7 @@ fn holder(name: &str) -> HolderId {
 }
 
 fn at(index: u64) -> FencingToken {
-    FencingToken { term: 1, index }
+    FencingToken::new(1, index)
 }
 
 fn acquire(by: &str, wait_ms: Option<u64>) -> Command {

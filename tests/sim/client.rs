@@ -84,7 +84,7 @@ impl ClientProcess {
         let clock = DriftingClock::new(world.began, Duration::from_secs(7 * number), rate);
         let clock = Arc::new(clock.of_machine(world.client_time(number).clone(), suspended_rate));
         let options = ManagerOptions::new().holder(holder.clone()).clock(clock.clone());
-        let manager = LeaseManager::with_options(client.clone(), options);
+        let manager = LeaseManager::with_options(client.clone(), options).expect("valid options");
         let leases: Vec<Lease> = LEASES.iter().map(|(name, _)| manager.lease(name).expect("valid")).collect();
         for lease in &leases {
             beliefs.spawn(record_beliefs(world.clone(), number, clock.clone(), lease.clone()));

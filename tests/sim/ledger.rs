@@ -103,7 +103,7 @@ impl Ledger {
     pub fn record(&mut self, by: NodeId, applied: &AppliedEntry<'_>) {
         let index = applied.position.index;
         let before = self.applied.insert(by, index);
-        let position = FencingToken { term: applied.position.term, index };
+        let position = FencingToken::new(applied.position.term, index);
         let Effects { transitions, dropped } = applied.effects.clone();
         let entry = Entry {
             index,

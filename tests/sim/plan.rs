@@ -81,14 +81,13 @@ impl Plan {
 
     /// The timings of a node. Nodes must agree on the leadership lease; all other timings differ.
     pub fn timings(&self, id: NodeId, lease_ms: u64) -> RaftTimings {
-        RaftTimings {
-            heartbeat_interval_ms: 60 + 5 * (id % 4),
-            election_timeout_min_ms: lease_ms * 7 / 10 - 2 * id,
-            election_timeout_max_ms: lease_ms,
-            snapshot_every: self.snapshot_every + id,
-            snapshot_keep: 10,
-            ..RaftTimings::lan()
-        }
+        let mut timings = RaftTimings::lan();
+        timings.heartbeat_interval_ms = 60 + 5 * (id % 4);
+        timings.election_timeout_min_ms = lease_ms * 7 / 10 - 2 * id;
+        timings.election_timeout_max_ms = lease_ms;
+        timings.snapshot_every = self.snapshot_every + id;
+        timings.snapshot_keep = 10;
+        timings
     }
 
     /// The other configured leadership lease.
@@ -103,11 +102,10 @@ impl Plan {
 
 /// Limits that are small enough for the queues of a run to reach them.
 pub fn limits(small: u32) -> Limits {
-    Limits {
-        max_waiters: small,
-        history: 15 + small,
-        ended_keep: 10 * u64::from(small),
-        patience_ms: 9_000 + u64::from(small),
-        ..Limits::default()
-    }
+    let mut limits = Limits::default();
+    limits.max_waiters = small;
+    limits.history = 15 + small;
+    limits.ended_keep = 10 * u64::from(small);
+    limits.patience_ms = 9_000 + u64::from(small);
+    limits
 }

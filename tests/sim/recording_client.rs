@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use tenure::api::{
     self, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed, TtlMs, UpdateMetadata,
 };
-use tenure::client::{Answer, CallError, Coordinator, Events, RetryBudget};
+use tenure::client::{CallError, Coordinator, Events, ResponseFuture, RetryBudget};
 use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
@@ -236,7 +236,7 @@ pub fn failure(error: &CallError) -> Ended {
     match error {
         CallError::Refused(problem) => Ended::Refused(problem.code.as_str().to_owned()),
         CallError::Unavailable(_) | CallError::ShutDown => Ended::Refused("unavailable".to_owned()),
-        CallError::Unknown { .. } => Ended::Unknown,
+        _ => Ended::Unknown,
     }
 }
 
@@ -255,7 +255,7 @@ macro_rules! local_call {
 }
 
 impl Coordinator for RecordingClient {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             let ttl_ms = match claim.ttl_ms {
                 Some(TtlMs::Millis(ttl_ms)) => Some(ttl_ms),
@@ -273,7 +273,7 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             let begin =
                 |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
@@ -303,12 +303,12 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
             let operation = self.begin(&release.holder, &name, What::Release { token: release.token });
             if self.world.plan.planted.unsent_release {
                 self.end(operation, Ended::Changed(true));
-                return Ok(Released { released: true });
+                return Ok(serde_json::from_value(serde_json::json!({"released": true})).expect("a response"));
             }
             let call = local_call!(release(name, release, budget));
             let answer = self.send(SendOptions::with_duplicates(budget.total), call).await;
@@ -317,7 +317,7 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
         Box::pin(async move {
             let operation = self.begin(&hand_over.holder, &name, What::HandOver { token: hand_over.token });
             let call = local_call!(hand_over(name, hand_over, budget));
@@ -327,15 +327,20 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, api::Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, api::Lease> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(update_metadata(name, update, budget))))
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(explain(name, holder, budget))))
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(held(prefix, budget))))
     }
 
@@ -349,7 +354,7 @@ fn forge_renewal(result: &mut api::RenewResult, item: &api::RenewItem, holder: &
     if result.lease.is_none() {
         let lease = serde_json::json!({
             "name": item.name.as_str(), "holder": holder.as_str(), "token": item.token.as_u64().to_string(),
-            "term": item.token.term, "index": item.token.index, "ttl_ms": 2000, "expires_in_ms": 2000,
+            "term": item.token.term(), "index": item.token.index(), "ttl_ms": 2000, "expires_in_ms": 2000,
             "state": "active", "granted_at": "2026-01-01T00:00:00.000Z", "renewed_at": "2026-01-01T00:00:00.000Z",
             "renewals": 1, "metadata": {}, "limit": 1, "lock_delay_ms": 0, "waiters": 0,
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::lease::{Change, GrantCause};
+use tenure::lease::Change;
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
@@ -177,9 +177,7 @@ fn figures(run: &Evidence) -> Counts {
 fn export(plan: &Plan, ledger: &Ledger, history: &History) -> Vec<u8> {
     let transitions = ledger.transitions().map(|(entry, seen)| {
         let (event, cause) = match seen.change {
-            Change::Granted(GrantCause::Asked) => ("granted", Some("asked")),
-            Change::Granted(GrantCause::Queue) => ("granted", Some("queue")),
-            Change::Granted(GrantCause::HandOver) => ("granted", Some("hand_over")),
+            Change::Granted(cause) => ("granted", Some(cause.as_str())),
             Change::Expired => ("expired", None),
             Change::Released => ("released", None),
             Change::Revoked { .. } => ("revoked", None),

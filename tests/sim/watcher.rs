@@ -15,7 +15,7 @@ pub async fn watch(world: Arc<World>) {
     loop {
         let start = after.unwrap_or(WatchPosition { index: 0, part: None });
         let from = (!world.plan.planted.late_watch).then_some(start);
-        let watch = world.node(node).map(|running| running.watch(from));
+        let watch = world.node(node).map(|running| running.transitions(from));
         match watch {
             Some(Ok(mut watch)) => {
                 while let Ok(transition) = watch.next().await {

@@ -397,7 +397,9 @@ impl World {
 }
 
 fn settings(limits: Limits) -> LeaseSettings {
-    LeaseSettings { limits, ..LeaseSettings::default() }
+    let mut settings = LeaseSettings::default();
+    settings.limits = limits;
+    settings
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

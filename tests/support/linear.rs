@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     fn token(index: u64) -> FencingToken {
-        FencingToken { term: 1, index }
+        FencingToken::new(1, index)
     }
 
     fn call(what: Effect, invoked: u64, returned: u64) -> Call {

@@ -93,8 +93,8 @@ impl Participant {
         };
         let options = ElectionOptions::new().ttl(ttl).grace(plan.grace.unwrap_or_default());
         let options = options.lock_delay(plan.lock_delay).metadata(plan.metadata.clone());
-        let manager = plan.manager();
         let to_message = |error: crate::types::InvalidValue| error.to_string();
+        let manager = plan.manager().map_err(to_message)?;
         let election = Election::new(&manager, plan.name.as_str(), options).map_err(to_message)?;
         // This is the election's lease: all handles of a name share one lease.
         let lease = manager.lease(plan.name.as_str()).map_err(to_message)?;

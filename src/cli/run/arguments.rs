@@ -10,7 +10,7 @@ use crate::cli::{duration, metadata};
 use crate::client::{
     DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait,
 };
-use crate::types::{HolderId, LeaseName, MAX_WAIT_MS, Metadata, Ttl};
+use crate::types::{HolderId, InvalidValue, LeaseName, MAX_WAIT_MS, Metadata, Ttl};
 
 /// Maximum of the default grace, which is a quarter of the ttl.
 const MAX_DEFAULT_GRACE: Duration = Duration::from_secs(10);
@@ -124,7 +124,10 @@ impl HoldArguments {
 }
 
 impl Plan {
-    pub fn manager(&self) -> LeaseManager {
+    /// # Errors
+    ///
+    /// The timeout is outside the bounds of a manager.
+    pub fn manager(&self) -> Result<LeaseManager, InvalidValue> {
         let options = ManagerOptions::new().operation_timeout(self.timeout);
         let options = match &self.holder {
             Some(holder) => options.holder(holder.clone()),

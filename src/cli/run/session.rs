@@ -31,7 +31,13 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
             return codes::FAILED;
         }
     };
-    let manager = plan.manager();
+    let manager = match plan.manager() {
+        Ok(manager) => manager,
+        Err(error) => {
+            eprintln!("tenure: {error}");
+            return codes::FAILED;
+        }
+    };
     let code = match manager.lease_with(plan.name.as_str(), plan.lease_options()) {
         Ok(lease) => hold(&plan, wait, &lease, &mut forwarded).await,
         Err(error) => {
@@ -148,7 +154,7 @@ impl<'a> Supervisor<'a> {
     /// Returns when all processes of the command have exited. If some cannot be killed, this process exits without a
     /// release: a lease must not be released while its command still runs.
     async fn watch(mut self, forwarded: &mut ForwardedSignals) -> End {
-        let gone = self.lease.gone();
+        let ended = self.lease.ended();
         let mut states = self.lease.states();
         let mut is_lost = false;
         loop {
@@ -166,7 +172,7 @@ impl<'a> Supervisor<'a> {
                     let state = *states.borrow_and_update();
                     self.renewed(state).await
                 }
-                () = gone.cancelled(), if !is_lost => {
+                () = ended.cancelled(), if !is_lost => {
                     is_lost = true;
                     self.lost().await
                 }

@@ -9,7 +9,7 @@ use super::Endpoints;
 use crate::api::Problem;
 use crate::client::CallError;
 use crate::client::RetryBudget;
-use crate::client::retry::{Attempt, Repeat, Settled, Trial, attempts, judge};
+use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
 
 /// Largest response body, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub path: String,
     pub query: Vec<(&'static str, String)>,
     pub body: Option<Body>,
-    pub repeat: Repeat,
+    pub policy: RetryPolicy,
     pub budget: RetryBudget,
     /// The wait for a lease, if the request has one.
     pub wait: Option<QueueWait>,
@@ -46,13 +46,13 @@ impl Call {
         self,
         http: &reqwest::Client,
         endpoints: &Endpoints,
-    ) -> Result<Settled<T>, CallError> {
+    ) -> Result<ResolvedAnswer<T>, CallError> {
         let first = endpoints.preferred();
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
-        let settled = attempts(self.repeat, self.budget, wait, endpoints.len(), |trial| async move {
-            let (index, url) = endpoints.at(first, trial.number);
-            let ended = call.attempt(http, url, trial).await;
+        let resolved = attempts(self.policy, self.budget, wait, endpoints.len(), |context| async move {
+            let (index, url) = endpoints.at(first, context.number);
+            let ended = call.attempt(http, url, context).await;
             match ended {
                 Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(index),
                 Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(index),
@@ -62,24 +62,29 @@ impl Call {
             ended
         })
         .await?;
-        Ok(Settled { answer: parse::<T>(&settled.answer)?, ambiguous: settled.ambiguous })
+        Ok(ResolvedAnswer { answer: parse::<T>(&resolved.answer)?, ambiguous: resolved.ambiguous })
     }
 
-    async fn attempt(&self, http: &reqwest::Client, endpoint: &reqwest::Url, trial: Trial) -> Attempt<Vec<u8>> {
+    async fn attempt(
+        &self,
+        http: &reqwest::Client,
+        endpoint: &reqwest::Url,
+        context: AttemptContext,
+    ) -> Attempt<Vec<u8>> {
         let url = endpoint.join(&self.path).expect("a path consists of lease names, which need no escapes");
         let mut request = http.request(self.method.clone(), url).query(&self.query);
         if let Some(body) = &self.body {
-            request = request.header("content-type", "application/json").body(body(trial.elapsed));
+            request = request.header("content-type", "application/json").body(body(context.elapsed));
         }
         let exchanged = tokio::select! {
-            exchanged = tokio::time::timeout(trial.limit, exchange(request)) => exchanged,
+            exchanged = tokio::time::timeout(context.limit, exchange(request)) => exchanged,
             why = self.wait_until_not_ready(http, endpoint) => return Attempt::Unknown(why),
         };
         match exchanged {
             Ok(Ok((status, body))) => classify_response(endpoint, status, body),
             Ok(Err(error)) if error.is_connect() => Attempt::NotDone(describe_error(endpoint, &error)),
             Ok(Err(error)) => Attempt::Unknown(describe_error(endpoint, &error)),
-            Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", trial.limit)),
+            Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", context.limit)),
         }
     }
 
@@ -121,7 +126,7 @@ fn classify_response(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>)
         return Attempt::Done(body);
     }
     match serde_json::from_slice::<Problem>(&body) {
-        Ok(problem) => judge(Problem { status: status.as_u16(), ..problem }, endpoint.as_str()),
+        Ok(problem) => classify_problem(Problem { status: status.as_u16(), ..problem }, endpoint.as_str()),
         // A proxy between the client and the node answered. It cannot know whether the node applied the request.
         Err(_) => Attempt::Unknown(format!("{endpoint} answered {status} without a problem document")),
     }

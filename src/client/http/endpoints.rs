@@ -113,16 +113,25 @@ fn parse_url(word: &str) -> Result<Url, InvalidEndpoints> {
 
 /// Why a text is not a list of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidEndpoints {
     /// The text holds no endpoint.
     #[error("no endpoint is given: expected URLs separated by commas")]
     None,
     /// The text holds more than [`MAX_ENDPOINTS`] endpoints.
     #[error("{found} endpoints are given: expected at most {MAX_ENDPOINTS}")]
-    TooMany { found: usize },
+    TooMany {
+        /// The number of endpoints.
+        found: usize,
+    },
     /// An endpoint is not a valid URL.
     #[error("invalid endpoint {url:?}: {why}")]
-    Url { url: String, why: String },
+    Url {
+        /// The endpoint.
+        url: String,
+        /// Why it is invalid.
+        why: String,
+    },
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use crate::api::{
     Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
     Renew, RenewBatch, Renewed, Revoked, TtlMs, UpdateMetadata,
 };
-use crate::client::coordinator::{Answer, Coordinator, Events};
-use crate::client::retry::Repeat;
+use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
+use crate::client::retry::RetryPolicy;
 use crate::client::{CallError, RetryBudget};
 use crate::types::{HolderId, LeaseName, wait_ms};
 
@@ -102,7 +102,7 @@ impl Remote {
     ///
     /// While the claim waits in the queue, the client probes the readiness of its node every third of the ttl (0.5 s to
     /// 10 s). If the node does not answer within the same time, the claim continues at the next node and keeps its
-    /// place.
+    /// position.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Remote {
         let call = Call {
             body: Some(Box::new(body)),
             wait: Some(QueueWait { longest: wait, probe }).filter(|_| !wait.is_zero()),
-            ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), Repeat::Claim)
+            ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), RetryPolicy::Claim)
         };
         self.send(call).await
     }
@@ -129,7 +129,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` if the grant has ended, and the errors of [`Remote`].
     pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/renew"), renew, Repeat::Renewal).await
+        self.post(format!("v1/leases/{name}/renew"), renew, RetryPolicy::Renewal).await
     }
 
     /// Renews at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS) leases. The request is retried after a lost
@@ -139,7 +139,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn renew_batch(&self, batch: &RenewBatch) -> Result<Renewed, CallError> {
-        self.post("v1/renew".to_owned(), batch, Repeat::Renewal).await
+        self.post("v1/renew".to_owned(), batch, RetryPolicy::Renewal).await
     }
 
     /// Releases a lease. The request is retried after a lost answer: its token names one grant, which ends once.
@@ -152,7 +152,7 @@ impl Remote {
         let json = to_json(release);
         let path = format!("v1/leases/{name}/release");
         let body = Some(Box::new(move |_| json.clone()) as Body);
-        let call = Call { body, ..self.call(Method::POST, path, Repeat::Release) };
+        let call = Call { body, ..self.call(Method::POST, path, RetryPolicy::Release) };
         call.send(&self.http, &self.endpoints).await?.released()
     }
 
@@ -162,7 +162,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` or `no_such_waiter`, and the errors of [`Remote`].
     pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/handover"), hand_over, Repeat::Never).await
+        self.post(format!("v1/leases/{name}/handover"), hand_over, RetryPolicy::Never).await
     }
 
     /// Replaces the metadata of a held lease. The request is retried after a lost answer.
@@ -171,7 +171,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/metadata"), update, Repeat::Claim).await
+        self.post(format!("v1/leases/{name}/metadata"), update, RetryPolicy::Claim).await
     }
 
     /// Revokes a lease: ends the grants of all its holders. The request is not retried after a lost answer, because a
@@ -182,7 +182,7 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
         let query = vec![("reason", reason.to_owned())];
-        let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), Repeat::Never) };
+        let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), RetryPolicy::Never) };
         self.send(call).await
     }
 
@@ -267,13 +267,13 @@ impl Remote {
         Watch::new(self.clone(), prefix.to_owned(), after)
     }
 
-    async fn post<T, A>(&self, path: String, body: &T, repeat: Repeat) -> Result<A, CallError>
+    async fn post<T, A>(&self, path: String, body: &T, policy: RetryPolicy) -> Result<A, CallError>
     where
         T: serde::Serialize,
         A: serde::de::DeserializeOwned,
     {
         let json = to_json(body);
-        let call = Call { body: Some(Box::new(move |_| json.clone())), ..self.call(Method::POST, path, repeat) };
+        let call = Call { body: Some(Box::new(move |_| json.clone())), ..self.call(Method::POST, path, policy) };
         self.send(call).await
     }
 
@@ -281,7 +281,7 @@ impl Remote {
     where
         A: serde::de::DeserializeOwned,
     {
-        let call = Call { query, ..self.call(Method::GET, path, Repeat::Read) };
+        let call = Call { query, ..self.call(Method::GET, path, RetryPolicy::Read) };
         self.send(call).await
     }
 
@@ -289,8 +289,8 @@ impl Remote {
         Ok(call.send(&self.http, &self.endpoints).await?.answer)
     }
 
-    fn call(&self, method: Method, path: String, repeat: Repeat) -> Call {
-        Call { method, path, query: Vec::new(), body: None, repeat, budget: self.budget, wait: None }
+    fn call(&self, method: Method, path: String, policy: RetryPolicy) -> Call {
+        Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None }
     }
 
     /// A client of the same cluster with this budget.
@@ -300,37 +300,42 @@ impl Remote {
 }
 
 impl Coordinator for Remote {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.acquire(&name, &claim).await })
     }
 
-    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> Answer<'_, Renewed> {
+    fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.renew_batch(&batch).await })
     }
 
-    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> Answer<'_, Released> {
+    fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.release(&name, &release).await })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
     }
 
-    fn update_metadata(&self, name: LeaseName, update: UpdateMetadata, budget: RetryBudget) -> Answer<'_, Lease> {
+    fn update_metadata(
+        &self,
+        name: LeaseName,
+        update: UpdateMetadata,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, Lease> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
 
-    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> Answer<'_, Explanation> {
+    fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.explain(&name, Some(&holder)).await })
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> Answer<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
         let remote = self.with_budget(budget);
         let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE_SIZE), ..ListQuery::default() };
         Box::pin(async move {
@@ -353,12 +358,12 @@ impl Coordinator for Remote {
 }
 
 impl Events for Watch {
-    fn next(&mut self) -> Answer<'_, Event> {
+    fn next(&mut self) -> ResponseFuture<'_, Event> {
         Box::pin(Watch::next(self))
     }
 
-    fn place(&self) -> Option<EventId> {
-        Watch::place(self)
+    fn position(&self) -> Option<EventId> {
+        Watch::position(self)
     }
 }
 
@@ -387,10 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn watch_begins_at_the_place_that_was_asked_for() {
-        let place = Some(EventId { index: 7, part: None });
-        let events = Coordinator::watch(&Remote::new(Endpoints::default()), "job".to_owned(), place);
-        assert_eq!(events.place(), place);
+    fn watch_begins_at_the_position_that_was_asked_for() {
+        let position = Some(EventId { index: 7, part: None });
+        let events = Coordinator::watch(&Remote::new(Endpoints::default()), "job".to_owned(), position);
+        assert_eq!(events.position(), position);
     }
 
     #[test]

@@ -28,24 +28,24 @@ pub struct Watch {
     remote: Remote,
     prefix: String,
     /// The position of the last returned event. All received events are returned before a stream is opened again.
-    place: Option<EventId>,
+    position: Option<EventId>,
     stream: Option<EventStream>,
 }
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("prefix", &self.prefix).field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Watch").field("prefix", &self.prefix).field("position", &self.position).finish_non_exhaustive()
     }
 }
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, place: after, stream: None }
+        Watch { remote, prefix, position: after, stream: None }
     }
 
     /// The position of the last returned event. A new watch can continue after it.
-    pub fn place(&self) -> Option<EventId> {
-        self.place
+    pub fn position(&self) -> Option<EventId> {
+        self.position
     }
 
     /// Waits for the next transition.
@@ -69,7 +69,7 @@ impl Watch {
                 tokio::time::sleep(RECONNECT_DELAY).await;
                 continue;
             };
-            self.place = received.id.and_then(|id| id.parse().ok()).or(self.place);
+            self.position = received.id.and_then(|id| id.parse().ok()).or(self.position);
             // Without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server ends
             // the stream, and the client opens it again after the last position.
             if let Some(event) = received.data.and_then(|data| serde_json::from_str(&data).ok()) {
@@ -83,7 +83,7 @@ impl Watch {
         let endpoints = &self.remote.endpoints;
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
-        query.extend(self.place.map(|place| ("after", place.to_string())));
+        query.extend(self.position.map(|position| ("after", position.to_string())));
         for attempt in 0.. {
             let (index, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");

@@ -82,11 +82,24 @@ pub enum Answer {
 
 /// The number and size of races.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Effort {
     /// Number of races of each kind. Default: 100, which finds every bug that this crate's own tests plant.
     pub rounds: usize,
     /// Number of concurrent writers in a race, at least 2. Default: 4.
     pub writers: usize,
+}
+
+impl Effort {
+    /// Sets the number of races of each kind.
+    pub fn rounds(self, rounds: usize) -> Effort {
+        Effort { rounds, ..self }
+    }
+
+    /// Sets the number of concurrent writers in a race, at least 2.
+    pub fn writers(self, writers: usize) -> Effort {
+        Effort { writers, ..self }
+    }
 }
 
 impl Default for Effort {
@@ -97,6 +110,7 @@ impl Default for Effort {
 
 /// The rules for a resource, in the order of their checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Rule {
     /// The resource accepts an equal token, because a holder writes more than once.
     EqualIsAccepted,
@@ -138,6 +152,7 @@ impl Rule {
 
 /// The report of a resource that keeps all rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// Each rule, and the number of writes that checked it.
     pub checked: Vec<(Rule, usize)>,
@@ -192,13 +207,24 @@ impl Rule {
 
 /// A resource did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotConformant {
     /// The resource violates a rule.
     #[error("the resource violates {rule}: {what}")]
-    Broken { rule: Rule, what: String },
+    Broken {
+        /// The rule.
+        rule: Rule,
+        /// The violation.
+        what: String,
+    },
     /// The resource has returned an error instead of an [`Answer`]. Such an error is a failure, too.
     #[error("cannot check {rule}, because the resource failed: {error}")]
-    Unchecked { rule: Rule, error: String },
+    Unchecked {
+        /// The rule.
+        rule: Rule,
+        /// The error of the resource.
+        error: String,
+    },
 }
 
 impl NotConformant {

@@ -19,6 +19,7 @@ use super::record::Record;
 use super::timers::Timer;
 use crate::token::FencingToken;
 use crate::types::LeaseName;
+#[cfg(any(test, feature = "testing"))]
 pub use parts::PART_BYTES;
 use parts::RecordBuilder;
 use stored::HEADER_VERSION;
@@ -39,20 +40,6 @@ impl Machine {
     /// The records of all names, in order. Encode them from a clone of the machine, so that applies can continue.
     pub fn records(&self) -> impl Iterator<Item = StoredRecord> {
         self.records.iter().flat_map(|(name, record)| parts::split(name, record))
-    }
-
-    /// Rebuilds a machine from a snapshot.
-    ///
-    /// # Errors
-    ///
-    /// [`BadSnapshot`] if no machine can have written this snapshot.
-    pub fn from_records(
-        header: SnapshotHeader,
-        records: impl IntoIterator<Item = StoredRecord>,
-    ) -> Result<Machine, BadSnapshot> {
-        let mut rebuild = Rebuild::new(header)?;
-        records.into_iter().try_for_each(|record| rebuild.push(record))?;
-        rebuild.finish()
     }
 }
 

@@ -53,13 +53,19 @@ pub(crate) struct NodeConfig {
 
 /// An error that prevents a node from starting.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// All invalid settings. The node has bound and opened nothing.
     #[error("a node cannot start with these settings:\n{0}")]
     Invalid(Problems),
     /// The node cannot bind its peer address.
-    #[error("cannot listen for other nodes on {address}: {source}")]
-    Listen { address: String, source: std::io::Error },
+    #[error("cannot listen for other nodes on {address}")]
+    Listen {
+        /// The peer address.
+        address: String,
+        /// The error.
+        source: std::io::Error,
+    },
     /// The node cannot open its data directory.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -71,10 +77,10 @@ pub enum StartError {
     Raft(String),
     /// The node cannot read or write the file `PROMISE`.
     #[error(
-        "cannot read or write the file PROMISE in the data directory: {0}. If it is damaged, remove it after the node \
-         has been down for longer than any leadership lease it was configured with"
+        "cannot read or write the file PROMISE in the data directory. If it is damaged, remove it after the node has \
+         been down for longer than any leadership lease it was configured with"
     )]
-    Promise(std::io::Error),
+    Promise(#[source] std::io::Error),
 }
 
 /// The parts of a node that its environment supplies: the system, or the simulation.

@@ -14,12 +14,12 @@ impl ElectionBudget {
     /// The time until the budget allows another election. `None`: it allows one at `now`.
     pub fn wait_time(&mut self, budget: Option<(NonZeroU32, Duration)>, now: Duration) -> Option<Duration> {
         let (most, window) = budget?;
-        while self.elected.front().is_some_and(|at| *at + window <= now) {
+        while self.elected.front().is_some_and(|at| at.saturating_add(window) <= now) {
             self.elected.pop_front();
         }
         // The budget allows another election when this one leaves the window.
         let excess = self.elected.len().checked_sub(most.get() as usize)?;
-        Some(self.elected[excess] + window - now)
+        Some(self.elected[excess].saturating_add(window) - now)
     }
 
     /// Records an election at `now`, if there is a budget.

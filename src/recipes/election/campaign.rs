@@ -10,7 +10,7 @@ use super::budget::ElectionBudget;
 use super::view::{self, LeaderView};
 use super::{ElectionOptions, Leadership, Observer};
 use crate::api::Code;
-use crate::client::{CallError, Lease, LeaseGuard, LeaseManager, LeaseOptions, Wait};
+use crate::client::{CallError, Lease, LeaseGuard, LeaseManager, LeaseOptions, Wait, check_refresh};
 use crate::types::{InvalidValue, LeaseName};
 
 /// Longest wait of one claim in the queue. A longer campaign claims again and gets a new place at the end of the queue.
@@ -37,11 +37,15 @@ pub(super) struct Candidate {
 
 /// The state of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Candidacy {
     /// The candidate does not campaign: not yet, no longer, or because it was elected.
     Idle,
     /// The [budget](ElectionOptions::budget) is used up. The candidate joins the queue `left` after this state began.
-    HeldBack { left: Duration },
+    HeldBack {
+        /// The time until the budget allows another election.
+        left: Duration,
+    },
     /// The candidate claims the lease or waits for it in the queue.
     Waiting,
 }
@@ -51,12 +55,13 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// The name is not a valid lease name, or an option is outside the bounds of every cluster.
+    /// The name is not a valid lease name, or an option is outside its bounds.
     pub fn new(
         manager: &LeaseManager,
         name: impl AsRef<str>,
         options: ElectionOptions,
     ) -> Result<Election, InvalidValue> {
+        check_refresh(options.refresh)?;
         view::established(&options.metadata, view::LONGEST_TOKEN)?;
         let lease_options: LeaseOptions = options.lease.clone().metadata(options.metadata.clone());
         let lease = manager.lease_with(name, lease_options)?;

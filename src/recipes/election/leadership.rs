@@ -48,7 +48,7 @@ impl Leadership {
 
     /// A token that is cancelled when the leadership ends, for any reason.
     pub fn lost(&self) -> CancellationToken {
-        self.guard.gone()
+        self.guard.ended()
     }
 
     /// A token that is cancelled when the manager stops renewing the lease:
@@ -192,24 +192,30 @@ impl fmt::Debug for Leadership {
 
 /// Why a leader is not established.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EstablishError<E> {
-    /// The resources were not fenced: the error of the caller's function.
+    /// The resources were not fenced: the error of the caller's function. It is part of the message and not the source,
+    /// because it need not be a [`std::error::Error`].
     #[error("the resources were not fenced: {0}")]
     Fencing(E),
     /// The leadership was lost.
-    #[error("the leadership was lost before it was established: {0}")]
-    Lost(Loss),
+    #[error("the leadership was lost before it was established")]
+    Lost(#[source] Loss),
     /// The resources are fenced, but observers may not see it.
-    #[error("the resources are fenced, but the request that publishes it failed: {0}")]
-    NotPublished(CallError),
+    #[error("the resources are fenced, but the request that publishes it failed")]
+    NotPublished(#[source] CallError),
 }
 
 /// Why a leader did not resign.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResignError {
     /// The [`minimum_hold`](super::ElectionOptions::minimum_hold) is not over. The process is still the leader.
     #[error("the minimum time of the leader is not over: {left:?} left")]
-    TooEarly { left: Duration },
+    TooEarly {
+        /// The rest of the minimum time.
+        left: Duration,
+    },
     /// The error of the request.
     #[error(transparent)]
     Call(#[from] CallError),

@@ -16,6 +16,7 @@ pub(super) const LONGEST_TOKEN: FencingToken = FencingToken { term: (1 << 15) - 
 
 /// The leader at one moment.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct LeaderView {
     /// `None`: there is no leader.
     pub leader: Option<Leader>,
@@ -23,6 +24,7 @@ pub struct LeaderView {
 
 /// A leader as other processes see it.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Leader {
     /// The holder of the lease.
     pub holder: String,

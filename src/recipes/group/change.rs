@@ -9,13 +9,19 @@ use super::Member;
 
 /// A difference between two lists of members.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum GroupChange {
     /// A member joined.
     Joined(Member),
     /// A member left, or its membership was lost.
     Left(Member),
     /// The metadata of a membership changed, for example its readiness.
-    Changed { before: Member, now: Member },
+    Changed {
+        /// The member before the change.
+        before: Member,
+        /// The member after the change.
+        now: Member,
+    },
 }
 
 /// A stream of changes. It compares lists of members, so a slow reader misses members that came and went in between.

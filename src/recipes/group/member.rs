@@ -19,6 +19,7 @@ pub const READY_KEY: &str = "tenure.ready";
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Member {
     /// The id, unique in the group.
     pub id: String,
@@ -115,9 +116,10 @@ impl MemberOptions {
     }
 
     /// The longest time between two reads of the members. It limits the age of the list while the cluster is available,
-    /// and the delay of changes without a transition, such as readiness. Default: 1 s; at least 10 ms.
+    /// and the delay of changes without a transition, such as readiness. From 10 ms to 24 h.
+    /// Default: 1 s.
     pub fn refresh(self, refresh: Duration) -> MemberOptions {
-        MemberOptions { refresh: refresh.max(Duration::from_millis(10)), ..self }
+        MemberOptions { refresh, ..self }
     }
 
     /// The metadata of the membership's lease.

@@ -70,7 +70,7 @@ impl Membership {
 
     /// A token that is cancelled when the membership ends: lost or left.
     pub fn lost(&self) -> CancellationToken {
-        self.lease.gone()
+        self.lease.ended()
     }
 
     /// Sets the readiness of this member. Names belong only to ready members. Other members see the change within their
@@ -163,6 +163,7 @@ impl fmt::Debug for Membership {
 
 /// The error of a group operation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GroupError {
     /// A name or an option is invalid.
     #[error(transparent)]
@@ -172,16 +173,27 @@ pub enum GroupError {
         "the member id {id:?} is in use{}: choose another id",
         holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default()
     )]
-    IdTaken { id: String, holder: Option<String> },
+    IdTaken {
+        /// The id.
+        id: String,
+        /// The holder of the membership, if the cluster named it.
+        holder: Option<String>,
+    },
     /// The group has [`MAX_MEMBERS`] members.
     #[error("the group has {members} members: expected at most {MAX_MEMBERS}")]
-    Full { members: usize },
+    Full {
+        /// The number of members.
+        members: usize,
+    },
     /// There are more than [`MAX_SHARDS`](super::MAX_SHARDS) shards.
     #[error("{shards} shards are given: expected at most {max}", max = super::MAX_SHARDS)]
-    TooManyShards { shards: usize },
+    TooManyShards {
+        /// The number of shards.
+        shards: usize,
+    },
     /// The membership was lost.
-    #[error("the membership is lost: {0}")]
-    Lost(Loss),
+    #[error("the membership is lost")]
+    Lost(#[source] Loss),
     /// The error of the request.
     #[error(transparent)]
     Call(#[from] CallError),

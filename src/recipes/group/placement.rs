@@ -15,19 +15,17 @@ use super::score::Score;
 /// values.
 ///
 /// ```
-/// # use tenure::group::Member;
-/// # fn member(id: &str, weight: u32) -> Member {
-/// #     let since = serde_json::from_str("\"2026-01-31T12:00:00.000Z\"").expect("a time");
-/// #     let token = tenure::token::FencingToken { term: 1, index: 1 };
-/// #     Member { id: id.into(), weight, is_ready: true, metadata: Default::default(), token, holder: id.into(), since }
-/// # }
+/// # #[cfg(not(feature = "testing"))] fn main() {}
+/// # #[cfg(feature = "testing")] fn main() {
 /// use tenure::group::Placement;
+/// use tenure::testing::member;
 ///
 /// let both = Placement::new([member("a", 1), member("b", 1), member("gated", 0)]);
 /// let owner = both.owner("partition-7").expect("two members have a weight").id.clone();
 /// let first_two: Vec<_> = both.owners("partition-7", 2).into_iter().map(|member| &member.id).collect();
 /// assert_eq!(first_two[0], &owner);
 /// assert!(!first_two.contains(&&"gated".to_owned()));
+/// # }
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Placement {

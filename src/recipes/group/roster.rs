@@ -40,6 +40,7 @@ struct List {
 
 /// A group at one moment.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct GroupSnapshot {
     /// The membership of this process. `None`: this process is not a member, or the list does not contain it yet.
     pub me: Option<Member>,

@@ -21,6 +21,7 @@ const RESTART_DELAY: Duration = Duration::from_millis(500);
 
 /// A held shard. The work on it receives this value.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Shard {
     /// The lease. It is held when the work starts.
     pub lease: Lease,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::roster::Roster;
 use super::{Changes, GroupError, GroupSnapshot, Placement};
-use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, RefreshTrigger};
+use crate::client::{CallError, Lease, LeaseManager, LeaseOptions, RefreshTrigger, check_refresh};
 use crate::types::{InvalidValue, LeaseName};
 
 /// Pause after a failed read.
@@ -25,11 +25,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// Watches a group without joining it. The list is read after each change and at least every `refresh`.
+    /// Watches a group without joining it. The list is read after each change and at least every `refresh`, which is 10 ms
+    /// to 24 h.
     ///
     /// # Errors
     ///
-    /// - [`GroupError::Invalid`]: the name is not a valid lease name.
+    /// - [`GroupError::Invalid`]: the name is not a valid lease name, or `refresh` is outside its bounds.
     /// - [`GroupError::Call`]: no node answered in time.
     ///
     /// # Panics
@@ -52,7 +53,7 @@ impl Group {
     /// # Ok(()) }
     /// ```
     pub async fn watch(manager: &LeaseManager, name: &str, refresh: Duration) -> Result<Group, GroupError> {
-        let group = Group::start(manager, name, None, refresh.max(Duration::from_millis(10)))?;
+        let group = Group::start(manager, name, None, refresh)?;
         group.roster.refresh().await?;
         Ok(group)
     }
@@ -63,6 +64,7 @@ impl Group {
         me: Option<(&str, &Lease)>,
         refresh: Duration,
     ) -> Result<Group, InvalidValue> {
+        check_refresh(refresh)?;
         let prefix = format!("{}:", LeaseName::new(name)?);
         let roster = Roster::new(manager.coordinator(), manager.budget(), manager.clock(), prefix, me);
         let roster = Arc::new(roster);

@@ -12,7 +12,7 @@ use super::super::progress::Progress;
 use super::{Evidence, ObservedQueue};
 
 pub fn token(index: u64) -> FencingToken {
-    FencingToken { term: 1, index }
+    FencingToken::new(1, index)
 }
 
 fn event(kind: EventKind, holder: &str, granted: u64, index: u64) -> Event {
@@ -26,13 +26,15 @@ fn event(kind: EventKind, holder: &str, granted: u64, index: u64) -> Event {
 
 /// A watcher saw at `ms` that the log granted the lease to `holder` at `index`.
 pub fn granted(ms: u64, holder: &str, index: u64) -> Seen {
-    let event = Event { cause: Some(GrantCause::Asked), ..event(EventKind::Granted, holder, index, index) };
+    let mut event = event(EventKind::Granted, holder, index, index);
+    event.cause = Some(GrantCause::Asked);
     Seen { event, at: Duration::from_millis(ms) }
 }
 
 pub fn from_queue(ms: u64, holder: &str, index: u64) -> Seen {
-    let Seen { event, at } = granted(ms, holder, index);
-    Seen { event: Event { cause: Some(GrantCause::Queue), ..event }, at }
+    let mut seen = granted(ms, holder, index);
+    seen.event.cause = Some(GrantCause::Queue);
+    seen
 }
 
 pub fn expired(ms: u64, holder: &str, granted: u64, index: u64) -> Seen {

@@ -94,9 +94,9 @@ fn known_at(seen: &Seen, progress: &Progress) -> Duration {
 /// Whether the leader of this grant may have reserved the place for a waiter. An earlier grant of the term excludes it
 /// if the reservation was over when the place became free.
 fn may_be_reserved(evidence: &Evidence, granted: &Seen, progress: &Progress, block: Block) -> bool {
-    let term = granted.event.token.term;
+    let term = granted.event.token.term();
     let of_term = evidence.log.iter().filter(|seen| seen.event.event == EventKind::Granted);
-    let first = of_term.filter(|seen| seen.event.token.term == term).map(|seen| known_at(seen, progress)).min();
+    let first = of_term.filter(|seen| seen.event.token.term() == term).map(|seen| known_at(seen, progress)).min();
     first.is_none_or(|first| first + CONFIRM_WINDOW.mul_f64(1.0 + DRIFT) > block.over)
 }
 
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn grant_in_the_window_of_a_new_leader_is_not_judged() {
         let mut log = [granted(5, "a", 5), released(4_000, "a", 5, 8), from_queue(6_000, "b", 9)];
-        log[2].event.token.term = 2;
+        log[2].event.token = tenure::FencingToken::new(2, log[2].event.token.index());
         assert_eq!(judge(&[], &log, (0, 0)), QueueGrants::default());
         let early = [granted(3_500, "a", 5), released(4_000, "a", 5, 8), from_queue(6_000, "b", 9)];
         assert_eq!(judge(&[], &early, (0, 0)), QueueGrants::default(), "the term may have begun with its first grant");

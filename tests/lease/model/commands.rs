@@ -37,7 +37,7 @@ impl Model {
                 for waiter in waiters {
                     let Some(at) = self.place(waiter) else { continue };
                     self.waiters[at].patience_until = patience_until;
-                    self.waiters[at].confirmed_term = self.position.term;
+                    self.waiters[at].confirmed_term = self.position.term();
                     self.grant_turns(Some(&waiter.name));
                     kept += 1;
                 }
@@ -112,7 +112,7 @@ impl Model {
 
     fn enqueue_claim(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
         let (now, name) = (self.now, &acquire.name);
-        let (patience_until, confirmed_term) = (now + self.limits.patience_ms, self.position.term);
+        let (patience_until, confirmed_term) = (now + self.limits.patience_ms, self.position.term());
         let me = WaiterId { name: name.clone(), holder: acquire.holder.clone() };
         if let Some(at) = self.place(&me) {
             let waiting = &mut self.waiters[at];
@@ -185,7 +185,7 @@ impl Model {
         let Some(token) = self.own(name, holder, token) else {
             return Outcome::Refused(Refusal::Lost(self.lost(name, holder, token)));
         };
-        let term = self.position.term;
+        let term = self.position.term();
         let is_recipient = |waiting: &ModelWaiter| {
             let is_meant = to.map_or(waiting.confirmed_term == term, |named| waiting.acquire.holder == *named);
             waiting.acquire.name == *name && is_meant

@@ -50,7 +50,7 @@ impl Model {
         Model {
             now: 0,
             wall_ms: 0,
-            position: FencingToken { term: 0, index: 0 },
+            position: FencingToken::new(0, 0),
             limits,
             term_began: 0,
             leases: Vec::new(),
@@ -67,7 +67,7 @@ impl Model {
         deferred.retain(|name| !self.waits_for_confirmation(name));
         let deferred: Vec<_> = deferred.into_iter().map(|name| (self.now, name, 3)).collect();
         self.now = self.now.max(batch.stamp.now);
-        if self.position.term < position.term {
+        if self.position.term() < position.term() {
             self.term_began = self.now;
         }
         self.position = position;
@@ -158,7 +158,7 @@ impl Model {
     }
 
     fn is_confirmed(&self, at: usize) -> bool {
-        self.waiters[at].confirmed_term == self.position.term
+        self.waiters[at].confirmed_term == self.position.term()
     }
 
     /// The last millisecond in which a free slot stays reserved for a waiter of an earlier term.
@@ -211,7 +211,7 @@ impl Model {
             Change::HandedOver { .. } => (LeaseState::HandedOver, false),
             Change::Granted(_) => panic!("a grant ends nothing"),
         };
-        let end = (self.now, self.position.index, self.effects.transitions.len() as u32);
+        let end = (self.now, self.position.index(), self.effects.transitions.len() as u32);
         let held = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
         let ending = self.leases.iter_mut().find(held).expect("the lease is held");
         ending.ended = Some(end);
@@ -227,7 +227,7 @@ impl Model {
 
     fn record_transition(&mut self, lease: &Lease, change: Change) {
         let transition = Transition {
-            index: self.position.index,
+            index: self.position.index(),
             part: self.effects.transitions.len() as u32,
             name: lease.name.clone(),
             holder: lease.holder.clone(),

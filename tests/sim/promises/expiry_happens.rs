@@ -14,7 +14,7 @@ pub fn check(ledger: &Ledger, now: Duration, bound: Duration) -> Result<(), Stri
     for name in client_leases {
         let held = ledger.held_at(ledger.last_index(), &name);
         // A waiter that died while its request was in flight can still be granted a lease. That lease expires, too.
-        let granted = |token: FencingToken| ledger.entry(token.index).map_or(Duration::ZERO, |entry| entry.at);
+        let granted = |token: FencingToken| ledger.entry(token.index()).map_or(Duration::ZERO, |entry| entry.at);
         let late: Vec<_> = held.iter().filter(|(_, token)| granted(*token) + bound < now).collect();
         if !late.is_empty() {
             return Err(format!("{name} is still held by {late:?}"));

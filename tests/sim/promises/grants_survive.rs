@@ -13,7 +13,7 @@ pub fn check(run: &Evidence) -> Result<(), String> {
     for operation in &run.history.operations {
         let survives = match (&operation.what, &operation.ended) {
             (What::Acquire { .. } | What::Renew { .. }, Ended::Held(token, _)) => {
-                let granted = run.ledger.entry(token.index).is_some_and(|entry| {
+                let granted = run.ledger.entry(token.index()).is_some_and(|entry| {
                     entry.transitions.iter().any(|seen| seen.token == *token && seen.holder == operation.by)
                 });
                 granted && is_in_log(&operation.name, *token, |change| matches!(change, Change::Granted(_)))

@@ -24,7 +24,7 @@ pub fn check(run: &Evidence) -> Result<(), String> {
 /// The log index that an answer includes.
 fn index(operation: &Operation) -> Option<u64> {
     match &operation.ended {
-        Ended::Held(token, _) => Some(token.index),
+        Ended::Held(token, _) => Some(token.index()),
         Ended::Saw(_, index) => Some(*index),
         _ => None,
     }

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::app::App;
 use super::body::BodyBudget;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::Code;
 use crate::config::HttpLimits;
 
@@ -77,12 +77,12 @@ impl Admission {
     }
 
     /// Rejects a request before its body is read if no permit is free. It takes no permit.
-    pub fn check_capacity(&self) -> Result<(), HttpProblem> {
+    pub fn check_capacity(&self) -> Result<(), ProblemResponse> {
         if self.requests.free.available_permits() > 0 { Ok(()) } else { Err(self.requests.reject()) }
     }
 
     /// Waits until a request may run, in FIFO order. Fails with `too_busy` at once if no permit is free.
-    pub async fn admit(&self) -> Result<RequestPermit, HttpProblem> {
+    pub async fn admit(&self) -> Result<RequestPermit, ProblemResponse> {
         let admitted = self.requests.try_acquire()?;
         let running = tokio::time::timeout(MAX_RUN_DELAY, self.running.clone().acquire_owned());
         match running.await {
@@ -91,7 +91,7 @@ impl Admission {
             }
             Err(_) => {
                 self.late.increment(1);
-                Err(HttpProblem::new(
+                Err(ProblemResponse::new(
                     Code::TooBusy,
                     format!("the request could not start within {MAX_RUN_DELAY:?}; retry later"),
                 ))
@@ -109,21 +109,21 @@ impl PermitPool {
         }
     }
 
-    pub fn try_acquire(&self) -> Result<Permit, HttpProblem> {
+    pub fn try_acquire(&self) -> Result<Permit, ProblemResponse> {
         let permit = self.free.clone().try_acquire_owned().map_err(|_| self.reject())?;
         Ok(Permit { _permit: permit })
     }
 
-    fn reject(&self) -> HttpProblem {
+    fn reject(&self) -> ProblemResponse {
         self.refused.increment(1);
-        HttpProblem::new(Code::TooBusy, self.full.as_str())
+        ProblemResponse::new(Code::TooBusy, self.full.as_str())
     }
 }
 
 impl FromRequestParts<App> for RequestPermit {
-    type Rejection = HttpProblem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<RequestPermit, HttpProblem> {
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<RequestPermit, ProblemResponse> {
         app.admission.admit().await
     }
 }

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use super::routes;
 use crate::api::Code;
 use crate::config::HttpLimits;
@@ -76,7 +76,7 @@ impl App {
     }
 
     /// The node, or `not_ready` before it has started, or `shutting_down` after it was dropped.
-    pub fn node(&self) -> Result<Node, HttpProblem> {
+    pub fn node(&self) -> Result<Node, ProblemResponse> {
         self.0.node.require()
     }
 }
@@ -115,11 +115,11 @@ impl NodeRef {
     }
 
     /// The node, or a problem that says why there is none.
-    pub(super) fn require(&self) -> Result<Node, HttpProblem> {
-        let started = self.0.get().ok_or_else(|| HttpProblem::new(Code::NotReady, "the node is starting"))?;
+    pub(super) fn require(&self) -> Result<Node, ProblemResponse> {
+        let started = self.0.get().ok_or_else(|| ProblemResponse::new(Code::NotReady, "the node is starting"))?;
         started
             .upgrade_for_request()
-            .ok_or_else(|| HttpProblem::new(Code::ShuttingDown, "the node was dropped by its program"))
+            .ok_or_else(|| ProblemResponse::new(Code::ShuttingDown, "the node was dropped by its program"))
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{Duration, timeout};
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Object};
 
 /// The first bytes of each body are not counted against the budget; the connection limit bounds them. Ordinary
@@ -103,9 +103,9 @@ impl BodyBudget {
         if T::IS_CLAIM { &self.claims } else { &self.urgent }
     }
 
-    fn reject(&self) -> HttpProblem {
+    fn reject(&self) -> ProblemResponse {
         self.refused.increment(1);
-        HttpProblem::new(
+        ProblemResponse::new(
             Code::TooBusy,
             "other request bodies use the node's whole memory budget for bodies; retry later",
         )
@@ -129,11 +129,11 @@ impl Received {
         Ok(())
     }
 
-    fn parse<T: JsonBody>(self) -> Result<Body<T>, HttpProblem> {
+    fn parse<T: JsonBody>(self) -> Result<Body<T>, ProblemResponse> {
         let Received { bytes, permit } = self;
         match serde_json::from_slice(&bytes) {
             Ok(Object(value)) => Ok(Body(value, permit)),
-            Err(error) => Err(HttpProblem::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
+            Err(error) => Err(ProblemResponse::invalid(format!("body: {}", explain::<T>(&bytes, &error)))),
         }
     }
 }
@@ -148,17 +148,17 @@ impl BudgetPermit {
 }
 
 impl<T: JsonBody> FromRequest<App> for Body<T> {
-    type Rejection = HttpProblem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request(request: Request, app: &App) -> Result<Body<T>, HttpProblem> {
+    async fn from_request(request: Request, app: &App) -> Result<Body<T>, ProblemResponse> {
         receive::<T>(request, app).await?.parse()
     }
 }
 
 impl<T: JsonBody> FromRequest<App> for Admitted<T> {
-    type Rejection = HttpProblem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request(request: Request, app: &App) -> Result<Admitted<T>, HttpProblem> {
+    async fn from_request(request: Request, app: &App) -> Result<Admitted<T>, ProblemResponse> {
         app.admission.check_capacity()?;
         let received = receive::<T>(request, app).await?;
         let permit = app.admission.admit().await?;
@@ -192,13 +192,13 @@ fn is_json(content_type: &[u8]) -> bool {
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, HttpProblem> {
+async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, ProblemResponse> {
     let (head, mut body) = request.into_parts();
     let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
     if !is_json {
         // Browsers send other content types across origins without a CORS preflight, so a web page could reach a local
         // node.
-        return Err(HttpProblem::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
+        return Err(ProblemResponse::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
     }
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
@@ -211,8 +211,8 @@ async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, H
         Ok(Ok(received)) => Ok(received),
         Ok(Err(ReceiveError::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
         Ok(Err(ReceiveError::NoBudget)) => Err(discard(body, budget.reject()).await),
-        Ok(Err(ReceiveError::Broken(error))) => Err(HttpProblem::invalid(format!("body: {error}"))),
-        Err(_) => Err(HttpProblem::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
+        Ok(Err(ReceiveError::Broken(error))) => Err(ProblemResponse::invalid(format!("body: {error}"))),
+        Err(_) => Err(ProblemResponse::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
     }
 }
 
@@ -227,14 +227,14 @@ async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result
 
 /// Reads and drops the rest of a rejected body before the response. After an earlier response, a client that still
 /// sends may see a connection reset instead of the response.
-async fn discard(mut body: HttpBody, problem: HttpProblem) -> HttpProblem {
+async fn discard(mut body: HttpBody, problem: ProblemResponse) -> ProblemResponse {
     let sent = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = timeout(DISCARD_TIMEOUT, sent).await;
     problem
 }
 
-fn too_large(max: usize) -> HttpProblem {
-    HttpProblem::new(Code::TooLarge, format!("the body is too large: this request allows at most {max} bytes"))
+fn too_large(max: usize) -> ProblemResponse {
+    ProblemResponse::new(Code::TooLarge, format!("the body is too large: this request allows at most {max} bytes"))
 }
 
 #[cfg(test)]

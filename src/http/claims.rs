@@ -10,7 +10,7 @@ use super::app::App;
 use super::body::{Admitted, Body};
 use super::input::{Name, Params, Routing};
 use super::response;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::{self, Problem};
 use crate::node::Request;
 use crate::service;
@@ -32,7 +32,7 @@ pub(super) async fn acquire(
     routing: Routing,
     Name(name): Name,
     Admitted { body, permit }: Admitted<api::Acquire>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let claim = service::claim(&app.node()?.ttl(), name, body)?;
     // A claim that waits can take a day: it exchanges its request permit for one of `max_waits`.
     let (_request_permit, _wait_permit) = if claim.wait_ms.is_some() {
@@ -57,7 +57,7 @@ pub(super) async fn renew(
     routing: Routing,
     Name(name): Name,
     Body(body, _budget): Body<api::Renew>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let renew = service::renew(&app.node()?.ttl(), name, body)?;
     let response = routing.send(&app, renew).await?;
     response::reply(response, service::renewed_one)
@@ -70,7 +70,7 @@ pub(super) async fn renew_batch(
     State(app): State<App>,
     routing: Routing,
     Body(body, _budget): Body<api::RenewBatch>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let names = body.leases.iter().map(|item| item.name.clone()).collect();
     let renew = service::renew_batch(&app.node()?.ttl(), body)?;
     let response = routing.send(&app, renew).await?;
@@ -86,7 +86,7 @@ pub(super) async fn release(
     routing: Routing,
     Name(name): Name,
     Body(body, _budget): Body<api::Release>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, service::release(name, body)).await?;
     response::reply(response, |answer, _| service::released(answer))
 }
@@ -103,7 +103,7 @@ pub(super) async fn hand_over(
     routing: Routing,
     Name(name): Name,
     Body(body, _budget): Body<api::HandOver>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, service::hand_over(name, body)).await?;
     response::reply(response, service::handed_over)
 }
@@ -123,7 +123,7 @@ pub(super) async fn update_metadata(
     routing: Routing,
     Name(name): Name,
     Admitted { body, permit: _permit }: Admitted<api::UpdateMetadata>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, service::update_metadata(name, body)?).await?;
     response::reply(response, service::granted)
 }
@@ -149,7 +149,7 @@ pub(super) async fn revoke(
     routing: Routing,
     Name(name): Name,
     Params(params): Params<RevokeParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, service::revoke(name, params.reason)?).await?;
     response::reply(response, |answer, _| service::revoked(answer))
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::app::App;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::NO_FORWARD_HEADER;
 use crate::node::{self, Forward};
 use crate::types::LeaseName;
@@ -24,12 +24,12 @@ struct NameParam {
 }
 
 impl FromRequestParts<App> for Name {
-    type Rejection = HttpProblem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, HttpProblem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, ProblemResponse> {
         let path = Path::<NameParam>::from_request_parts(parts, app).await;
-        let Path(NameParam { name }) = path.map_err(|error| HttpProblem::invalid(format!("path: {error}")))?;
-        LeaseName::new(name).map(Name).map_err(|error| HttpProblem::invalid(error.to_string()))
+        let Path(NameParam { name }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
+        LeaseName::new(name).map(Name).map_err(|error| ProblemResponse::invalid(error.to_string()))
     }
 }
 
@@ -37,11 +37,11 @@ impl FromRequestParts<App> for Name {
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
-    type Rejection = HttpProblem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params<T>, HttpProblem> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params<T>, ProblemResponse> {
         let Query(params) =
-            Query::try_from_uri(&parts.uri).map_err(|error| HttpProblem::invalid(format!("query: {error}")))?;
+            Query::try_from_uri(&parts.uri).map_err(|error| ProblemResponse::invalid(format!("query: {error}")))?;
         Ok(Params(params))
     }
 }
@@ -70,8 +70,8 @@ impl FromRequestParts<App> for Routing {
 
 impl Routing {
     /// Sends a request to the node, and adds the leader's address to a `not_leader` problem.
-    pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, HttpProblem> {
+    pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, ProblemResponse> {
         let response = app.node()?.request(request, self.forward).await;
-        response.map_err(|error| HttpProblem::from(error).redirect_to(&self.path_and_query))
+        response.map_err(|error| ProblemResponse::from(error).redirect_to(&self.path_and_query))
     }
 }

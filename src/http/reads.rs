@@ -9,7 +9,7 @@ use super::admission::RequestPermit;
 use super::app::App;
 use super::input::{Name, Params, Routing};
 use super::response;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::{self, DEFAULT_PAGE, MAX_PAGE, Problem, StateFilter};
 use crate::lease::{ListCursor, ListFilter};
 use crate::node::{self, Query, Request};
@@ -40,7 +40,7 @@ pub(super) async fn get(
     routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = read(&app, routing, Query::Lease(name.clone()), params.consistency).await?;
     response::reply(response, |answer, now| service::found(&name, answer, now))
 }
@@ -55,7 +55,7 @@ pub(super) async fn history(
     routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = read(&app, routing, Query::History(name.clone()), params.consistency).await?;
     response::reply(response, |answer, _| service::history(name, answer))
 }
@@ -70,7 +70,7 @@ pub(super) async fn queue(
     routing: Routing,
     Name(name): Name,
     Params(params): Params<ReadParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let response = read(&app, routing, Query::Queue(name.clone()), params.consistency).await?;
     response::reply(response, |answer, now| service::queue(name, answer, now))
 }
@@ -99,7 +99,7 @@ pub(super) async fn explain(
     routing: Routing,
     Name(name): Name,
     Params(params): Params<ExplainParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let query = Query::Explain { name: name.clone(), holder: params.holder };
     let response = read(&app, routing, query, params.consistency).await?;
     response::reply(response, |answer, now| service::explained(name, answer, now))
@@ -142,10 +142,10 @@ pub(super) async fn list(
     _permit: RequestPermit,
     routing: Routing,
     Params(params): Params<ListParams>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let limit = params.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(HttpProblem::invalid(format!("limit: {limit} is outside 1 to {MAX_PAGE}")));
+        return Err(ProblemResponse::invalid(format!("limit: {limit} is outside 1 to {MAX_PAGE}")));
     }
     let states = params.state.as_deref().map(read_states).transpose()?.unwrap_or_default();
     let after = params.cursor.as_deref().map(read_cursor).transpose()?;
@@ -162,25 +162,25 @@ async fn read(
     routing: Routing,
     query: Query,
     consistency: Consistency,
-) -> Result<node::Response, HttpProblem> {
+) -> Result<node::Response, ProblemResponse> {
     routing.send(app, Request::Read { query, consistency }).await
 }
 
-fn read_states(text: &str) -> Result<Vec<StateFilter>, HttpProblem> {
+fn read_states(text: &str) -> Result<Vec<StateFilter>, ProblemResponse> {
     let state = |word: &str| {
         let filter: Result<StateFilter, serde::de::value::Error> =
             StateFilter::deserialize(serde::de::value::StrDeserializer::new(word));
-        filter.map_err(|error| HttpProblem::invalid(format!("state: {error}")))
+        filter.map_err(|error| ProblemResponse::invalid(format!("state: {error}")))
     };
     text.split(',').filter(|word| !word.is_empty()).map(state).collect()
 }
 
 /// Parses a cursor that [`service::write_cursor`] wrote.
-pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, HttpProblem> {
+pub(crate) fn read_cursor(text: &str) -> Result<ListCursor, ProblemResponse> {
     let parts = text
         .split_once('~')
         .and_then(|(name, token)| Some(ListCursor { name: LeaseName::new(name).ok()?, token: token.parse().ok()? }));
-    parts.ok_or_else(|| HttpProblem::invalid("cursor: unknown format; send the `cursor` of the previous page"))
+    parts.ok_or_else(|| ProblemResponse::invalid("cursor: unknown format; send the `cursor` of the previous page"))
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ fn ok(served: &Served, value: &impl Serialize) -> Response {
 pub(super) fn reply<T: Serialize>(
     response: node::Response,
     read: impl FnOnce(Answer, ClusterMs) -> Result<T, Box<Problem>>,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let served = response.served;
     match read(response.answer, served.now) {
         Ok(value) => Ok(ok(&served, &value)),
-        Err(problem) => Err(HttpProblem::from(problem).served(served)),
+        Err(problem) => Err(ProblemResponse::from(problem).served(served)),
     }
 }
 
@@ -56,23 +56,23 @@ pub(super) fn stamp(headers: &mut HeaderMap, served: &Served) {
 
 /// The error of a request: an API problem and its response headers.
 #[derive(Debug)]
-pub(crate) struct HttpProblem(Box<Inner>);
+pub(crate) struct ProblemResponse(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     problem: Problem,
     served: Option<Served>,
-    /// The leader's `host:port`, and the full URL after [`HttpProblem::redirect_to`].
+    /// The leader's `host:port`, and the full URL after [`ProblemResponse::redirect_to`].
     leader: Option<String>,
 }
 
-impl HttpProblem {
-    pub fn new(code: Code, detail: impl Into<String>) -> HttpProblem {
-        HttpProblem::from(service::problem(code, detail))
+impl ProblemResponse {
+    pub fn new(code: Code, detail: impl Into<String>) -> ProblemResponse {
+        ProblemResponse::from(service::problem(code, detail))
     }
 
-    pub fn invalid(detail: impl Into<String>) -> HttpProblem {
-        HttpProblem::new(Code::Invalid, detail)
+    pub fn invalid(detail: impl Into<String>) -> ProblemResponse {
+        ProblemResponse::new(Code::Invalid, detail)
     }
 
     #[cfg(all(test, feature = "testing"))]
@@ -81,43 +81,43 @@ impl HttpProblem {
     }
 
     /// Adds the state that the problem reflects.
-    pub fn served(mut self, served: Served) -> HttpProblem {
+    pub fn served(mut self, served: Served) -> ProblemResponse {
         self.0.served = Some(served);
         self
     }
 }
 
-impl From<Problem> for HttpProblem {
-    fn from(problem: Problem) -> HttpProblem {
-        HttpProblem(Box::new(Inner { problem, served: None, leader: None }))
+impl From<Problem> for ProblemResponse {
+    fn from(problem: Problem) -> ProblemResponse {
+        ProblemResponse(Box::new(Inner { problem, served: None, leader: None }))
     }
 }
 
-impl From<Box<Problem>> for HttpProblem {
-    fn from(problem: Box<Problem>) -> HttpProblem {
-        HttpProblem::from(*problem)
+impl From<Box<Problem>> for ProblemResponse {
+    fn from(problem: Box<Problem>) -> ProblemResponse {
+        ProblemResponse::from(*problem)
     }
 }
 
-impl From<RequestError> for HttpProblem {
-    fn from(error: RequestError) -> HttpProblem {
+impl From<RequestError> for ProblemResponse {
+    fn from(error: RequestError) -> ProblemResponse {
         let leader = match &error {
             RequestError::NotLeader { http, .. } => Some(http.clone()),
             _ => None,
         };
-        HttpProblem(Box::new(Inner { problem: service::request_error(error), served: None, leader }))
+        ProblemResponse(Box::new(Inner { problem: service::request_error(error), served: None, leader }))
     }
 }
 
-impl HttpProblem {
+impl ProblemResponse {
     /// Completes the `Location` of a `not_leader` problem: the same path and query at the leader.
-    pub fn redirect_to(mut self, path_and_query: &str) -> HttpProblem {
+    pub fn redirect_to(mut self, path_and_query: &str) -> ProblemResponse {
         self.0.leader = self.0.leader.map(|http| format!("http://{http}{path_and_query}"));
         self
     }
 }
 
-impl IntoResponse for HttpProblem {
+impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
         let Inner { problem, served, leader } = *self.0;
         let status = StatusCode::from_u16(problem.status).expect("each problem code has a valid HTTP status");
@@ -145,14 +145,14 @@ mod tests {
     #[test]
     fn redirect_names_the_same_path_at_the_leader() {
         let error = RequestError::NotLeader { leader: 2, http: "127.0.0.1:7102".to_owned() };
-        let response = HttpProblem::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
+        let response = ProblemResponse::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
         assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
         assert_eq!(response.headers()[LOCATION], "http://127.0.0.1:7102/v1/leases/a?consistency=leader");
     }
 
     #[test]
     fn no_leader_problem_has_retry_after() {
-        let response = HttpProblem::from(RequestError::NoLeader).into_response();
+        let response = ProblemResponse::from(RequestError::NoLeader).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
     }
 }

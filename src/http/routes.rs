@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 use super::app::App;
 use super::observe::MetricsLayer;
 use super::openapi;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use super::{claims, reads, status, watch};
 use crate::api::Code;
 
@@ -72,10 +72,10 @@ fn operations(paths: &Paths) -> impl Iterator<Item = (&str, Method)> {
     })
 }
 
-async fn no_such_path(uri: Uri) -> HttpProblem {
-    HttpProblem::new(Code::NotFound, format!("there is no path {:?}; see /openapi.json", uri.path()))
+async fn no_such_path(uri: Uri) -> ProblemResponse {
+    ProblemResponse::new(Code::NotFound, format!("there is no path {:?}; see /openapi.json", uri.path()))
 }
 
-async fn no_such_method(method: Method, uri: Uri) -> HttpProblem {
-    HttpProblem::new(Code::MethodNotAllowed, format!("{} has no method {method}; see /openapi.json", uri.path()))
+async fn no_such_method(method: Method, uri: Uri) -> ProblemResponse {
+    ProblemResponse::new(Code::MethodNotAllowed, format!("{} has no method {method}; see /openapi.json", uri.path()))
 }

@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::app::App;
 use super::response;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
 use crate::service;
 
 /// Get the cluster's state as this node sees it. The node never forwards this request.
 #[utoipa::path(get, path = "/v1/cluster", tag = "status",
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
-pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProblem> {
+pub(super) async fn cluster(State(app): State<App>) -> Result<Response, ProblemResponse> {
     let cluster = service::cluster(app.node()?.status().await);
     let mut response = response::json(StatusCode::OK, "application/json", &cluster);
     response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
@@ -28,9 +28,9 @@ pub(super) async fn cluster(State(app): State<App>) -> Result<Response, HttpProb
         (status = 200, description = "The process is alive; it may not be ready", body = Object),
         (status = 503, description = "`failed`: the node has failed permanently; restart it", body = Problem, content_type = "application/problem+json"),
     ))]
-pub(super) async fn livez(State(app): State<App>) -> Result<Response, HttpProblem> {
+pub(super) async fn livez(State(app): State<App>) -> Result<Response, ProblemResponse> {
     match app.node.get().and_then(|node| node.health().failed) {
-        Some(why) => Err(HttpProblem::new(Code::Failed, why)),
+        Some(why) => Err(ProblemResponse::new(Code::Failed, why)),
         None => Ok(response::with_type(StatusCode::OK, "application/json", r#"{"alive":true}"#)),
     }
 }
@@ -41,11 +41,11 @@ pub(super) async fn livez(State(app): State<App>) -> Result<Response, HttpProble
         (status = 200, description = "Ready", body = Object),
         (status = 503, description = "`not_ready`, `failed`", body = Problem, content_type = "application/problem+json"),
     ))]
-pub(super) async fn readyz(State(app): State<App>) -> Result<Response, HttpProblem> {
+pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ProblemResponse> {
     let health = app.node()?.health();
     match (health.failed, health.not_ready) {
-        (Some(why), _) => Err(HttpProblem::new(Code::Failed, why)),
-        (None, Some(why)) => Err(HttpProblem::new(Code::NotReady, why)),
+        (Some(why), _) => Err(ProblemResponse::new(Code::Failed, why)),
+        (None, Some(why)) => Err(ProblemResponse::new(Code::NotReady, why)),
         (None, None) => Ok(response::with_type(StatusCode::OK, "application/json", r#"{"ready":true}"#)),
     }
 }

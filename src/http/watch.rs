@@ -29,7 +29,7 @@ use super::app::App;
 use super::input::Params;
 use super::observe::GaugeGuard;
 use super::response;
-use super::response::HttpProblem;
+use super::response::ProblemResponse;
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
 use crate::node::{Watch, WatchEnd};
@@ -68,11 +68,11 @@ pub(super) async fn watch(
     State(app): State<App>,
     Params(params): Params<WatchParams>,
     headers: HeaderMap,
-) -> Result<Response, HttpProblem> {
+) -> Result<Response, ProblemResponse> {
     let node = app.node()?;
     let last_seen = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
-    let after = after.map_err(|error| HttpProblem::invalid(format!("after: {error}")))?;
+    let after = after.map_err(|error| ProblemResponse::invalid(format!("after: {error}")))?;
     let permit = app.admission.watches.try_acquire()?;
     let watch = node.transitions(after.map(EventId::into)).map_err(service::compacted)?;
     // A new stream starts with its position, so that the client can resume before the first event.

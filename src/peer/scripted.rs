@@ -172,10 +172,12 @@ async fn call_that_waits_for_a_handshake_ends_and_frees_its_lane() {
         let silent = call(&transport, &address, Lane::Log, "first", timeout);
         let _accepted = peer.0.accept().await.expect("a connection");
         tokio::time::pause();
-        tokio::time::advance(CONNECT_TIMEOUT + Duration::from_millis(1)).await;
+        let longest = timeout.min(CONNECT_TIMEOUT);
+        tokio::time::advance(longest + Duration::from_millis(1)).await;
         tokio::time::resume();
         let error = wait_for(silent).await.expect_err("the peer is silent");
-        assert!(matches!(error, PeerError::NotSent { target: 2, .. }), "{error}");
+        let reason = format!("no connection within {longest:?}");
+        assert_eq!(error, PeerError::NotSent { target: 2, address: address.clone(), reason });
         let next = call(&transport, &address, Lane::Log, "next", HANG_TIMEOUT);
         let mut caller = peer.accept().await;
         let id = caller.request("next").await;

@@ -105,7 +105,8 @@ impl<S: Storage> RaftHandle<S> {
         self.quorum_age().or_else(|| self.last_contact())
     }
 
-    /// The current leader. A leader that no majority has acknowledged for [`isolation`](crate::config::RaftTimings::isolation) does not count.
+    /// The current leader. A leader that no majority has acknowledged for
+    /// [`isolation`](crate::config::RaftTimings::isolation) does not count.
     pub fn leadership(&self) -> CurrentLeader {
         let (term, leader) = {
             let metrics = self.metrics.borrow_watched();

@@ -82,3 +82,26 @@ pub(crate) fn schema(names: &[&str], description: &str) -> utoipa::openapi::RefO
     let schema = ObjectBuilder::new().schema_type(SchemaType::new(Type::String));
     schema.enum_values(Some(names.iter().copied())).description(Some(description.trim())).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::types::GrantCause;
+
+    #[test]
+    fn unknown_name_is_read_and_its_order_is_kept() {
+        for (json, cause) in [("\"queue\"", GrantCause::Queue), ("\"preempted\"", GrantCause::Other)] {
+            assert_eq!(serde_json::from_str::<GrantCause>(json).expect("a name"), cause);
+        }
+        assert_eq!(serde_json::to_string(&GrantCause::HandOver).expect("plain"), "\"hand_over\"");
+        assert!(GrantCause::Asked < GrantCause::Queue && GrantCause::Queue < GrantCause::HandOver);
+    }
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn unknown_name_is_not_stored() {
+        use crate::storage::codec;
+        let stored = codec::encode(&GrantCause::HandOver);
+        assert_eq!(codec::decode::<GrantCause>(&stored, 16).expect("a known position"), GrantCause::HandOver);
+        assert!(codec::decode::<GrantCause>(&[stored[0] + 1], 16).is_err(), "the position of no variant");
+    }
+}

@@ -77,7 +77,7 @@ async fn dropped_hand_over_leaves_the_lease_to_be_acquired_or_released() {
         let world = World::start();
         let lease = world.infinite();
         let token = lease.acquire(Wait::No).await.expect("it is free");
-        let gone = lease.gone();
+        let gone = lease.ended();
         world.drop_request(lease.hand_over(None));
         assert!(!lease.is_held());
         if acquires {
@@ -101,7 +101,7 @@ async fn acquire_just_after_the_deadline_ends_the_old_grant() {
         let seen = losses.clone();
         lease.on_lost(move |why| seen.lock().expect("plain").push(why)).detach();
         let token = lease.acquire(Wait::No).await.expect("it is free");
-        let (gone, stopping) = (lease.gone(), lease.stopping());
+        let (gone, stopping) = (lease.ended(), lease.stopping());
         cluster.clock().advance(passed);
         assert!(!lease.is_held() && !gone.is_cancelled(), "the manager has not seen the deadline");
         let next = lease.acquire(Wait::No).await.expect("no other holder has it");

@@ -132,7 +132,7 @@ fn tokens_from_a_clock_are_caught() {
 
 #[test]
 fn release_without_token_check_is_caught() {
-    assert_caught(with(MachineBug::ReleaseIgnoresToken), &["only_the_current_token"], 20);
+    assert_caught(with(MachineBug::ReleaseIgnoresToken), &["current_token_only"], 20);
 }
 
 #[test]
@@ -142,17 +142,17 @@ fn release_without_token_check_is_caught_from_histories() {
 
 #[test]
 fn grant_after_the_end_of_a_wait_is_caught() {
-    assert_caught(with(MachineBug::DeadWaiterGranted), &["waiter_gets_what_is_free"], 20);
+    assert_caught(with(MachineBug::DeadWaiterGranted), &["queue_order"], 20);
 }
 
 #[test]
 fn renewal_of_an_expired_lease_is_caught() {
-    assert_caught(with(MachineBug::ExpiredRevived), &["only_the_current_token"], 50);
+    assert_caught(with(MachineBug::ExpiredRevived), &["current_token_only"], 50);
 }
 
 #[test]
 fn second_token_for_a_retried_acquire_is_caught() {
-    assert_caught(with(MachineBug::SecondToken), &["one_token_a_claim"], 20);
+    assert_caught(with(MachineBug::SecondToken), &["reentrance_keeps_the_token"], 20);
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn resource_without_a_fence_is_caught() {
 
 #[test]
 fn watch_that_skips_transitions_is_caught() {
-    assert_caught(PlantedBugs { late_watch: true, ..PlantedBugs::default() }, &["watch_completeness"], 30);
+    assert_caught(PlantedBugs { late_watch: true, ..PlantedBugs::default() }, &["each_transition_once"], 30);
 }

@@ -147,6 +147,9 @@ pub mod testing;
 #[cfg(feature = "client")]
 mod time;
 pub mod token;
+#[cfg(all(test, feature = "testing"))]
+#[path = "../tests/golden/transcripts.rs"]
+mod transcripts;
 pub mod types;
 
 #[cfg(feature = "client")]

@@ -142,6 +142,9 @@ pub mod testing;
 #[cfg(feature = "client")]
 mod time;
 pub mod token;
+#[cfg(all(test, feature = "testing"))]
+#[path = "../tests/golden/transcripts.rs"]
+mod transcripts;
 pub mod types;
 
 // The parts of a node. They are public only for the tests of this repository, which use the feature `testing`. They are

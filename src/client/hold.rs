@@ -3,6 +3,9 @@
 //! No function here sends a request or blocks. The deadline is an atomic beside the record, so that `is_held` takes no
 //! lock.
 
+#[cfg(all(test, feature = "testing"))]
+mod transcripts;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use tenure::api::EventKind;
-
 use super::fault_window::FaultWindow;
-use super::history::Ended;
-use super::promises::Evidence;
+use super::judge::LeaseHistory;
+use super::judge::history::Ended;
 use super::recorder::{now, word};
 
 const WIDTH: f64 = 1_600.0;
@@ -17,14 +15,14 @@ const TOP: f64 = 60.0;
 const ROW: f64 = 16.0;
 
 /// Draws a lease as an SVG image.
-pub fn draw(name: &str, evidence: &Evidence, windows: &[FaultWindow]) -> String {
+pub fn draw(name: &str, history: &LeaseHistory, windows: &[FaultWindow]) -> String {
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
-    for operation in evidence.operations {
+    for operation in history.operations {
         let row = rows.len();
         rows.entry(client(operation.by.as_str())).or_insert(row);
     }
-    let times = evidence.operations.iter().flat_map(|operation| [Some(operation.invoked), operation.returned]);
-    let times: Vec<Duration> = times.flatten().chain(evidence.log.iter().map(|seen| seen.at)).collect();
+    let times = history.operations.iter().flat_map(|operation| [Some(operation.invoked), operation.returned]);
+    let times: Vec<Duration> = times.flatten().chain(history.transitions.iter().map(|seen| seen.at)).collect();
     let from = times.iter().min().copied().unwrap_or_default();
     let until = times.iter().max().copied().unwrap_or_default().max(from + Duration::from_millis(1));
     let scale = Scale { from, seconds: until.saturating_sub(from).as_secs_f64() };
@@ -35,14 +33,14 @@ pub fn draw(name: &str, evidence: &Evidence, windows: &[FaultWindow]) -> String 
         LEFT + WIDTH + 20.0
     );
     let seconds = scale.seconds;
-    text(&mut svg, 4.0, 14.0, &format!("{name}: {} operations in {seconds:.3} s", evidence.operations.len()));
+    text(&mut svg, 4.0, 14.0, &format!("{name}: {} operations in {seconds:.3} s", history.operations.len()));
     for window in windows.iter().filter(|window| window.overlaps(from, until)) {
         let (start, end) = (window.from.max(from), window.until.unwrap_or_else(now).min(until));
         bar(&mut svg, &scale, (start, end), (TOP - 32.0, height), "#ffd9a0", 0.5, window.kind.as_str());
         text(&mut svg, scale.x(start), TOP - 34.0, window.kind.as_str());
     }
-    draw_log(&mut svg, &scale, evidence, until);
-    for operation in evidence.operations {
+    draw_log(&mut svg, &scale, history, until);
+    for operation in history.operations {
         let y = TOP + ROW * (rows[client(operation.by.as_str())] + 1) as f64;
         let colour = match operation.ended {
             Ended::Held(..) | Ended::Changed(true) => "#2a7d2a",
@@ -63,16 +61,15 @@ pub fn draw(name: &str, evidence: &Evidence, windows: &[FaultWindow]) -> String 
 }
 
 /// Draws the holders by the log, from the time at which a watcher first saw each grant.
-fn draw_log(svg: &mut String, scale: &Scale, evidence: &Evidence, until: Duration) {
+fn draw_log(svg: &mut String, scale: &Scale, history: &LeaseHistory, until: Duration) {
     text(svg, 4.0, TOP - 8.0, "log");
-    for (place, seen) in evidence.log.iter().enumerate() {
-        if seen.event.event != EventKind::Granted {
+    for (place, seen) in history.transitions.iter().enumerate() {
+        if !seen.is_grant() {
             continue;
         }
-        let ends = |later: &&super::log::Seen| later.event.token == seen.event.token;
-        let end = evidence.log[place + 1..].iter().find(ends);
-        let how = end.map_or("still held", |end| end.event.event.as_str());
-        let label = format!("{} at {}, {how}", seen.event.holder, seen.event.index);
+        let end = history.transitions[place + 1..].iter().find(|later| later.token == seen.token);
+        let how = end.map_or("still held", |end| end.event.as_str());
+        let label = format!("{} at {}, {how}", seen.holder, seen.index);
         let end = end.map_or(until, |end| end.at);
         bar(svg, scale, (seen.at, end), (TOP - 18.0, TOP - 6.0), "#7d3c98", 0.7, &label);
     }
@@ -126,7 +123,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::super::kind::Kind;
     use super::*;
-    use crate::promises::evidence::{acquire, acquired, did, evidence, expired, granted};
+    use crate::judge::samples::{acquire, acquired, did, expired, granted, history};
 
     #[test]
     fn drawing_shows_every_operation_grant_and_fault() {
@@ -135,7 +132,7 @@ mod tests {
         let log = [granted(5, "c1.1", 5), expired(40, "c1.1", 5, 8), granted(55, "<&>", 9)];
         let from = Duration::from_millis(10);
         let windows = [FaultWindow { kind: Kind::Loss, from, until: Some(Duration::from_millis(35)) }];
-        let svg = draw("job", &evidence(&asked, &log), &windows);
+        let svg = draw("job", &history(&asked, &log), &windows);
         // The background, three operations, two grants and a fault.
         assert_eq!(svg.matches("<rect").count(), 1 + 3 + 2 + 1, "{svg}");
         assert!(svg.contains("c1.1 at 5, expired") && svg.contains(">loss<") && svg.contains("&lt;&amp;&gt;"), "{svg}");

@@ -5,11 +5,10 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tenure::api::GrantCause;
 
-use super::history::Operation;
-use super::history_file::{HistoryWriter, Transition};
-use super::log::Seen;
+use super::judge::Transition;
+use super::judge::file::HistoryWriter;
+use super::judge::history::Operation;
 
 pub struct Export(HistoryWriter<BufWriter<File>>);
 
@@ -23,23 +22,8 @@ impl Export {
     pub fn add<'a>(
         &mut self,
         operations: impl Iterator<Item = &'a Operation>,
-        log: impl Iterator<Item = &'a Seen>,
+        log: impl Iterator<Item = &'a Transition>,
     ) -> std::io::Result<()> {
-        self.0.write(operations, log.map(transition))
-    }
-}
-
-pub fn transition(seen: &Seen) -> Transition<'_> {
-    let event = &seen.event;
-    let cause = event.cause.map(GrantCause::as_str);
-    Transition {
-        event: event.event.as_str(),
-        cause,
-        index: event.index,
-        part: event.part,
-        name: &event.name,
-        holder: &event.holder,
-        token: event.token,
-        at: seen.at,
+        self.0.write(operations, log)
     }
 }

@@ -8,12 +8,12 @@ use anyhow::{Result, bail};
 
 use super::arguments::Run as Arguments;
 use super::cluster::Cluster;
+use super::episodes::{EpisodeJudge, Judged};
 use super::fault_window::{self, FaultWindow};
-use super::judge::{Judge, Judged};
+use super::judge::expiry_happens::ExpiryDelivery;
 use super::kind::Kind;
 use super::machine::Standstill;
 use super::plan::FaultCounts;
-use super::promises::expiry_happens::ExpiryDelivery;
 use super::recorder::{AnswerGap, now};
 use super::register;
 use super::world::World;
@@ -97,7 +97,7 @@ impl Figures {
     }
 
     /// Copies the counts of the other parts of the harness.
-    pub fn note(&mut self, world: &World, judge: &Judge, standstills: Vec<Standstill>, lasted: Duration) {
+    pub fn note(&mut self, world: &World, judge: &EpisodeJudge, standstills: Vec<Standstill>, lasted: Duration) {
         self.standstills = standstills;
         self.counts = world.recorder.lock().counts.iter().map(|(key, count)| (key.clone(), *count)).collect();
         self.watched = world.log.lock().complete;

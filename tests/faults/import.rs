@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
-use super::history::{Ended, Operation, What};
-use super::log::Seen;
-use super::progress::Progress;
-use super::promises::{self, Evidence, SearchResult};
-use super::verdict::Broken;
+use super::bounds::BOUNDS;
+use super::judge::history::{Ended, Operation, What};
+use super::judge::{self, Broken, LeaseHistory, Progress, SearchResult, Transition, reads_are_current};
 
 /// The operations and the transitions of one lease.
 #[derive(Default)]
 pub struct Lease {
     pub operations: Vec<Operation>,
-    pub log: Vec<Seen>,
+    pub log: Vec<Transition>,
 }
 
 /// The leases of a file, by run and name.
@@ -38,20 +36,25 @@ pub struct JudgedFile {
 }
 
 /// Checks each lease in a file.
-pub fn judge(lines: impl BufRead) -> Result<JudgedFile> {
+pub fn judge_lines(lines: impl BufRead) -> Result<JudgedFile> {
     let leases = read(lines)?;
     let mut judged = JudgedFile { leases: leases.len(), ..JudgedFile::default() };
     let runs = runs(&leases);
     for ((run, name), Lease { operations, log }) in &leases {
-        let evidence = Evidence { operations, queues: &[], log };
-        let (broken, decided) = promises::check(name, &evidence);
+        let history = LeaseHistory { operations, queues: &[], transitions: log, bounds: &BOUNDS };
+        let (broken, decided) = judge::check(name, &history);
         match &runs[run.as_str()] {
             (progress, _) if progress.is_empty() => judged.untimed += 1,
-            (progress, end) => judged.broken.extend(promises::check_bounds(name, &evidence, progress, *end).0),
+            (progress, end) => judged.broken.extend(judge::check_bounds(name, &history, progress, *end).0),
         }
         judged.operations += operations.len();
         judged.too_hard += usize::from(decided == SearchResult::TooHard);
         judged.broken.extend(broken);
+    }
+    for run in runs.keys() {
+        let of_run = leases.iter().filter(|((name, _), _)| name == run).flat_map(|(_, lease)| &lease.operations);
+        let checked = reads_are_current::check_indexes(of_run);
+        judged.broken.extend(checked.err().map(|how| Broken::of_cluster("reads_are_current", how)));
     }
     Ok(judged)
 }
@@ -84,7 +87,7 @@ fn read(lines: impl BufRead) -> Result<Leases> {
         }
         add(&mut leases, &mut open, &line).with_context(|| format!("line {}: {line}", number + 1))?;
     }
-    leases.values_mut().for_each(|lease| lease.log.sort_by_key(|seen| (seen.event.index, seen.event.part)));
+    leases.values_mut().for_each(|lease| lease.log.sort_by_key(Transition::position));
     Ok(leases)
 }
 
@@ -162,12 +165,12 @@ fn ended(kind: &str, line: &Value) -> Result<Ended> {
     })
 }
 
-fn transition(line: &Value, at: Duration) -> Result<Seen> {
+fn transition(line: &Value, at: Duration) -> Result<Transition> {
     let event = json!({
         "event": line["event"], "cause": line["cause"], "index": line["index"], "part": line["part"],
         "name": line["name"], "holder": line["holder"], "token": line["token"], "at": "1970-01-01T00:00:00.000Z",
     });
-    Ok(Seen { event: serde_json::from_value(event)?, at })
+    Ok(Transition::of_watch(&serde_json::from_value(event)?, at))
 }
 
 fn text<'a>(line: &'a Value, field: &str) -> Result<&'a str> {
@@ -180,18 +183,17 @@ fn token(value: &Value) -> Result<FencingToken> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::export;
-    use super::super::history_file::HistoryWriter;
+    use super::super::judge::file::HistoryWriter;
     use super::*;
-    use crate::promises::evidence::{acquire, acquired, did, expired, from_queue, granted, saw};
+    use crate::judge::samples::{acquire, acquired, did, expired, from_queue, granted, saw};
 
     /// A recorded history. The lines of the process `planted` grant a held lease to a second holder.
     const PLANTED: &str = include_str!("planted_second_holder.jsonl");
 
-    fn write(operations: &[Operation], log: &[Seen]) -> String {
+    fn write(operations: &[Operation], log: &[Transition]) -> String {
         let mut lines = Vec::new();
         let mut writer = HistoryWriter::new(&mut lines, "test".to_owned());
-        writer.write(operations, log.iter().map(export::transition)).expect("a write to memory succeeds");
+        writer.write(operations, log).expect("a write to memory succeeds");
         String::from_utf8(lines).expect("JSON")
     }
 
@@ -206,8 +208,8 @@ mod tests {
         (0..100).map(move |n| Operation { name: name.clone(), index: Some(1_000 + n), ..read(n) })
     }
 
-    fn promises_broken(operations: &[Operation], log: &[Seen]) -> Vec<&'static str> {
-        let judged = judge(write(operations, log).as_bytes()).expect("the format is valid");
+    fn promises_broken(operations: &[Operation], log: &[Transition]) -> Vec<&'static str> {
+        let judged = judge_lines(write(operations, log).as_bytes()).expect("the format is valid");
         judged.broken.iter().map(|broken| broken.promise).collect()
     }
 
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn exported_history_reads_back_as_it_was() {
-        let token = crate::promises::evidence::token(5);
+        let token = crate::judge::samples::token(5);
         let operations = [
             acquired("a", (0, 10), 5),
             did("a", What::Renew { token }, (20, 30), Ended::Held(token, None)),
@@ -259,7 +261,7 @@ mod tests {
         let leases = read(text.as_bytes()).expect("the format is valid");
         let lease = &leases[&("test".to_owned(), "job".to_owned())];
         assert_eq!(format!("{:?}", lease.operations), format!("{operations:?}"));
-        let seen = |log: &[Seen]| -> Vec<_> { log.iter().map(|seen| (seen.event.event, seen.at)).collect() };
+        let seen = |log: &[Transition]| -> Vec<_> { log.iter().map(|seen| (seen.event, seen.at)).collect() };
         assert_eq!(seen(&lease.log), seen(&log));
     }
 
@@ -272,7 +274,7 @@ mod tests {
             ("\"time_ns\"", "\"time\"", "time_ns"),
             ("\"ok\"", "\"done\"", "unknown type"),
         ] {
-            let error = judge(text.replace(from, to).as_bytes()).expect_err(said);
+            let error = judge_lines(text.replace(from, to).as_bytes()).expect_err(said);
             let error = format!("{error:#}");
             assert!(error.contains("line ") && error.contains(said), "{error}");
         }
@@ -280,13 +282,13 @@ mod tests {
 
     #[test]
     fn second_holder_planted_in_an_exported_history_is_found() {
-        let judged = judge(PLANTED.as_bytes()).expect("the format is valid");
+        let judged = judge_lines(PLANTED.as_bytes()).expect("the format is valid");
         let broken: Vec<&str> = judged.broken.iter().map(|broken| broken.promise).collect();
         assert!(broken.contains(&"linearizable"), "{broken:?}");
         assert!(judged.operations > 100 && judged.leases > 5, "{} of {}", judged.operations, judged.leases);
         let honest: String =
             PLANTED.lines().filter(|line| !line.contains("planted")).map(|line| format!("{line}\n")).collect();
-        let judged = judge(honest.as_bytes()).expect("the format is valid");
+        let judged = judge_lines(honest.as_bytes()).expect("the format is valid");
         assert!(judged.broken.is_empty(), "{:?}", judged.broken);
     }
 }

@@ -6,12 +6,7 @@ use std::time::Duration;
 
 use tenure::api::Event;
 
-/// A transition, and when the first watcher received it. It was committed by then.
-#[derive(Clone, Debug)]
-pub struct Seen {
-    pub event: Event,
-    pub at: Duration,
-}
+use super::judge::Transition;
 
 /// A position in the log: the index of an entry, and the number of a transition in that entry.
 type Position = (u64, u32);
@@ -30,7 +25,7 @@ struct Pending {
 }
 
 pub struct Log {
-    names: HashMap<String, Vec<Seen>>,
+    names: HashMap<String, Vec<Transition>>,
     watchers: Vec<Watcher>,
     pending: BTreeMap<Position, Pending>,
     /// The number of transitions that all watchers received.
@@ -69,8 +64,8 @@ impl Log {
         } else {
             let got = (0..watchers).map(|other| other == watcher).collect();
             let seen = self.names.entry(event.name.clone()).or_default();
-            let behind = seen.partition_point(|seen| (seen.event.index, seen.event.part) < position);
-            seen.insert(behind, Seen { event: event.clone(), at });
+            let behind = seen.partition_point(|seen| seen.position() < position);
+            seen.insert(behind, Transition::of_watch(&event, at));
             self.pending.insert(position, Pending { event, got });
         }
         self.complete_passed()
@@ -107,7 +102,7 @@ impl Log {
         self.watchers.iter().map(|watcher| watcher.at.0).collect()
     }
 
-    pub fn of(&self, name: &str) -> &[Seen] {
+    pub fn of(&self, name: &str) -> &[Transition] {
         self.names.get(name).map_or(&[], Vec::as_slice)
     }
 
@@ -136,39 +131,39 @@ impl Watcher {
     }
 }
 
-/// The grants of a lease that have not ended after these transitions.
-pub fn held<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<Seen> {
-    let mut held: Vec<Seen> = Vec::new();
-    for seen in seen {
-        match seen.event.event {
-            tenure::api::EventKind::Granted => held.push(seen.clone()),
-            _ => held.retain(|grant| grant.event.token != seen.event.token || grant.event.holder != seen.event.holder),
-        }
-    }
-    held
+/// The event that a watcher received for a transition.
+#[cfg(test)]
+pub fn event(transition: &Transition) -> Event {
+    let Transition { event, cause, index, part, name, holder, token, .. } = transition;
+    let value = serde_json::json!({
+        "event": event, "cause": cause, "index": index, "part": part, "name": name, "holder": holder,
+        "token": token.to_string(), "at": "2026-01-01T00:00:00.000Z",
+    });
+    serde_json::from_value(value).expect("an event")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promises::evidence::{expired, granted};
+    use crate::judge::held;
+    use crate::judge::samples::{expired, granted};
 
     #[test]
     fn watchers_with_the_same_events_agree() {
         let mut log = Log::new(2);
         for watcher in [0, 1] {
             for seen in [granted(1, "a", 5), expired(2, "a", 5, 9)] {
-                log.saw(watcher, seen.event, seen.at).expect("in order");
+                log.saw(watcher, event(&seen), seen.at).expect("in order");
             }
         }
         assert_eq!((log.complete, log.of("job").len()), (2, 2));
         assert!(log.is_beyond(9) && !log.is_beyond(10));
-        assert_eq!((held(log.of("job")[..1].iter()).len(), held(log.of("job").iter()).len()), (1, 0));
+        assert_eq!((held(&log.of("job")[..1]).len(), held(log.of("job")).len()), (1, 0));
     }
 
     #[test]
     fn missed_transition_is_detected() {
-        let (first, second) = (granted(1, "a", 5).event, expired(2, "a", 5, 9).event);
+        let (first, second) = (event(&granted(1, "a", 5)), event(&expired(2, "a", 5, 9)));
         let mut log = Log::new(2);
         log.saw(0, first.clone(), Duration::ZERO).expect("in order");
         log.saw(0, second.clone(), Duration::ZERO).expect("in order");
@@ -183,7 +178,7 @@ mod tests {
 
     #[test]
     fn repeated_or_changed_transition_is_detected() {
-        let seen = granted(1, "a", 5).event;
+        let seen = event(&granted(1, "a", 5));
         let mut log = Log::new(2);
         log.saw(0, seen.clone(), Duration::ZERO).expect("in order");
         assert!(log.saw(0, seen.clone(), Duration::ZERO).is_err(), "twice");
@@ -194,7 +189,7 @@ mod tests {
 
     #[test]
     fn compacted_log_is_a_gap_and_not_a_miss() {
-        let (first, second) = (granted(1, "a", 5).event, expired(2, "a", 5, 9).event);
+        let (first, second) = (event(&granted(1, "a", 5)), event(&expired(2, "a", 5, 9)));
         let mut log = Log::new(2);
         log.saw(0, first, Duration::ZERO).expect("in order");
         log.compacted(1, 7);

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tenure::types::{HolderId, LeaseName};
 
-use super::history::What;
+use super::judge::history::What;
 
 /// The percentage of counted names, infinite names, and names with a lock delay. A name can have several of these
 /// modes.

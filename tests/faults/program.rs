@@ -8,14 +8,15 @@
 //! | `process`, `cluster`, `holders`, `run_directory` | processes, and the cleanup after killed runs |
 //! | `nemesis`, `run` | fault injection, and the episodes of a run |
 //! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | the users of the cluster |
-//! | `recorder`, `history`, `log` | requests, outcomes, and the transitions in the log |
-//! | `judge`, `promises`, `linear` | the checks, one promise per file |
-//! | `figures`, `drawing`, `fault_window`, `machine`, `verdict` | the report |
+//! | `recorder`, `log`, `import`, `export` | requests, outcomes, and the transitions in the log |
+//! | `judge`, `bounds`, `episodes` | the checks, one promise per file, and their use |
+//! | `figures`, `drawing`, `fault_window`, `machine` | the report |
 //!
 //! Exit codes: 0 if every promise holds, 1 if one is broken, 2 if the program cannot run on this machine, 3 if the
 //! harness failed, 130 after an interrupt.
 
 mod arguments;
+mod bounds;
 mod client;
 mod clocks;
 mod cluster;
@@ -23,21 +24,17 @@ mod cluster;
 mod control;
 mod disk;
 mod drawing;
+mod episodes;
 mod export;
 mod fault_window;
 mod figures;
-#[expect(dead_code, reason = "the simulation uses the rest of it")]
-#[path = "../support/history.rs"]
-mod history;
-#[path = "../support/history_file.rs"]
-mod history_file;
 mod holder;
 mod holders;
 mod import;
+#[expect(dead_code, reason = "the lease machine and the simulation use the rest of it")]
+#[path = "../judge/mod.rs"]
 mod judge;
 mod kind;
-#[path = "../support/linear.rs"]
-mod linear;
 mod log;
 #[path = "../support/machine.rs"]
 mod machine;
@@ -48,14 +45,11 @@ mod network;
 mod network_faults;
 mod plan;
 mod process;
-mod progress;
-mod promises;
 mod recorder;
 mod register;
 mod run;
 mod run_directory;
 mod suspend;
-mod verdict;
 mod watcher;
 mod workload;
 mod world;
@@ -100,7 +94,7 @@ fn main() -> ExitCode {
 
 fn judge_file(file: &Path) -> ExitCode {
     let opened = File::open(file).with_context(|| file.display().to_string());
-    match opened.and_then(|file| import::judge(BufReader::new(file))) {
+    match opened.and_then(|file| import::judge_lines(BufReader::new(file))) {
         Ok(import::JudgedFile { operations, leases, too_hard, untimed, broken }) => {
             broken.iter().for_each(|broken| println!("VIOLATION: {broken}"));
             println!(

@@ -8,9 +8,8 @@ use std::time::Duration;
 use tenure::clock::{Clock, SystemClock};
 use tenure::types::{HolderId, LeaseName};
 
-use super::history::{Ended, History, Operation, What};
-use super::progress::Progress;
-use super::promises::ObservedQueue;
+use super::judge::history::{Ended, History, Operation, What};
+use super::judge::{ObservedQueue, Progress, reads_are_current};
 
 /// Shorter gaps are normal between the answers of many clients.
 const MIN_GAP: Duration = Duration::from_millis(50);
@@ -87,13 +86,7 @@ impl Recorder {
         let Some(index) = index else { return Ok(()) };
         self.highest = self.highest.max(index);
         self.progress.saw(index, now);
-        if index < floor {
-            let operation = &record.history.operations[place];
-            return Err(format!(
-                "{operation:?} shows the log up to {index}; expected at least {floor}, which a client saw before"
-            ));
-        }
-        Ok(())
+        reads_are_current::check_index(&record.history.operations[place], index, floor)
     }
 
     fn answered(&mut self, now: Duration) {

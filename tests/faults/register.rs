@@ -9,15 +9,14 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tenure::api::EventKind;
 use tenure::fence::HighWater;
 use tenure::token::FencingToken;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use super::log::Seen;
-use super::verdict::Broken;
+use super::judge::fenced_register::{AcceptedWrites, check_granted};
+use super::judge::{Broken, Transition, holder_stops_first};
 use super::world::World;
 
 /// A write request of a holder.
@@ -43,6 +42,7 @@ struct TokenWrites {
 #[derive(Default)]
 struct Resource {
     mark: Option<HighWater>,
+    accepted: AcceptedWrites,
     /// By token.
     by_token: BTreeMap<u64, TokenWrites>,
 }
@@ -79,13 +79,11 @@ impl Register {
         true
     }
 
-    /// Records an accepted write. It does not use the high-water mark, so it also detects errors of the fence.
+    /// Records an accepted write.
     fn accepted(&mut self, write: &Write, token: FencingToken) {
         let resource = self.resources.entry(write.name.clone()).or_default();
         self.figures.accepted += 1;
-        if resource.by_token.last_key_value().is_some_and(|(highest, _)| *highest > write.token) {
-            self.figures.stale += 1;
-        }
+        self.figures.stale += u64::from(resource.accepted.accept(token, &write.holder).is_err());
         let token_writes = resource.by_token.entry(write.token).or_insert_with(|| TokenWrites {
             holder: write.holder.clone(),
             token,
@@ -93,33 +91,18 @@ impl Register {
             first: write.looked_at,
         });
         token_writes.last = token_writes.last.max(write.looked_at);
-        if token_writes.holder != write.holder {
-            self.figures.stale += 1;
-        }
     }
 
     /// Checks the accepted writes of a lease by its log. Keeps only the writes of the last token.
-    pub fn judge(&mut self, name: &str, log: &[Seen]) -> Vec<Broken> {
+    pub fn judge(&mut self, name: &str, log: &[Transition]) -> Vec<Broken> {
         let Some(resource) = self.resources.get_mut(name) else { return Vec::new() };
-        let broken = |promise, how: String| Broken::of_lease(promise, name, how);
         let mut found = Vec::new();
         for token_writes in resource.by_token.values() {
-            let own = |seen: &&Seen| seen.event.token == token_writes.token && seen.event.holder == token_writes.holder;
-            if !log.iter().any(|seen| own(&seen) && seen.event.event == EventKind::Granted) {
-                found.push(broken("fenced", format!("{token_writes:?} wrote, but the log has no such grant")));
-            }
-            // A watcher receives an expiry after its commit. So a holder that believed to hold the lease after that
-            // event believed it too long.
-            let expiry = log.iter().filter(own).find(|seen| seen.event.event == EventKind::Expired);
-            if let Some(expiry) = expiry.filter(|expiry| expiry.at < token_writes.last) {
-                found.push(broken(
-                    "holder_stops_first",
-                    format!(
-                        "{token_writes:?} believed to hold the lease after {:?}, seen at {:?}",
-                        expiry.event, expiry.at
-                    ),
-                ));
-            }
+            let TokenWrites { holder, token, last, .. } = token_writes;
+            let fenced = check_granted(log, *token, holder);
+            found.extend(fenced.err().map(|how| Broken::of_lease("fenced_register", name, how)));
+            let stopped = holder_stops_first::check(log, *token, *last, token_writes);
+            found.extend(stopped.err().map(|how| Broken::of_lease("holder_stops_first", name, how)));
         }
         let by_token: Vec<&TokenWrites> = resource.by_token.values().collect();
         self.figures.overlaps += by_token.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
@@ -174,7 +157,7 @@ async fn serve_holder(stream: UnixStream, register: Arc<Mutex<Register>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promises::evidence::{expired, granted, token};
+    use crate::judge::samples::{expired, granted, token};
 
     fn write(holder: &str, index: u64, ms: u64) -> Write {
         let looked_at = Duration::from_millis(ms);
@@ -203,8 +186,8 @@ mod tests {
         };
         assert!(broken(&[write("a", 5, 90), write("b", 9, 120)]).is_empty());
         assert_eq!(broken(&[write("a", 5, 101)]), ["holder_stops_first"]);
-        assert_eq!(broken(&[write("x", 7, 90)]), ["fenced"], "the token was never granted");
-        assert_eq!(broken(&[write("x", 5, 90)]), ["fenced"], "the grant has another holder");
+        assert_eq!(broken(&[write("x", 7, 90)]), ["fenced_register"], "the token was never granted");
+        assert_eq!(broken(&[write("x", 5, 90)]), ["fenced_register"], "the grant has another holder");
     }
 
     #[test]

@@ -20,12 +20,13 @@ use tokio::task::JoinSet;
 use super::arguments::Run as Arguments;
 use super::client::{Client, Reply};
 use super::cluster::Cluster;
+use super::episodes::EpisodeJudge;
 use super::export::Export;
 use super::fault_window::FaultWindow;
 use super::figures::Figures;
-use super::history::Ended;
 use super::holders::{self, Holders};
-use super::judge::Judge;
+use super::judge::Broken;
+use super::judge::history::Ended;
 use super::machine::Machine;
 use super::mode::LONGEST_DELAY;
 use super::names::{self, Names};
@@ -34,7 +35,6 @@ use super::plan::{Fault, Plan};
 use super::recorder::now;
 use super::register::{self, Register};
 use super::run_directory::RunDirectory;
-use super::verdict::Broken;
 use super::watcher;
 use super::workload::{self, LONGEST_TTL, LONGEST_WAIT, Worker};
 use super::world::World;
@@ -64,7 +64,7 @@ pub struct Run {
     targets: Targets,
     nemesis: Nemesis,
     plan: Plan,
-    judge: Judge,
+    judge: EpisodeJudge,
     figures: Figures,
     windows: Vec<FaultWindow>,
     client: Client,
@@ -98,7 +98,7 @@ impl Run {
             targets: Targets { holders: Holders::new(nodes, &socket, keep), cluster },
             nemesis: Nemesis::default(),
             plan: Plan::new(arguments.seed, nodes, arguments.kinds()?),
-            judge: Judge::new(world.clone(), register, keep, export),
+            judge: EpisodeJudge::new(world.clone(), register, keep, export),
             figures,
             windows: Vec::new(),
             operator: Worker::operator(&world, &client, arguments.seed),

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::cluster;
+use super::judge::Broken;
 use super::recorder::now;
-use super::verdict::Broken;
 use super::world::World;
 
 /// How long a watcher uses one node.

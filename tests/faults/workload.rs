@@ -14,11 +14,10 @@ use tenure::types::{HolderId, LeaseName};
 use tokio::task::JoinSet;
 
 use super::client::{Client, Reply};
-use super::history::{Ended, What};
+use super::judge::history::{Ended, What};
+use super::judge::{Broken, ObservedQueue};
 use super::mode::Mode;
 use super::names::SLOTS;
-use super::promises::ObservedQueue;
-use super::verdict::Broken;
 use super::world::World;
 
 /// The number of clients.

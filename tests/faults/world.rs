@@ -3,10 +3,10 @@
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::judge::Broken;
 use super::log::Log;
 use super::names::Names;
 use super::recorder::Recorder;
-use super::verdict::Broken;
 
 /// The largest number of violations on standard error. The file of the table has all of them.
 const MAX_SHOWN: usize = 20;

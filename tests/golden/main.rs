@@ -1,11 +1,21 @@
-//! The rules of the lease machine as transcripts: one file per rule, with commands and their recorded output.
+//! Transcripts: commands and their recorded output, one file per rule.
 //!
-//! Each command is one log entry; `begin` and `end` put several commands into one entry. After a change of the rules,
-//! `UPDATE_GOLDENFILES=1 cargo test --test golden` records the output again. Review the diff.
+//! | directory | subject | runner |
+//! |---|---|---|
+//! | `lease` | the lease machine: each command is one log entry; `begin` and `end` put several into one | [`script`] |
+//! | `hold` | the state of a lease at its holder | `src/client/hold/transcripts.rs` |
+//! | `queue` | the admission of commands at the leader | `src/node/request/queue/transcripts.rs` |
+//! | `forward` | requests through a node that does not lead | [`forward`] |
+//!
+//! After a change of the rules, `UPDATE_GOLDENFILES=1 cargo test --all-features --lib --test golden` records the output
+//! again. Review the diff.
 #![cfg(feature = "server")]
 
+#[cfg(feature = "testing")]
+mod forward;
 mod print;
 mod script;
+mod transcripts;
 
 use std::path::Path;
 
@@ -13,14 +23,17 @@ use script::Transcript;
 
 #[test]
 fn transcripts_match_their_recorded_output() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let entries = std::fs::read_dir(&directory).expect("tests/golden exists");
-    let mut scripts: Vec<_> = entries.map(|entry| entry.expect("a readable directory entry").path()).collect();
-    scripts.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
-    scripts.sort();
-    assert!(scripts.len() >= 16, "{} transcripts in {}: expected at least 16", scripts.len(), directory.display());
-    for path in scripts {
-        println!("{}", path.display());
-        goldenscript::run(&mut Transcript::new(), &path).expect("the output is as recorded");
-    }
+    transcripts::run_all("lease", 16, Transcript::new);
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn forward_transcripts_match_their_recorded_output() {
+    transcripts::run_all("forward", 4, forward::Forwarding::new);
+}
+
+#[test]
+fn each_transcript_is_in_a_directory() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    assert!(transcripts::scripts(&root).is_empty(), "no runner reads the transcripts in {}", root.display());
 }

@@ -6,8 +6,10 @@ use tenure::lease::{Acquire, Batch, Change, Command, Effects, GrantCause, Limits
 use tenure::token::FencingToken;
 use tenure::types::{MIN_TTL_MS, Ttl};
 
+use crate::judge::Broken;
+use crate::judge::entry::Entry;
+use crate::judge::replay::Replay;
 use crate::model::Model;
-use crate::promises::{BrokenPromise, Promises};
 use crate::requests::{PlannedEntry, Proposer, limits, machine_with, plans};
 
 /// Number of random histories in which the checks must detect a faulty machine.
@@ -15,25 +17,37 @@ const HISTORIES: u32 = 500;
 
 pub trait Replica {
     fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects);
+
+    /// The state to judge, too.
+    fn state(&self) -> Option<&Machine> {
+        None
+    }
 }
 
 impl Replica for Machine {
     fn apply(&mut self, position: FencingToken, batch: &Batch) -> (Vec<Outcome>, Effects) {
         Machine::apply(self, position, batch)
     }
+
+    fn state(&self) -> Option<&Machine> {
+        Some(self)
+    }
 }
 
 /// Runs a history and returns the first broken promise. The tokens in the requests come from the model, so a fault of
 /// the machine does not change the requests.
-pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, plan: &[PlannedEntry]) -> Option<BrokenPromise> {
+pub fn first_broken_promise(replica: &mut dyn Replica, limits: Limits, plan: &[PlannedEntry]) -> Option<Broken> {
     let mut model = Model::new(limits);
     let mut proposer = Proposer::new();
-    let mut promises = Promises::default();
+    let mut replay = Replay::default();
     plan.iter().find_map(|planned| {
         let (position, batch) = proposer.entry(planned, &model);
         model.apply(position, &batch);
-        let (outcomes, effects) = replica.apply(position, &batch);
-        promises.check(position, &batch, &outcomes, &effects).err()
+        let (outcomes, Effects { transitions, dropped }) = replica.apply(position, &batch);
+        let entry =
+            Entry { position, batch: &batch, outcomes: &outcomes, transitions: &transitions, dropped: &dropped };
+        let broken = replay.apply(&entry);
+        broken.into_iter().chain(replica.state().into_iter().flat_map(|state| replay.compare(state))).next()
     })
 }
 

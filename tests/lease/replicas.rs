@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use tenure::lease::{Machine, SnapshotHeader, StoredRecord};
 
+use crate::judge::replicas_agree::check_state;
 use crate::model::Model;
 use crate::requests::{Proposer, limits, machine_with, plans};
 
@@ -31,6 +32,7 @@ proptest! {
             model.apply(position, &batch);
             prop_assert_eq!(one.apply(position, &batch), other.apply(position, &batch));
             prop_assert_eq!(bytes(&one), bytes(&other));
+            prop_assert_eq!(check_state(&one, &other), Ok(()));
         }
     }
 

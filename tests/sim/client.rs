@@ -13,7 +13,7 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
 use super::clock::DriftingClock;
-use super::history::{Belief, Ended, What};
+use super::judge::history::{Belief, Ended, What};
 use super::recording_client::{RecordingClient, SendOptions};
 use super::world::{WorkStep, World, lock};
 
@@ -189,10 +189,10 @@ impl ClientProcess {
     fn write(&self, lease: &Lease, rng: &mut StdRng) {
         let Some(token) = lease.token().filter(|_| lease.is_held() && lease.name().as_str() != "pool") else { return };
         let late = if rng.random_bool(0.3) { rng.random_range(0..8_000) } else { rng.random_range(0..20) };
-        let (world, name) = (self.world.clone(), lease.name().clone());
+        let (world, name, by) = (self.world.clone(), lease.name().clone(), self.holder.clone());
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(late)).await;
-            lock(&world.registers).write(&name, token, world.now(), !world.plan.planted.no_fence);
+            lock(&world.registers).write(&name, token, &by, world.now(), !world.plan.planted.no_fence);
             world.count_work("written");
         });
     }

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Outcome, Transition, Waiter};
+use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Outcome, Transition};
 use tenure::testing::{AppliedEntry, Observer};
 use tenure::token::FencingToken;
-use tenure::types::{HolderId, LeaseName, NodeId};
+use tenure::types::{LeaseName, NodeId};
 use tokio::time::Instant;
 
-use super::promises;
-use super::verdict::Violation;
+use super::invariants::committed_stays;
+use super::judge::replay::Replay;
+use super::judge::{self, Broken, replicas_agree};
 use super::world::lock;
 
 /// One applied log entry.
@@ -43,7 +44,8 @@ pub struct Ledger {
     began: Instant,
     /// Entries with consecutive indexes.
     pub entries: Vec<Entry>,
-    pub violations: Vec<Violation>,
+    replay: Replay,
+    pub violations: Vec<Broken>,
     /// The last applied index of each node since its last start.
     pub applied: BTreeMap<NodeId, u64>,
 }
@@ -53,15 +55,17 @@ impl Entry {
     pub fn held(&self, name: &LeaseName) -> Vec<Lease> {
         self.machine.get(name).map(|view| view.held).unwrap_or_default()
     }
-
-    pub fn holds(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> bool {
-        self.held(name).iter().any(|lease| lease.holder == *holder && lease.token == token)
-    }
 }
 
 impl Ledger {
     pub fn new(began: Instant) -> Ledger {
-        Ledger { began, entries: Vec::new(), violations: Vec::new(), applied: BTreeMap::new() }
+        Ledger {
+            began,
+            entries: Vec::new(),
+            replay: Replay::default(),
+            violations: Vec::new(),
+            applied: BTreeMap::new(),
+        }
     }
 
     pub fn first_index(&self) -> u64 {
@@ -77,29 +81,13 @@ impl Ledger {
         self.entries.get(index.checked_sub(self.first_index())? as usize)
     }
 
-    /// The previous entry.
-    pub fn before(&self, entry: &Entry) -> Option<&Entry> {
-        entry.index.checked_sub(1).and_then(|index| self.entry(index))
-    }
-
-    /// The holders of a lease after the entry with this index.
-    pub fn held_at(&self, index: u64, name: &LeaseName) -> Vec<(String, FencingToken)> {
-        let held = self.entry(index).map(|entry| entry.held(name)).unwrap_or_default();
-        held.into_iter().map(|lease| (lease.holder.to_string(), lease.token)).collect()
-    }
-
-    /// The queue of a lease before this entry.
-    pub fn queue_before(&self, entry: &Entry, name: &LeaseName) -> Vec<Waiter> {
-        self.before(entry).map_or(Vec::new(), |before| before.machine.queue(name))
-    }
-
     pub fn transitions(&self) -> impl Iterator<Item = (&Entry, &Transition)> {
         self.entries.iter().flat_map(|entry| entry.transitions.iter().map(move |transition| (entry, transition)))
     }
 
     /// Records that a replica has applied an entry.
     ///
-    /// The first replica adds the entry and checks all invariants of an entry. Other replicas must agree with it.
+    /// The first replica adds the entry, which is judged with its outcomes. Other replicas must agree with it.
     pub fn record(&mut self, by: NodeId, applied: &AppliedEntry<'_>) {
         let index = applied.position.index;
         let before = self.applied.insert(by, index);
@@ -116,35 +104,65 @@ impl Ledger {
             machine: applied.machine.clone(),
         };
         if before.is_some_and(|before| before >= index) {
-            self.violations
-                .push(Violation::new("replicas_agree", format!("node {by} applied {index} after {before:?}")));
+            self.violate("replicas_agree", format!("node {by} applied {index} after {before:?}"));
         }
         match self.entry(index) {
             Some(first) => {
-                let violations = promises::check_replica(first, &entry);
-                self.violations.extend(violations);
+                let stays = committed_stays::check(first, &entry);
+                let effects = replicas_agree::check_effects(
+                    (&first.transitions, &first.dropped),
+                    (&entry.transitions, &entry.dropped),
+                );
+                let outcomes = replicas_agree::check_outcomes(&first.outcomes, &entry.outcomes);
+                let agree =
+                    outcomes.and(effects).and_then(|()| replicas_agree::check_state(&first.machine, &entry.machine));
+                let agree = agree.map_err(|how| format!("nodes {} and {by} at {index}: {how}", first.by));
+                [("committed_stays", stays), ("replicas_agree", agree)].into_iter().for_each(|(promise, checked)| {
+                    checked.unwrap_or_else(|how| self.violate(promise, how));
+                });
             }
             None => {
                 let next = self.entries.last().map_or(index, |last| last.index + 1);
                 if index != next {
-                    let how = format!("node {by} applied {index}, but no replica applied {next}");
-                    self.violations.push(Violation::new("committed_stays", how));
+                    self.violate(
+                        "committed_stays",
+                        format!("node {by} applied {index}, but no replica applied {next}"),
+                    );
                     return;
                 }
+                self.judge(&entry);
                 self.entries.push(entry);
-                let violations = promises::check_entry(self, self.entries.last().expect("the entry was just added"));
-                self.violations.extend(violations);
             }
         }
+    }
+
+    fn judge(&mut self, entry: &Entry) {
+        let (outcomes, transitions, dropped) = (&entry.outcomes, &entry.transitions, &entry.dropped);
+        match &entry.input {
+            Some(LogInput { position, batch }) => {
+                let judged = judge::entry::Entry { position: *position, batch, outcomes, transitions, dropped };
+                let broken = self.replay.apply(&judged);
+                self.violations.extend(broken);
+            }
+            None if transitions.is_empty() && dropped.is_empty() => {}
+            None => self.violate("each_transition_once", format!("{transitions:?} and {dropped:?} without a command")),
+        }
+        let broken = self.replay.compare(&entry.machine);
+        self.violations.extend(broken);
     }
 
     /// Records that a snapshot replaced the state of a replica.
     pub fn replace(&mut self, by: NodeId, index: u64, machine: &Machine) {
         self.applied.insert(by, index);
-        if let Some(first) = self.entry(index) {
-            let violations = promises::check_snapshot(first, by, machine);
-            self.violations.extend(violations);
-        }
+        let checked = self.entry(index).map_or(Ok(()), |first| {
+            let agree = replicas_agree::check_state(&first.machine, machine);
+            agree.map_err(|how| format!("nodes {} and {by} at {index}, by a snapshot: {how}", first.by))
+        });
+        checked.unwrap_or_else(|how| self.violate("replicas_agree", how));
+    }
+
+    fn violate(&mut self, promise: &'static str, how: String) {
+        self.violations.push(Broken::of_cluster(promise, how));
     }
 }
 

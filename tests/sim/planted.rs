@@ -75,5 +75,5 @@ fn resource_without_a_fence_is_caught() {
 
 #[test]
 fn watch_that_skips_transitions_is_caught() {
-    assert_caught(PlantedBugs { late_watch: true, ..PlantedBugs::default() }, &["watch_completeness"], 30);
+    assert_caught(PlantedBugs { late_watch: true, ..PlantedBugs::default() }, &["each_transition_once"], 30);
 }

@@ -18,7 +18,7 @@ use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
 
-use super::history::{Ended, What};
+use super::judge::history::{Ended, What};
 use super::world::{World, lock};
 
 /// Pause after a request to a node that is down.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tenure::fence::HighWater;
 use tenure::token::FencingToken;
-use tenure::types::LeaseName;
+use tenure::types::{HolderId, LeaseName};
 
 /// A write, and whether the resource accepted it.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub name: LeaseName,
     pub token: FencingToken,
+    pub by: HolderId,
     pub at: Duration,
     pub accepted: bool,
 }
@@ -24,7 +25,7 @@ pub struct Registers {
 
 impl Registers {
     /// Handles a write that arrives. Without the fence, the resource accepts each write.
-    pub fn write(&mut self, name: &LeaseName, token: FencingToken, at: Duration, fenced: bool) {
+    pub fn write(&mut self, name: &LeaseName, token: FencingToken, by: &HolderId, at: Duration, fenced: bool) {
         let mark = self.high_water.entry(name.clone()).or_insert(HighWater::NONE);
         let accepted = match mark.offer(token) {
             Ok(next) => {
@@ -33,6 +34,6 @@ impl Registers {
             }
             Err(_) => !fenced,
         };
-        self.writes.push(Write { name: name.clone(), token, at, accepted });
+        self.writes.push(Write { name: name.clone(), token, by: by.clone(), at, accepted });
     }
 }

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::lease::Change;
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
 use tokio::task::JoinSet;
 
 use super::client::{self, LONGEST_TTL};
-use super::history::{Ended, History, Operation, What};
-use super::history_file::{self, HistoryWriter};
+use super::evidence::{Evidence, Judged};
+use super::invariants::{log_matching, nobody_panics, one_leader};
+use super::judge::file::HistoryWriter;
+use super::judge::history::{Ended, History, Operation, What};
+use super::judge::{Broken, Transition};
 use super::ledger::Ledger;
 use super::plan::Plan;
-use super::register::Write;
-use super::verdict::{Counts, Verdict, Violation};
-use super::world::{WorkStep, World, lock};
-use super::{bootstrap, faults, promises, voters, watcher};
+use super::verdict::{Counts, Verdict};
+use super::world::{World, lock};
+use super::{bootstrap, evidence, faults, voters, watcher};
 
 /// Bound for an election after the last fault, in true time.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,18 +27,9 @@ const FAULT_FREE_TIME: Duration = Duration::from_secs(3);
 /// Bound for all replicas to apply the same entries after the last request.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The records that the invariants are checked against after a run.
-pub struct Evidence<'a> {
-    pub plan: &'a Plan,
-    pub ledger: &'a Ledger,
-    pub history: &'a History,
-    pub writes: &'a [Write],
-    pub steps: &'a [WorkStep],
-}
-
 /// Runs a plan on the current thread.
 pub fn run(plan: Plan) -> Verdict {
-    promises::nobody_panics::begin();
+    nobody_panics::begin();
     let _seeded = tenure::testing::seed(plan.seed);
     let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
@@ -61,7 +53,7 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     let mut clients = JoinSet::new();
     (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
     let mut watching = JoinSet::new();
-    watching.spawn(promises::one_leader::watch(world.clone()));
+    watching.spawn(one_leader::watch(world.clone()));
     watching.spawn(watcher::watch(world.clone()));
     let faults = tokio::spawn(faults::inject_all(world.clone()));
     tokio::time::sleep(world.plan.faults).await;
@@ -84,7 +76,7 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     // The leader is alive: a lease ends after its ttl and one commit.
     let bound = LONGEST_TTL.div_f64(slowest) + Duration::from_millis(100);
     tokio::time::sleep(bound).await;
-    let expired = promises::expiry_happens::check(&lock(&world.ledger), world.now(), bound);
+    let expired = evidence::check_abandoned(&lock(&world.ledger), world.now(), bound);
     if let Err(how) = expired {
         world.report_violation("expiry_happens", how);
     }
@@ -127,7 +119,7 @@ async fn converge(world: &Arc<World>) {
             format!("the cluster accepted voters {accepted:?} on empty disks"),
         );
     }
-    promises::log_matching::check(world);
+    log_matching::check(world);
 }
 
 fn judge(world: &World) -> Verdict {
@@ -137,12 +129,9 @@ fn judge(world: &World) -> Verdict {
     let evidence = Evidence { plan, ledger: &ledger, history: &history, writes: &registers.writes, steps: &steps };
     let mut violations = std::mem::take(&mut *lock(&world.violations));
     violations.extend(ledger.violations.iter().cloned());
-    violations.extend(promises::check(&evidence));
-    violations.extend(promises::nobody_panics::check().err().map(|how| Violation::new("nobody_panics", how)));
-    let undecided = promises::linear::check(&evidence).unwrap_or_else(|how| {
-        violations.push(Violation::new("linearizable", how));
-        Vec::new()
-    });
+    let Judged { broken, undecided } = evidence.judge();
+    violations.extend(broken);
+    violations.extend(nobody_panics::check().err().map(|how| Broken::of_cluster("nobody_panics", how)));
     if world.plan.traced {
         trace_all(world, &ledger, &history);
     }
@@ -163,7 +152,7 @@ fn judge(world: &World) -> Verdict {
 }
 
 fn figures(run: &Evidence) -> Counts {
-    let (accepted, refused) = promises::fenced_register::late_writes(run);
+    let (accepted, refused) = run.late_writes();
     Counts::from([
         ("log entries", run.ledger.entries.len() as u64),
         ("transitions", run.ledger.transitions().count() as u64),
@@ -175,28 +164,11 @@ fn figures(run: &Evidence) -> Counts {
 
 /// The histories of all leases as JSON lines.
 fn export(plan: &Plan, ledger: &Ledger, history: &History) -> Vec<u8> {
-    let transitions = ledger.transitions().map(|(entry, seen)| {
-        let (event, cause) = match seen.change {
-            Change::Granted(cause) => ("granted", Some(cause.as_str())),
-            Change::Expired => ("expired", None),
-            Change::Released => ("released", None),
-            Change::Revoked { .. } => ("revoked", None),
-            Change::HandedOver { .. } => ("handed_over", None),
-        };
-        history_file::Transition {
-            event,
-            cause,
-            index: seen.index,
-            part: seen.part,
-            name: seen.name.as_str(),
-            holder: seen.holder.as_str(),
-            token: seen.token,
-            at: entry.at,
-        }
-    });
+    let transitions: Vec<Transition> =
+        ledger.transitions().map(|(entry, seen)| Transition::of_replica(seen, entry.at)).collect();
     let mut lines = Vec::new();
     let mut writer = HistoryWriter::new(&mut lines, format!("simulation, seed {}", plan.seed));
-    writer.write(&history.operations, transitions).expect("a write to memory cannot fail");
+    writer.write(&history.operations, &transitions).expect("a write to memory cannot fail");
     lines
 }
 

@@ -14,7 +14,7 @@ use tenure::testing::Cut;
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 use super::client::outcome_of;
-use super::history::{Ended, What};
+use super::judge::history::{Ended, What};
 use super::world::{World, lock};
 
 /// Time that a probe continues after the leadership lease.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tenure::node::WatchPosition;
 
-use super::promises::watch_completeness;
+use super::judge::each_transition_once;
+use super::ledger::Ledger;
 use super::world::{World, lock};
 
-/// Checks `watch_completeness` while nodes crash: the watch delivers each transition once and in order.
+/// Checks `each_transition_once` while nodes crash: the watch delivers each transition once and in order.
 pub async fn watch(world: Arc<World>) {
     let mut after = None;
     let mut node = 1;
@@ -20,9 +21,9 @@ pub async fn watch(world: Arc<World>) {
             Some(Ok(mut watch)) => {
                 while let Ok(transition) = watch.next().await {
                     let next = (transition.index, transition.part);
-                    let checked = watch_completeness::check(&lock(&world.ledger), after, next);
+                    let checked = check(&lock(&world.ledger), after, next);
                     if let Err(how) = checked {
-                        world.report_violation("watch_completeness", how);
+                        world.report_violation("each_transition_once", how);
                     }
                     after = Some(WatchPosition { index: transition.index, part: Some(transition.part) });
                     world.count_work("watched");
@@ -38,4 +39,10 @@ pub async fn watch(world: Arc<World>) {
         node = node % world.plan.nodes + 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+fn check(ledger: &Ledger, after: Option<WatchPosition>, next: (u64, u32)) -> Result<(), String> {
+    let log = ledger.transitions().map(|(_, seen)| (seen.index, seen.part));
+    let after = after.map_or((0, u32::MAX), |after| (after.index, after.part.unwrap_or(u32::MAX)));
+    each_transition_once::check_watch(log, after, next)
 }

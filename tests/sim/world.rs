@@ -19,11 +19,12 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::clock::DriftingClock;
-use super::history::History;
+use super::judge::Broken;
+use super::judge::history::History;
 use super::ledger::{Ledger, LedgerObserver};
 use super::plan::{Plan, limits};
 use super::register::Registers;
-use super::verdict::{Counts, Violation};
+use super::verdict::Counts;
 
 /// The shared state of one run.
 pub struct World {
@@ -34,7 +35,7 @@ pub struct World {
     pub ledger: Arc<Mutex<Ledger>>,
     pub history: Mutex<History>,
     pub registers: Mutex<Registers>,
-    pub violations: Mutex<Vec<Violation>>,
+    pub violations: Mutex<Vec<Broken>>,
     pub faults: Mutex<Counts>,
     pub work: Mutex<Counts>,
     trace: Mutex<Vec<String>>,
@@ -374,7 +375,7 @@ impl World {
 
     pub fn report_violation(&self, promise: &'static str, how: String) {
         self.trace(|| format!("BROKEN {promise}: {how}"));
-        lock(&self.violations).push(Violation::new(promise, how));
+        lock(&self.violations).push(Broken::of_cluster(promise, how));
     }
 
     /// Ends all faults and starts all usable nodes with the wanted leadership lease.

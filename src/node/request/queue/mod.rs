@@ -243,3 +243,5 @@ struct CommitLatency {
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "testing"))]
+mod transcripts;

@@ -1,0 +1,108 @@
+//! Histories as JSON lines, for external checkers. docs/testing.md describes the format.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure::api::GrantCause;
+
+use super::history::{Ended, Operation, What};
+use super::transition::Transition;
+
+/// Writes the histories of one run. The writer numbers the operations of a run in the order of writing.
+pub struct HistoryWriter<W> {
+    out: W,
+    run: String,
+    next_id: u64,
+}
+
+impl<W: Write> HistoryWriter<W> {
+    pub fn new(out: W, run: String) -> HistoryWriter<W> {
+        HistoryWriter { out, run, next_id: 0 }
+    }
+
+    /// Writes invocations, returns and transitions in the order of time.
+    ///
+    /// One call must contain all lines of a lease.
+    pub fn write<'a>(
+        &mut self,
+        operations: impl IntoIterator<Item = &'a Operation>,
+        transitions: impl IntoIterator<Item = &'a Transition>,
+    ) -> io::Result<()> {
+        let mut lines: Vec<(Duration, Value)> = Vec::new();
+        for operation in operations {
+            let mut line = json!({
+                "run": self.run, "id": self.next_id, "process": operation.by.as_str(), "name": operation.name.as_str(),
+                "f": function(&operation.what),
+            });
+            self.next_id += 1;
+            let (kind, value, error) = end(&operation.ended);
+            let mut invoke = line.clone();
+            invoke["type"] = "invoke".into();
+            invoke["value"] = arguments(&operation.what);
+            lines.push((operation.invoked, invoke));
+            if let Some(returned) = operation.returned {
+                line["type"] = kind.into();
+                line["value"] = value;
+                if let Some(error) = error {
+                    line["error"] = error.into();
+                }
+                if let Some(index) = operation.index {
+                    line["index"] = index.into();
+                }
+                lines.push((returned, line));
+            }
+        }
+        for seen in transitions {
+            let line = json!({
+                "run": self.run, "type": "transition", "event": seen.event.as_str(), "cause": seen.cause.map(GrantCause::as_str), "index": seen.index,
+                "part": seen.part, "name": seen.name, "holder": seen.holder, "token": seen.token.to_string(),
+            });
+            lines.push((seen.at, line));
+        }
+        // An invocation precedes a return of the same time: the sort is stable, and invocations were pushed first.
+        lines.sort_by_key(|(time, _)| *time);
+        for (time, mut line) in lines {
+            line["time_ns"] = (time.as_nanos() as u64).into();
+            writeln!(self.out, "{line}")?;
+        }
+        self.out.flush()
+    }
+}
+
+fn function(what: &What) -> &'static str {
+    match what {
+        What::Acquire { .. } => "acquire",
+        What::Renew { .. } => "renew",
+        What::Release { .. } => "release",
+        What::HandOver { .. } => "hand_over",
+        What::Revoke => "revoke",
+        What::Read => "read",
+    }
+}
+
+fn arguments(what: &What) -> Value {
+    match what {
+        What::Acquire { ttl_ms, limit, wait, lock_delay_ms } => {
+            json!({"ttl_ms": ttl_ms, "limit": limit, "wait": wait, "lock_delay_ms": lock_delay_ms})
+        }
+        What::Renew { token } | What::Release { token } | What::HandOver { token } => {
+            json!({"token": token.to_string()})
+        }
+        What::Revoke | What::Read => Value::Null,
+    }
+}
+
+/// The type of the line, the value, and the code of a refusal.
+fn end(ended: &Ended) -> (&'static str, Value, Option<&str>) {
+    match ended {
+        Ended::Held(token, left) => ("ok", json!({"token": token.to_string(), "expires_in_ms": left}), None),
+        Ended::Changed(changed) => ("ok", json!({"changed": changed}), None),
+        Ended::Saw(held, index) => {
+            let held = held.iter().map(|(holder, token)| json!({"holder": holder, "token": token.to_string()}));
+            ("ok", json!({"index": index, "holders": held.collect::<Vec<Value>>()}), None)
+        }
+        Ended::Refused(code) => ("fail", Value::Null, Some(code)),
+        Ended::Unknown => ("info", Value::Null, None),
+    }
+}

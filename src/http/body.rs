@@ -66,11 +66,11 @@ pub(super) struct Body<T>(pub T, pub BudgetPermit);
 /// A parsed JSON body, and the permit of its request.
 ///
 /// The node rejects the request before it reads the body if no permit is free. It takes the permit when the body is
-/// complete, so a slow sender holds none, and parses the body only then, because parsing costs CPU time. The permits
-/// bound the parsed bodies, so the body returns its share of the budget.
+/// complete, so a slow sender holds none, and parses the body only then, because parsing costs CPU time.
 pub(super) struct Admitted<T> {
     pub body: T,
     pub permit: RequestPermit,
+    pub budget: BudgetPermit,
 }
 
 /// The bytes of a body so far.
@@ -162,8 +162,8 @@ impl<T: JsonBody> FromRequest<App> for Admitted<T> {
         app.admission.check_capacity()?;
         let received = receive::<T>(request, app).await?;
         let permit = app.admission.admit().await?;
-        let Body(body, _) = received.parse()?;
-        Ok(Admitted { body, permit })
+        let Body(body, budget) = received.parse()?;
+        Ok(Admitted { body, permit, budget })
     }
 }
 

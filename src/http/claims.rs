@@ -31,8 +31,10 @@ pub(super) async fn acquire(
     State(app): State<App>,
     routing: Routing,
     Name(name): Name,
-    Admitted { body, permit }: Admitted<api::Acquire>,
+    Admitted { body, permit, budget }: Admitted<api::Acquire>,
 ) -> Result<Response, ProblemResponse> {
+    // The permits bound the parsed claims, and a claim may wait for a day.
+    drop(budget);
     let claim = service::claim(&app.node()?.ttl(), name, body)?;
     // A claim that waits can take a day: it exchanges its request permit for one of `max_waits`.
     let (_request_permit, _wait_permit) = if claim.wait_ms.is_some() {
@@ -122,7 +124,7 @@ pub(super) async fn update_metadata(
     State(app): State<App>,
     routing: Routing,
     Name(name): Name,
-    Admitted { body, permit: _permit }: Admitted<api::UpdateMetadata>,
+    Admitted { body, permit: _permit, budget: _budget }: Admitted<api::UpdateMetadata>,
 ) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, service::update_metadata(name, body)?).await?;
     response::reply(response, service::granted)

@@ -179,16 +179,14 @@ impl<'a> Supervisor<'a> {
                 signal = forwarded.next() => self.forward(signal).await,
                 () = tokio::time::sleep(pause) => Ok(()),
             };
-            if sent.is_err() {
-                return self.kill_all("its guardian does not respond", End::Exited(codes::FAILED)).await;
-            }
-            if self.pause().is_zero() {
-                // The final report may have arrived, but is not read yet.
-                return match self.guardian.received_final_report().await {
-                    Some(Report::Ended { code, was_stopped: false }) => End::Exited(code),
-                    Some(Report::Ended { .. }) => End::Lost,
-                    _ => self.kill_all("its guardian does not respond", End::Lost).await,
-                };
+            if sent.is_err() || self.pause().is_zero() {
+                // A guardian that has ended receives nothing. Its final report may have arrived, but is not read yet.
+                let report = self.guardian.received_final_report().await;
+                if let Some(AfterReport::Return(end)) = report.map(|report| self.handle_report(Some(report))) {
+                    return end;
+                }
+                let end = if sent.is_err() { End::Exited(codes::FAILED) } else { End::Lost };
+                return self.kill_all("its guardian does not respond", end).await;
             }
         }
     }

@@ -76,8 +76,8 @@ impl SharedStore {
         let read = |trees: &Trees| page.take_all(Entries::above(&trees.log, from.checked_sub(1), Some(gap.to)));
         let read = self.read(read)?;
         // A log may start at index 1, but a concurrent purge may also have removed only entry 0.
-        let starts_at_one = page.records.first().is_some_and(|first| from == 0 && first.position.index == 1);
-        if starts_at_one && self.state.lock().floor.is_some() {
+        let lacks_zero = from == 0 && page.records.first().is_none_or(|first| first.position.index != 0);
+        if lacks_zero && self.state.lock().floor.is_some() {
             *page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: page.max_bytes };
             return Ok(true);
         }
@@ -165,8 +165,11 @@ mod tests {
             while storage.shared().read(is_there).expect("the store is open") {
                 wait(|done| storage.save_vote(VoteRecord { term: 1, candidate: Some(1), committed: false }, done));
             }
-            assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true), "purged up to {upto}");
-            assert_eq!(page.records.len(), 0);
+            let only_zero = Gap { to: 1, ..gap };
+            for gap in [gap, only_zero] {
+                assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true), "purged up to {upto}");
+                assert_eq!((page.records.len(), page.next), (0, 0));
+            }
             let again = storage.read_log(0, ENTRIES, usize::MAX);
             assert_eq!(again, Err(StorageError::Purged { index: 0, floor: upto }));
             assert_eq!(*storage.failure().borrow(), None, "the store goes on");

@@ -128,6 +128,7 @@ async fn answer_caller<R: Service, N: Service>(
         in_flight: Arc::default(),
         permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
         tasks,
+        stop: stop.clone(),
     };
     let read = tokio::select! {
         () = stop.cancelled() => Ok(()),
@@ -164,6 +165,7 @@ struct InboundConnection<R, N> {
     in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl<R: Service, N: Service> InboundConnection<R, N> {
@@ -202,16 +204,23 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
     async fn answer_in_task(&self, id: u64, payload: Payload) {
         let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (services, writer, in_flight) = (self.services.clone(), self.writer.clone(), self.in_flight.clone());
-        let (from, lane) = (self.from, self.lane);
+        let (from, lane, stop) = (self.from, self.lane, self.stop.clone());
         // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
         let mut entries = self.in_flight.lock();
         let call = self.tasks.spawn(async move {
             let body = services.serve(from, payload).await;
             // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
             if in_flight.lock().remove(&id).is_some() {
-                let written = frame::write(&mut *writer.lock().await, &Frame::answer(id, body, lane)).await;
-                if let Err(error) = written {
-                    tracing::debug!(%error, "an answer could not be sent");
+                let answer = Frame::answer(id, body, lane);
+                tokio::select! {
+                    biased;
+                    written = async { frame::write(&mut *writer.lock().await, &answer).await } => {
+                        if let Err(error) = written {
+                            tracing::debug!(%error, "an answer could not be sent");
+                        }
+                    }
+                    // The caller may never read.
+                    () = stop.cancelled() => {}
                 }
             }
             drop(permit);

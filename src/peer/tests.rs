@@ -125,6 +125,21 @@ async fn oversized_call_fails_alone() {
 }
 
 #[tokio::test]
+async fn shutdown_does_not_wait_for_a_caller_that_reads_nothing() {
+    let (transport, address, stop, served) = start_tcp_echo(Echo::default()).await;
+    let mut caller = connect(&address, Lane::Request).await.expect("a connection");
+    let body = Bytes::from(Lane::Request.max_body().to_string());
+    for id in 0..2 {
+        let request = Frame { kind: Kind::Node, id, body: body.clone() };
+        frame::write(&mut caller, &request).await.expect("the connection is open");
+    }
+    caller.read_u8().await.expect("the first byte of an answer");
+    stop.cancel();
+    tokio::time::timeout(HANG_TIMEOUT, served).await.expect("the listener ends").expect("no panic");
+    transport.shutdown().await;
+}
+
+#[tokio::test]
 async fn switchboard_refuses_the_same_calls_as_tcp() {
     let (board, echo) = (Switchboard::default(), Echo::default());
     board.attach(2, Services { raft: Uncalled, node: echo.clone() });

@@ -238,7 +238,12 @@ impl Connection {
             writer = self.writer.lock() => writer,
         };
         let close_unless_done = self.closed.clone().drop_guard();
-        frame::write(&mut *writer, &frame).await?;
+        tokio::select! {
+            // A frame that is written completely counts as sent.
+            biased;
+            written = frame::write(&mut *writer, &frame) => written?,
+            () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
+        }
         close_unless_done.disarm();
         Ok(())
     }

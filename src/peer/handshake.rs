@@ -160,9 +160,10 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
         Err(reason) => {
             // The caller learns the version of this node, and can name both versions, too. Unread bytes would reset the
             // connection before the caller reads the answer.
-            stream.write_all(MAGIC).await?;
-            stream.shutdown().await?;
-            tokio::io::copy(stream, &mut tokio::io::sink()).await?;
+            if stream.write_all(MAGIC).await.is_ok() && stream.shutdown().await.is_ok() {
+                // A caller that has gone reads nothing, and the refusal is the same.
+                let _ = tokio::io::copy(stream, &mut tokio::io::sink()).await;
+            }
             return Ok(Err(reason));
         }
     };

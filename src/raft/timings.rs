@@ -65,3 +65,14 @@ impl RaftTimings {
         config.validate()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarted_leader_must_win_an_election_with_pre_vote() {
+        let config = RaftTimings::lan().openraft_config("test").expect("the timings are valid");
+        assert_eq!((config.enable_pre_vote, config.enable_leader_restore), (Some(true), Some(false)));
+    }
+}

@@ -12,7 +12,7 @@
 //! | `rules` | the effect of each command, and its refusals |
 //! | `turn` | the waiter that gets a free slot |
 //! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
-//! | `kept` | bounds on retained bytes |
+//! | `retained` | bounds on retained bytes |
 //! | `timers` | the timer queue |
 //! | `view`, `list` | reads |
 //! | `inspect` | reads and constructors that only tests use |

@@ -31,8 +31,8 @@ pub fn encode_into<T: Serialize + ?Sized>(value: &T, bytes: &mut Vec<u8>) {
 /// Decodes a value from exactly these bytes.
 ///
 /// A length inside the bytes can claim memory. The decoder rejects it before it allocates if it exceeds the class of
-/// the input (64 KiB, 4 MiB, 64 MiB or 1 GiB). A class is at least eight times as large as the input, so that each value
-/// within the limit can be decoded.
+/// the input (64 KiB, 4 MiB, 64 MiB or 1 GiB). For an input of up to 128 MiB, the class is at least eight times as large,
+/// so that each value within the limit can be decoded.
 ///
 /// # Errors
 ///

@@ -26,6 +26,12 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     if text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_DIGITS) {
         return Err(is_too_long());
     }
+    // humantime ignores whitespace, also between two digits of one number.
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_digit = |c: char| c.is_ascii_digit();
+    if words.windows(2).any(|pair| pair[0].ends_with(is_digit) && pair[1].starts_with(is_digit)) {
+        return Err(EXPECTED.to_owned());
+    }
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}: {EXPECTED}"))?;
     if duration > MAX {
         return Err(is_too_long());
@@ -76,7 +82,20 @@ mod tests {
         for (text, ms) in [("1m 30s", 90_000), ("1.5s", 1_500), ("2hours", 7_200_000), ("1w", 604_800_000), ("0", 0)] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for bad in ["", "30", "s", "-1s", "1S", "1sms", "٣s", "99999999999999999999s", "1.5ms", "1ns"] {
+        for bad in [
+            "",
+            "30",
+            "s",
+            "-1s",
+            "1S",
+            "1sms",
+            "٣s",
+            "99999999999999999999s",
+            "1.5ms",
+            "1ns",
+            "1 30s",
+            "1844674407 3709551615s1000ms",
+        ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }

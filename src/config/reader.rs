@@ -51,6 +51,7 @@ where
     T: Serialize + DeserializeOwned,
 {
     let defaults = to_values(defaults);
+    refuse_arrays(&mut values, &defaults, found);
     for _ in 0..MAX_UNREADABLE {
         let mut settings = defaults.clone();
         overlay(&mut settings, &values);
@@ -77,6 +78,24 @@ fn overlay(base: &mut Value, values: &Value) {
             }
         }
         (base, values) => *base = values.clone(),
+    }
+}
+
+/// Removes arrays in the place of tables: serde would read their elements as the keys of a table.
+fn refuse_arrays(values: &mut Value, defaults: &Value, found: &mut Found) {
+    const REFUSED: &str = "invalid type: sequence, expected a table";
+    let Value::Object(values) = values else { return };
+    for (key, value) in values {
+        let Value::Array(elements) = value else { continue };
+        if defaults[key].is_object() {
+            found.add(key, REFUSED);
+            *value = Value::Object(Map::new());
+            continue;
+        }
+        for (number, element) in (1..).zip(elements).filter(|(_, element)| element.is_array()) {
+            found.add(format!("{key}[{number}]"), REFUSED);
+            *element = Value::Object(Map::new());
+        }
     }
 }
 

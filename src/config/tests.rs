@@ -112,6 +112,7 @@ fn values_of_a_wrong_type_are_refused() {
         |key: &str, found: &str, expected: &str| format!("{key}: invalid type: {found}, expected {expected} (line 2)");
     assert_eq!(found("allow_insecure_network = 1"), expected("allow_insecure_network", "integer `1`", "a boolean"));
     assert_eq!(found("http = 1"), expected("http", "integer `1`", "a table"));
+    assert_eq!(found("http = [1]"), expected("http", "sequence", "a table"));
     let number = |value: &str| found(&format!("http.max_waits = {value}"));
     let integer = "an integer from 0 to 16384";
     assert_eq!(number("\"1\""), expected("http.max_waits", "string \"1\"", integer));
@@ -121,6 +122,9 @@ fn values_of_a_wrong_type_are_refused() {
     assert_eq!(nodes[0], "node: invalid type: integer `1`, expected a sequence (line 2)");
     let nodes = problems("cluster = \"a\"\nnode = [1, { id = -1 }]");
     assert_eq!(nodes[0], "node[1]: invalid type: integer `1`, expected a table (line 2)");
+    let nodes = problems("cluster = \"a\"\nnode = [[5]]");
+    assert_eq!(nodes[0], "node[1]: invalid type: sequence, expected a table (line 2)");
+    let nodes = problems("cluster = \"a\"\nnode = [1, { id = -1 }]");
     let id = "node[2].id: -1 is outside 1 to 9223372036854775807 (line 2)".to_owned();
     assert!(nodes.contains(&id), "{nodes:?}");
 }

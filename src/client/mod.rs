@@ -13,7 +13,7 @@
 //! | `listeners`, `metrics` | callbacks of the program, and metrics |
 //! | `refresh` | when to read the leases of other holders again |
 //! | `coordinator` | the trait of a transport |
-//! | `http` | the transport over HTTP: `remote`, `endpoints`, `call`, `watch`, `frames` |
+//! | `http` | the transport over HTTP: `remote`, `endpoints`, `call`, `watch`, `events` |
 //! | `retry`, `error` | the attempts of one request, and their combined result |
 //!
 //! This module must not depend on the server: no storage, no Raft, no listener.

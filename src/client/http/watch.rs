@@ -70,7 +70,7 @@ impl Watch {
                 continue;
             };
             self.position = received.id.and_then(|id| id.parse().ok()).or(self.position);
-            // Without a transition: a position, `lagged`, and events of newer servers. After `lagged` the server ends
+            // Without a transition: a position, and `lagged`. After `lagged` the server ends
             // the stream, and the client opens it again after the last position.
             if let Some(event) = received.data.and_then(|data| serde_json::from_str(&data).ok()) {
                 return Ok(event);

@@ -1,8 +1,8 @@
 //! A node: one member of the cluster, for the server and for programs that embed one.
 //!
 //! [`Node::builder`] starts a node. A program uses its leases with [`Node::leases`], serves its HTTP API with
-//! [`Node::router`] or [`http`](crate::http), and reads its state with [`Node::status`] and [`Node::health`]. A node
-//! forwards requests to the leader if another node leads.
+//! [`Node::router`] or [`http`](crate::http), and reads its state with [`Node::status`] and [`Node::health`].
+//! [`Node::watch`] delivers the events of leases. A node forwards requests to the leader if another node leads.
 //!
 //! After [`Node::shutdown`], and soon after the last handle is dropped, no task, thread or open file of the node is
 //! left.

@@ -18,7 +18,7 @@ pub enum Arguments {
     Run(Run),
     /// Checks the histories in a file that `run --history` wrote
     Judge {
-        /// JSON lines, as docs/testing.md describes them
+        /// JSON lines, as tests/judge/file.rs describes them
         file: PathBuf,
     },
     /// Runs one lease holder of a run (internal)

@@ -1,4 +1,4 @@
-//! Reads histories from JSON lines and checks each lease. docs/testing.md describes the format.
+//! Reads histories from JSON lines and checks each lease. tests/judge/file.rs describes the format.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;

@@ -1,4 +1,29 @@
-//! Histories as JSON lines, for external checkers. docs/testing.md describes the format.
+//! Histories as JSON lines, for external checkers.
+//!
+//! All lines:
+//!
+//! - `type`: `invoke` (call), its answer `ok`, `fail` (certainly not done) or `info` (unknown), `transition` (a holder
+//!   changed), `note` (text only).
+//! - `time_ns`: nanoseconds on one real clock, of the call, the answer, or the first sight of the transition. It
+//!   orders the lines of a lease.
+//! - `run`, `name` (lease).
+//!
+//! Calls and answers:
+//!
+//! - `id`: unique in a run. A call without answer is unknown.
+//! - `process`: holder or reader; its calls may overlap.
+//! - `f`: `acquire`, `renew`, `release`, `hand_over`, `revoke`, `read`.
+//! - `value` of `invoke`: for acquire `ttl_ms` (`null`: infinite), `limit`, `wait`, `lock_delay_ms`; for renew,
+//!   release and hand_over `token`.
+//! - `value` of `ok`: for grants and renewals `token`, `expires_in_ms` (`null`: infinite); for release and revoke
+//!   `changed`; for read `holders`, log `index`.
+//! - `index`: log index that the answer includes; absent if not known.
+//! - `error` of `fail`: the error code of docs/http.md; `held`: no free place.
+//!
+//! Transitions: `event`, `cause`, `index`, `part`, `holder`, `token`, as in the watch of docs/http.md.
+//!
+//! With `index`, `judge` also checks time bounds of expiries and waiters. No client is told of an expiry: use the
+//! `expired` transitions, or allow it at any time after the ttl.
 
 use std::io::{self, Write};
 use std::time::Duration;

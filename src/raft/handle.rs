@@ -111,6 +111,7 @@ impl<S: Storage> RaftHandle<S> {
         RaftService::new(self.raft.clone(), self.storage.clone(), self.contact.clone())
     }
 
+    #[cfg(feature = "testing")]
     pub fn raft(&self) -> &Raft<TypeConfig, StateMachine<S>> {
         &self.raft
     }

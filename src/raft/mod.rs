@@ -28,13 +28,15 @@ pub use handle::{RaftHandle, WriteError};
 pub use leadership::MemberState;
 pub use payload::{Joined, MAX_ENTRY_BYTES};
 pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
-pub use service::RaftService;
 pub use state_machine::blocking;
 pub use types::{Applied, PeerInfo, Proposal};
-pub use wire::{Call, Reply};
 
 #[cfg(feature = "testing")]
-pub use {leadership::CurrentLeader, transfer::TransferError};
+pub use {
+    leadership::CurrentLeader,
+    transfer::TransferError,
+    wire::{Call, Reply},
+};
 
 use crate::config::RaftTimings;
 use log::Log;

@@ -36,6 +36,7 @@ pub struct Progress {
 }
 
 /// A log entry that a replica has applied.
+#[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "the observers of a node read only the effects"))]
 pub struct AppliedEntry<'a> {
     pub position: Position,
     /// The lease commands of the entry. `None` if it has none.

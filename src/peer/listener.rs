@@ -212,9 +212,15 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
             // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
             if in_flight.lock().remove(&id).is_some() {
                 let answer = Frame::answer(id, body, lane);
+                // A stop can cut a frame in half. No other frame may follow it, so the stop is checked first.
+                let mut writer = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    writer = writer.lock() => writer,
+                };
                 tokio::select! {
                     biased;
-                    written = async { frame::write(&mut *writer.lock().await, &answer).await } => {
+                    written = frame::write(&mut *writer, &answer) => {
                         if let Err(error) = written {
                             tracing::debug!(%error, "an answer could not be sent");
                         }

@@ -183,7 +183,10 @@ impl Hold {
     pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
         let mut record = self.record();
         record.ambiguous = false;
-        if let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| record.options.grace > *half) {
+        // A ttl of the options is compared when the options are set.
+        if record.options.ttl.is_none()
+            && let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| record.options.grace > *half)
+        {
             tracing::warn!(lease = %self.name, grace = ?record.options.grace, used = ?half, "the grace is above half the ttl");
         }
         let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
@@ -237,10 +240,12 @@ impl Hold {
     /// dropped. The caller has the operation lock. Otherwise, a claim could replace the grant without a signal to its
     /// work, and with its token.
     pub fn end_unheld_grant(&self, now: Duration) {
-        if let Some(token) = self.granted_token()
-            && !self.is_held(now)
-        {
-            self.lose(token, Loss::Unreachable);
+        if self.is_held(now) {
+            return;
+        }
+        let ended = self.record().grant.as_ref().map(|grant| (grant.token, grant.ending.unwrap_or(Loss::Unreachable)));
+        if let Some((token, why)) = ended {
+            self.lose(token, why);
         }
     }
 

@@ -138,6 +138,10 @@ impl Runner for Transcript {
                 self.hold.resume();
                 String::new()
             }
+            "acquire" => {
+                self.hold.end_unheld_grant(now);
+                String::new()
+            }
             "no_progress" => {
                 self.progress.store(false, Ordering::Relaxed);
                 String::new()

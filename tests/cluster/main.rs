@@ -12,6 +12,9 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 mod forming;
+mod isolated_leader;
+mod settings;
+mod stale_reads;
 mod stopping;
 mod waits;
 

@@ -97,7 +97,7 @@ type Predicate = Arc<dyn Fn() -> bool + Send + Sync>;
 /// Options of one lease. Each method names the default of its option.
 #[derive(Clone, Default)]
 pub struct LeaseOptions {
-    ttl: Option<TtlMs>,
+    pub(super) ttl: Option<TtlMs>,
     pub(super) metadata: Metadata,
     lock_delay: Duration,
     limit: Option<u32>,

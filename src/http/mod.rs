@@ -11,8 +11,7 @@
 //! | `openapi` | the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
-//! | `body` | request bodies and their memory budget |
-//! | `input` | path, query and header extractors |
+//! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
@@ -20,7 +19,6 @@
 
 mod admission;
 mod app;
-mod body;
 mod claims;
 mod input;
 mod observe;

@@ -1,5 +1,5 @@
-//! Calls between nodes: a follower forwards a client's request to the leader, and the first node asks about the stores
-//! of the others before it forms the cluster.
+//! Calls between nodes: a follower forwards a client's request to the leader. The node that forms the cluster asks the
+//! others about their stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Inner;
-use crate::config::MemberConfig;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Request, RequestError, Response};
-use crate::peer::{Lane, Payload, PeerError, Service, Transport};
+use crate::peer::{Payload, PeerError, Service, Transport};
 use crate::raft::PeerInfo;
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
@@ -21,8 +20,6 @@ use crate::types::NodeId;
 pub(crate) const MAX_CALL_BYTES: usize = 4 << 20;
 /// Largest reply that a node decodes, in bytes.
 pub(crate) const MAX_REPLY_BYTES: usize = 16 << 20;
-/// Longest wait for the reply to a question about a store.
-const STORE_STATE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long after the leaderless time a node checks again whether its leader is silent.
 const SILENCE_SLACK: Duration = Duration::from_millis(2);
 
@@ -147,21 +144,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             tokio::time::sleep(left + SILENCE_SLACK).await;
         }
     }
-
-    /// Returns whether the member's store is empty, or `None` without an answer.
-    pub(super) async fn store_state(&self, member: &MemberConfig) -> Option<bool> {
-        let payload = store_state_call();
-        let call = self.transport.call(member.id, &member.peer, Lane::Control, payload, STORE_STATE_TIMEOUT);
-        match codec::decode(&call.await.ok()?, MAX_REPLY_BYTES) {
-            Ok(NodeReply::StoreState { is_empty }) => Some(is_empty),
-            _ => None,
-        }
-    }
-}
-
-/// A call that changes nothing. The handshake before it presents this node to the other one.
-pub(super) fn store_state_call() -> Payload {
-    Payload::Node(NodeCall::<Request>::StoreState.encode())
 }
 
 /// Maps a failed call to the error of its request.

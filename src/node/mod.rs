@@ -50,7 +50,7 @@ pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
-pub(crate) use request::route::look_up;
+pub(crate) use request::read::look_up;
 pub use status::{ClusterStatus, Member};
 
 #[cfg(feature = "testing")]

@@ -5,6 +5,7 @@
 
 mod batch;
 pub(in crate::node) mod propose;
+pub(crate) mod read;
 pub(crate) mod route;
 pub(in crate::node) mod wait;
 

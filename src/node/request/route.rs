@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lease::{Acquire, Command, DropCause, Machine, Outcome, Refusal, SHOWN, WaiterId};
+use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::Inner;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, Class, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Query, Request, RequestError, Response, Served};
+use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::peer::{Lane, Transport};
-use crate::raft::{State, WriteError};
+use crate::raft::State;
 use crate::storage::Storage;
 use crate::types::Consistency;
 
@@ -197,38 +197,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn read_as_leader(
-        &self,
-        leader_term: &LeaderTerm,
-        query: Query,
-        consistency: Consistency,
-    ) -> Result<Response, ProposeError> {
-        let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
-        if !from_memory {
-            let readable = tokio::select! {
-                readable = self.raft.await_readable(self.settings.timeouts.request) => readable,
-                () = self.requests.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
-            };
-            readable.map_err(|error| match error {
-                WriteError::NotLeader => ProposeError::NotLeader,
-                WriteError::Unknown(reason) => ProposeError::Unknown(reason),
-            })?;
-        }
-        Ok(self.read_memory(query, None))
-    }
-
-    pub(in crate::node) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {
-        let (answer, mut served) =
-            self.raft.replica().read(|state| (look_up(&state.machine, query), self.served_by(state)));
-        served.stale_ms = stale_ms;
-        Response { answer, served }
-    }
-
     fn served(&self) -> Served {
         self.raft.replica().read(|state| self.served_by(state))
     }
 
-    fn served_by(&self, state: &State) -> Served {
+    pub(in crate::node) fn served_by(&self, state: &State) -> Served {
         let now = self
             .requests
             .clock
@@ -240,33 +213,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             applied: state.applied.map_or(0, |applied| applied.index),
             now: now.max(state.machine.now()),
             stale_ms: None,
-        }
-    }
-}
-
-/// Reads the lease machine, truncated to the size of one answer.
-pub(crate) fn look_up(machine: &Machine, query: Query) -> Answer {
-    match query {
-        Query::Lease(name) => match machine.holders(&name) {
-            (leases, next @ Some(_)) => Answer::List { leases, next },
-            (leases, None) if leases.is_empty() => Answer::Lease(machine.last_ended(&name).into_iter().collect()),
-            (leases, None) => Answer::Lease(leases),
-        },
-        Query::History(name) => Answer::History(machine.history(&name)),
-        Query::Queue(name) => match machine.next_waiters(&name, SHOWN) {
-            (waiters, total) if waiters.len() < total as usize => Answer::QueuePart { waiters, total },
-            (waiters, _) => Answer::Queue(waiters),
-        },
-        Query::Explain { name, holder } => {
-            let explanation = machine.explain(&name, holder.as_ref());
-            match machine.holder_count(&name) {
-                holders if explanation.held.len() < holders as usize => Answer::ExplainPart { explanation, holders },
-                _ => Answer::Explain(explanation),
-            }
-        }
-        Query::List { filter, after, limit } => {
-            let (leases, next) = machine.list(&filter, after.as_ref(), limit as usize);
-            Answer::List { leases, next }
         }
     }
 }

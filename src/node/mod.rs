@@ -11,7 +11,6 @@
 //! no state in statics, so several nodes can run in one process.
 
 mod builder;
-pub(crate) mod calls;
 mod health;
 mod leader;
 mod lifecycle;

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::calls::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::request::route::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};

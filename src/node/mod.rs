@@ -177,21 +177,6 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
     }
 
-    /// Executes a request, on this node or on the leader. Programs use [`leases`](Node::leases) instead.
-    ///
-    /// # Errors
-    ///
-    /// See `RequestError`: each variant documents whether the request may have been applied.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
-    /// applied.
-    #[doc(hidden)]
-    pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
-        self.inner.route(request, forward).await
-    }
-
     /// The transitions that this replica applies: those after `after`, or new ones without it. Programs use
     /// [`watch`](Node::watch) instead.
     ///

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
-use crate::node::Inner;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, Class, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
+use crate::node::{Inner, Node};
 use crate::peer::{Lane, Payload, PeerError, Service, Transport};
 use crate::raft::{PeerInfo, State};
 use crate::storage::Storage;
@@ -45,12 +45,25 @@ pub enum Forward {
     Never,
 }
 
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// Executes a request, on this node or on the leader. Programs use [`leases`](Node::leases) instead.
+    ///
+    /// # Errors
+    ///
+    /// See `RequestError`: each variant documents whether the request may have been applied.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
+    /// applied.
+    #[doc(hidden)]
+    pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
+        self.inner.route(request, forward).await
+    }
+}
+
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(in crate::node) async fn route(
-        self: &Arc<Self>,
-        request: Request,
-        forward: Forward,
-    ) -> Result<Response, RequestError> {
+    async fn route(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, RequestError> {
         if self.lifecycle.draining.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }

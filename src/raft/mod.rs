@@ -9,7 +9,6 @@ mod leadership;
 mod log;
 mod network;
 pub(crate) mod payload;
-mod replica;
 mod runtime;
 mod service;
 pub(crate) mod snapshot;
@@ -27,8 +26,7 @@ pub(crate) mod wire;
 pub use handle::{RaftHandle, WriteError};
 pub use leadership::MemberState;
 pub use payload::{Joined, MAX_ENTRY_BYTES};
-pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
-pub use state_machine::blocking;
+pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
 #[cfg(feature = "testing")]

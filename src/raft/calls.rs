@@ -65,7 +65,7 @@ mod tests {
     use parking_lot::Mutex;
     use tokio::time::timeout;
 
-    use super::super::payload::Joined;
+    use super::super::log::Joined;
     use super::super::{PeerInfo, Proposal, RaftHandle, RaftTimings, Replica, WriteError};
     use crate::clock::SystemClock;
     use crate::peer::{Lane, Payload, PeerError, Transport};

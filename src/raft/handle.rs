@@ -13,15 +13,15 @@ use openraft::impls::ProgressResponder;
 use openraft::metrics::RaftMetrics;
 use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
 
+use super::RaftTimings;
 use super::calls::run_to_completion;
+use super::log::{self, Joined, Log, MAX_ENTRY_BYTES};
 use super::network::{Network, OutgoingSnapshots};
-use super::payload::{self, Joined, MAX_ENTRY_BYTES};
 use super::service::{LeaderContact, RaftService};
 use super::state_machine::{Replica, StateMachine, blocking};
 use super::suspend::SuspendMeter;
 use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
-use super::{Log, RaftTimings};
 use crate::clock::Clock;
 use crate::peer::Transport;
 use crate::storage::{Position, Storage};
@@ -147,7 +147,7 @@ impl<S: Storage> RaftHandle<S> {
             let records = read.map_err(|error| error.to_string())?;
             from = records.last().expect("a read of the log returns at least one entry").position.index + 1;
             for record in records {
-                joined.extend(payload::joined(record).map_err(|error| error.to_string())?);
+                joined.extend(log::joined(record).map_err(|error| error.to_string())?);
             }
         }
         Ok(joined)

@@ -6,9 +6,8 @@
 mod calls;
 mod handle;
 mod leadership;
-mod log;
+pub(crate) mod log;
 mod network;
-pub(crate) mod payload;
 mod runtime;
 mod service;
 pub(crate) mod snapshot;
@@ -25,7 +24,7 @@ pub(crate) mod wire;
 
 pub use handle::{RaftHandle, WriteError};
 pub use leadership::MemberState;
-pub use payload::{Joined, MAX_ENTRY_BYTES};
+pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
@@ -37,4 +36,3 @@ pub use {
 };
 
 use crate::config::RaftTimings;
-use log::Log;

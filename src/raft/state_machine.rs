@@ -16,9 +16,8 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, S
 use parking_lot::RwLock;
 use tokio::sync::{oneshot, watch};
 
-use super::log::io_error;
+use super::log::{Content, Joined, PayloadError, io_error};
 use super::network::OutgoingSnapshots;
-use super::payload::{Content, Joined, PayloadError};
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
 use super::types::{Applied, Entry, LogId, SnapshotMeta, Stored, TypeConfig, position};
 use crate::lease::{Batch, Effects, Limits, Machine, Outcome};
@@ -294,7 +293,7 @@ mod tests {
 
     use super::*;
     use crate::config::MAX_NODES;
-    use crate::raft::payload;
+    use crate::raft::log;
     use crate::raft::types::{Membership, PeerInfo, log_id};
     use crate::sim::{Cut, MemoryStorage, SyncMode};
     use crate::storage::MAX_SNAPSHOT_META_BYTES;
@@ -345,9 +344,9 @@ mod tests {
         let membership = Membership::new(vec![voters.clone(), voters], nodes).expect("valid");
         let at = log_id(Position { term: u64::MAX, index: u64::MAX });
         let entry = Entry { log_id: at, payload: openraft::EntryPayload::Membership(membership.clone()) };
-        let record = payload::record(&entry);
-        assert!(record.payload.len() <= payload::MAX_ENTRY_BYTES, "{} bytes in the log", record.payload.len());
-        assert_eq!(payload::entry(record).expect("readable"), entry);
+        let record = log::record(&entry);
+        assert!(record.payload.len() <= log::MAX_ENTRY_BYTES, "{} bytes in the log", record.payload.len());
+        assert_eq!(log::entry(record).expect("readable"), entry);
         let membership = Stored::new(Some(at), membership);
         let state = State { machine: Machine::new(), applied: Some(at), membership, joined: BTreeMap::new() };
         let meta = codec::encode(&Meta::of(&state));

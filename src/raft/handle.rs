@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use openraft::alias::WatchReceiverOf;
@@ -11,12 +13,12 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::metrics::RaftMetrics;
-use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
+use openraft::{AsyncRuntime, Instant as _, LinearizerOption, Raft, ServerState};
 
 use super::RaftTimings;
-use super::calls::run_to_completion;
 use super::log::{self, Joined, Log, MAX_ENTRY_BYTES};
 use super::network::{Network, OutgoingSnapshots};
+use super::runtime::Runtime;
 use super::service::{LeaderContact, RaftService};
 use super::state_machine::{Replica, StateMachine, blocking};
 use super::suspend::SuspendMeter;
@@ -253,6 +255,53 @@ impl<S: Storage> RaftHandle<S> {
         self.replica.read(|state| {
             state.applied.is_some_and(|applied| applied.leader_id.term == term && applied.index >= announced)
         })
+    }
+}
+
+/// Runs a call to completion. If the caller drops the future, a spawned task continues the call.
+///
+/// The first call that finds openraft's core stopped awaits the core's task for all callers. If that call is dropped,
+/// every later call panics (openraft 0.10.0-alpha.37, `RaftInner::join_core_task`). A disconnecting client or a node
+/// that shuts down would drop it.
+pub async fn run_to_completion<F>(call: F) -> F::Output
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    RunToCompletion(Some(Box::pin(call))).await
+}
+
+struct RunToCompletion<F>(Option<Pin<Box<F>>>)
+where
+    F: Future<Output: Send + 'static> + Send + 'static;
+
+impl<F> Future for RunToCompletion<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // After a panic the slot stays empty, so `drop` does not spawn the failed call again.
+        let mut call = self.0.take().expect("a completed future is not polled again");
+        let polled = call.as_mut().poll(context);
+        if polled.is_pending() {
+            self.0 = Some(call);
+        }
+        polled
+    }
+}
+
+impl<F> Drop for RunToCompletion<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn drop(&mut self) {
+        // Without a runtime, Raft has already stopped.
+        if let Some(call) = self.0.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            drop(Runtime::spawn(call));
+        }
     }
 }
 

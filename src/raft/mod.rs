@@ -3,7 +3,6 @@
 //! This module replicates log entries to a majority of disks and applies them to a [`Replica`]. The lease machine
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
-mod calls;
 mod handle;
 mod leadership;
 pub(crate) mod log;

@@ -3,6 +3,8 @@
 #[cfg(feature = "testing")]
 mod appends;
 #[cfg(feature = "testing")]
+mod calls;
+#[cfg(feature = "testing")]
 mod snapshots;
 #[cfg(feature = "testing")]
 mod transfers;

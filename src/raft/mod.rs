@@ -4,7 +4,6 @@
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
 mod handle;
-mod leadership;
 pub(crate) mod log;
 mod network;
 mod runtime;
@@ -21,15 +20,14 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{RaftHandle, WriteError};
-pub use leadership::MemberState;
+pub use handle::{MemberState, RaftHandle, WriteError};
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
 #[cfg(feature = "testing")]
 pub use {
-    leadership::CurrentLeader,
+    handle::CurrentLeader,
     transfer::TransferError,
     wire::{Call, Reply},
 };

@@ -1,43 +1,9 @@
-//! The layout of log entries in sled: parts under the index of the entry and the number of the part.
-//!
-//! A stored value holds at most 4 KiB of payload, for two reasons. Large values go into separate files of sled, and
-//! these do not survive a power cut. A page of sled has sixteen values and is written whole, so large values inflate a
-//! commit.
+//! Reads the stored log entries from their parts.
 
 use bytes::{Bytes, BytesMut};
 
-use crate::storage::record::{self, Kind, LogPartV1, Raw, RecordError};
+use crate::storage::record::{self, Kind, LogPartV1, RecordError, log_key, split_log_key};
 use crate::storage::{LogRecord, Position};
-
-/// Maximum bytes of payload in one part.
-pub(in crate::storage) const PART_BYTES: usize = 4 << 10;
-/// u64 index and u32 part. Big-endian, so that sled's key order is the order of the log.
-const KEY_BYTES: usize = 12;
-
-pub(crate) fn key(index: u64, part: u32) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    key[..8].copy_from_slice(&index.to_be_bytes());
-    key[8..].copy_from_slice(&part.to_be_bytes());
-    key
-}
-
-/// The number of parts of an entry. An empty entry has one part.
-pub(super) fn parts(record: &LogRecord) -> u32 {
-    u32::try_from(record.payload.len().div_ceil(PART_BYTES).max(1)).expect("an entry is far below 64 TiB")
-}
-
-/// The payload of one part.
-pub(super) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
-    let start = part as usize * PART_BYTES;
-    &record.payload[start..record.payload.len().min(start + PART_BYTES)]
-}
-
-/// The stored form of one part.
-pub(crate) fn seal(record: &LogRecord, part: u32) -> Vec<u8> {
-    let payload = part_bytes(record, part);
-    let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };
-    record::seal(Kind::LogPart, &key(record.position.index, part), &stored, payload.len())
-}
 
 /// An iterator over entries. It checks every record and that the entries are contiguous.
 pub(super) struct Entries {
@@ -66,8 +32,8 @@ impl Entries {
     pub fn above(log: &sled::Tree, floor: Option<u64>, to: Option<u64>) -> Entries {
         let from = floor.map_or(0, |floor| floor + 1);
         let iter = match to {
-            Some(to) => log.range(key(from, 0)..key(to.max(from), 0)),
-            None => log.range(key(from, 0)..),
+            Some(to) => log.range(log_key(from, 0)..log_key(to.max(from), 0)),
+            None => log.range(log_key(from, 0)..),
         };
         Entries { iter, next: floor.map_or(Expected::Start, |floor| Expected::Index(floor + 1)) }
     }
@@ -104,7 +70,7 @@ impl Entries {
     fn read_part(&mut self) -> Result<Option<Part>, Damage> {
         let Some(item) = self.iter.next() else { return Ok(None) };
         let (key, value) = item?;
-        let Some((index, number)) = split(&key) else { return Err(Damage::Key(key.to_vec())) };
+        let Some((index, number)) = split_log_key(&key) else { return Err(Damage::Key(key.to_vec())) };
         let stored: LogPartV1 =
             record::unseal(Kind::LogPart, &key, &value).map_err(|error| Damage::Record { index, error })?;
         let payload = Bytes::copy_from_slice(stored.payload.0);
@@ -118,11 +84,6 @@ impl Iterator for Entries {
     fn next(&mut self) -> Option<Self::Item> {
         self.read().transpose()
     }
-}
-
-fn split(key: &[u8]) -> Option<(u64, u32)> {
-    let (index, part) = key.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*index), u32::from_be_bytes(part.try_into().ok()?)))
 }
 
 /// Damage in the stored log.

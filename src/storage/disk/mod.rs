@@ -2,8 +2,7 @@
 
 mod commit;
 pub(crate) mod directory;
-pub(crate) mod entries;
-pub(super) mod layout;
+mod entries;
 mod metrics;
 mod reading;
 mod reclaim;
@@ -27,11 +26,10 @@ use tokio::sync::watch;
 
 use self::commit::Committer;
 use self::directory::Directory;
-use self::layout::chunk_key;
 use self::recovery::CheckedStore;
 use self::state::{QueuedState, WriteOp};
 use self::trees::Trees;
-use super::record::{self, ChunkV1, Kind};
+use super::record::{self, ChunkV1, Kind, chunk_key};
 use super::{
     Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };

@@ -123,13 +123,14 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{SledStorage, entries};
+    use super::super::SledStorage;
     use super::*;
+    use crate::storage::record::{PART_BYTES, log_key};
     use crate::storage::{Done, Identity, Storage, VoteRecord};
 
     const ENTRIES: u64 = 200;
     const ENTRY_BYTES: usize = 100_000;
-    const LAST_PART: u32 = (ENTRY_BYTES / entries::PART_BYTES) as u32;
+    const LAST_PART: u32 = (ENTRY_BYTES / PART_BYTES) as u32;
 
     fn at(index: u64) -> Position {
         Position { term: 1, index }
@@ -161,7 +162,7 @@ mod tests {
             let (storage, mut page, gap) = reader_at_a_gap(dir.path());
             wait(|done| storage.purge(at(upto), done));
             // The storage thread removes a part of the purged entries with each group.
-            let is_there = |trees: &Trees| trees.log.contains_key(entries::key(upto, part)).expect("readable");
+            let is_there = |trees: &Trees| trees.log.contains_key(log_key(upto, part)).expect("readable");
             while storage.shared().read(is_there).expect("the store is open") {
                 wait(|done| storage.save_vote(VoteRecord { term: 1, candidate: Some(1), committed: false }, done));
             }
@@ -192,7 +193,7 @@ mod tests {
         for missing in [1, 5] {
             let dir = tempfile::tempdir().expect("a folder");
             let (storage, mut page, gap) = reader_at_a_gap(dir.path());
-            let remove = |trees: &Trees| trees.log.remove(entries::key(missing, 0)).expect("it is there");
+            let remove = |trees: &Trees| trees.log.remove(log_key(missing, 0)).expect("it is there");
             storage.shared().read(remove).expect("the store is open");
             let error = storage.shared().read_disk(&mut page, gap).expect_err("the log has a hole");
             assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");

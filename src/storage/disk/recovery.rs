@@ -4,12 +4,12 @@ use serde::Deserialize;
 
 use super::directory::Directory;
 use super::entries::{Damage, Entries};
-use super::layout::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, VOTE};
 use super::reclaim::Reclaim;
 use super::tail::Tail;
 use super::trees::Trees;
 use crate::storage::record::{
-    self, ChunkV1, CommittedV1, IdentityV1, Kind, ManifestV1, PositionV1, RecordError, VoteV1,
+    self, COMMITTED, ChunkV1, CommittedV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, PositionV1, RecordError,
+    SNAPSHOT, VOTE, VoteV1,
 };
 use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 

@@ -2,7 +2,6 @@
 
 mod commit;
 pub(crate) mod directory;
-mod entries;
 mod metrics;
 mod reading;
 mod reclaim;

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::directory::Directory;
-use super::entries::{Damage, Entries};
+use super::reading::{Damage, Entries};
 use super::reclaim::Reclaim;
 use super::tail::Tail;
 use super::trees::Trees;

@@ -12,6 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use super::directory::Directory;
 use super::metrics::CommitMetrics;
 use super::reclaim::Reclaim;
 use super::state::WriteOp;
-use super::trees::Trees;
+use super::trees::{self, Trees};
 use crate::storage::record::{
     self, COMMITTED, ChunkV1, CommittedV1, FLOOR, Kind, ManifestV1, PositionV1, Raw, SNAPSHOT, VOTE, VoteV1, chunk_key,
     log_key,
@@ -90,6 +91,25 @@ impl Group {
         self.bytes += bytes;
         self.writes += 1;
     }
+}
+
+/// The main function of the storage thread.
+pub(super) fn run_thread(mut committer: Committer) {
+    let shared = committer.shared();
+    // sled panics on an unexpected internal state. Treat that as a failed store.
+    let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
+        Ok(Ok(())) => StorageError::Closed,
+        Ok(Err(error)) => error,
+        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
+    };
+    if end != StorageError::Closed {
+        shared.poison(end.clone());
+    }
+    committer.fail_all(&end);
+    shared.trees.write().take();
+    let (trees, directory) = committer.into_parts();
+    trees::close(trees);
+    trees::wait_for_release(&directory);
 }
 
 impl Committer {

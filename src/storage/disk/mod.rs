@@ -1,4 +1,4 @@
-//! The store on a disk: open, close, and the calls of [`Storage`].
+//! The store on a disk: the calls of [`Storage`]. Another thread writes.
 
 mod commit;
 pub(crate) mod directory;
@@ -10,29 +10,21 @@ pub(crate) mod state;
 mod tail;
 pub(super) mod trees;
 
-use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use rand::RngExt;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
-use self::commit::Committer;
-use self::directory::Directory;
-use self::recovery::CheckedStore;
 use self::state::{QueuedState, WriteOp};
 use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind, chunk_key};
 use super::{
-    Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
+    Done, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
-use crate::rng::rng;
 
 /// The store of a node in a directory. It survives power cuts.
 ///
@@ -70,71 +62,6 @@ struct SharedStore {
 }
 
 impl SledStorage {
-    /// Opens the store of this node, or creates it in an empty or missing directory.
-    ///
-    /// # Errors
-    ///
-    /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
-    /// data; a record in it is damaged; an I/O error.
-    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
-        Ok(SledStorage::open_or_create(dir, identity)?.storage)
-    }
-
-    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](SledStorage::open).
-    pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
-        let directory = Directory::claim(dir.as_ref())?;
-        let is_initialised = directory.check_marker(&identity)?;
-        directory.prepare_store()?;
-        let trees = trees::open(&directory)?;
-        directory.sync_store()?;
-        let data_path = directory.data_file();
-        let data_file = File::options().read(true).write(true).open(&data_path);
-        let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
-
-        let recovered =
-            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
-        let (incarnation, found) = match recovered {
-            Ok(recovered) => recovered,
-            Err(error) => {
-                trees::close(trees);
-                return Err(error);
-            }
-        };
-        let storage = SledStorage::start(directory, trees, data_file, found)?;
-        Ok(Opened { storage, is_new: !is_initialised, incarnation })
-    }
-
-    fn start(
-        directory: Directory,
-        trees: Trees,
-        data_file: File,
-        found: CheckedStore,
-    ) -> Result<SledStorage, StorageError> {
-        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
-        let shared = Arc::new(SharedStore {
-            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
-            wake: Condvar::new(),
-            trees: RwLock::new(Some(trees.clone())),
-            failure: watch::Sender::new(None),
-            dir: directory.path().to_path_buf(),
-        });
-        if unfinished_entry {
-            let after = recovered.last.map(|last| last.index);
-            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
-        }
-        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
-        committer.schedule_reclaims(leftovers);
-        let run = move || run_thread(committer);
-        let dir = shared.dir.clone();
-        let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
-        let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
-        Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
-    }
-
     /// Writes all queued data and releases every file. The directory can be opened again when this returns. Later calls
     /// on clones fail with [`StorageError::Closed`].
     ///
@@ -228,55 +155,6 @@ impl SharedStore {
             .map(read)
             .ok_or_else(|| self.state.lock().check().err().unwrap_or(StorageError::Closed))
     }
-}
-
-/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
-fn recover(
-    directory: &Directory,
-    trees: &Trees,
-    data_file: &File,
-    identity: &Identity,
-    is_initialised: bool,
-) -> Result<(u64, CheckedStore), StorageError> {
-    let mut incarnation = rng().random();
-    match recovery::read_identity(directory, trees)? {
-        Some((found, stored)) => {
-            directory.check_identity(found, identity)?;
-            incarnation = stored;
-        }
-        None if is_initialised => {
-            return Err(directory.emptied(identity, "the store holds no record of it".to_string()));
-        }
-        None => {}
-    }
-    if !is_initialised {
-        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
-        if recovery::holds_data(directory, trees)? {
-            return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
-        }
-        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-        directory.write_marker(identity)?;
-    }
-    Ok((incarnation, recovery::check_all(directory, trees)?))
-}
-
-/// The main function of the storage thread.
-fn run_thread(mut committer: Committer) {
-    let shared = committer.shared();
-    // sled panics on an unexpected internal state. Treat that as a failed store.
-    let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
-        Ok(Ok(())) => StorageError::Closed,
-        Ok(Err(error)) => error,
-        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
-    };
-    if end != StorageError::Closed {
-        shared.poison(end.clone());
-    }
-    committer.fail_all(&end);
-    shared.trees.write().take();
-    let (trees, directory) = committer.into_parts();
-    trees::close(trees);
-    trees::wait_for_release(&directory);
 }
 
 impl Storage for SledStorage {

@@ -16,12 +16,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::SharedStore;
 use super::directory::Directory;
 use super::metrics::CommitMetrics;
 use super::reclaim::Reclaim;
-use super::state::WriteOp;
 use super::trees::{self, Trees};
+use super::{SharedStore, WriteOp};
 use crate::storage::record::{
     self, COMMITTED, ChunkV1, CommittedV1, FLOOR, Kind, ManifestV1, PositionV1, Raw, SNAPSHOT, VOTE, VoteV1, chunk_key,
     log_key,

@@ -14,10 +14,9 @@ use super::commit::{Committer, run_thread};
 use super::directory::Directory;
 use super::reading::{Damage, Entries};
 use super::reclaim::Reclaim;
-use super::state::{QueuedState, WriteOp};
 use super::tail::Tail;
 use super::trees::{self, Trees};
-use super::{Handle, Opened, SharedStore, SledStorage};
+use super::{Handle, Opened, QueuedState, SharedStore, SledStorage, WriteOp};
 use crate::rng::rng;
 use crate::storage::record::{
     self, COMMITTED, ChunkV1, CommittedV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, PositionV1, RecordError,

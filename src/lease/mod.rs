@@ -9,8 +9,7 @@
 //! | `command`, `outcome` | requests and their results |
 //! | `machine` | the state and `apply` |
 //! | `entry` | one log entry while the machine applies it: every change of state is here |
-//! | `rules` | the effect of each command, and its refusals |
-//! | `turn` | the waiter that gets a free slot |
+//! | `rules` | the effect of each command, its refusals, and the waiter that gets a free slot |
 //! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
 //! | `retained` | bounds on retained bytes |
 //! | `timers` | the timer queue |
@@ -36,7 +35,6 @@ mod retained;
 mod rules;
 pub(crate) mod snapshot;
 mod timers;
-mod turn;
 mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
@@ -54,6 +52,6 @@ pub use {
     inspect::LeaseView,
     list::{LIST_SCAN, PAGE_BYTES},
     machine::Counts,
+    rules::CONFIRM_WINDOW_MS,
     snapshot::PART_BYTES,
-    turn::CONFIRM_WINDOW_MS,
 };

@@ -7,8 +7,7 @@
 //! | file | noun |
 //! |---|---|
 //! | `command`, `outcome` | requests and their results |
-//! | `machine` | the state and `apply` |
-//! | `entry` | one log entry while the machine applies it: every change of state is here |
+//! | `machine` | the state and `apply`: every change of state is here |
 //! | `rules` | the effect of each command, its refusals, and the waiter that gets a free slot |
 //! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
 //! | `retained` | bounds on retained bytes |
@@ -21,7 +20,6 @@
 
 mod command;
 mod ended;
-mod entry;
 mod history;
 mod holders;
 #[cfg(any(test, feature = "testing"))]

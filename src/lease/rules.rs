@@ -18,8 +18,7 @@
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
 //!   grant. This holds even if the lease ended first.
 
-use super::entry::Entry;
-use super::machine::Machine;
+use super::machine::{Entry, Machine};
 use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};

@@ -8,7 +8,7 @@
 //! not complete sooner, and each later request would wait behind all of them for the CPU.
 //!
 //! Renewals, releases and handovers need no permit: overload must not cost a holder its lease. The connection limit
-//! bounds them, because each connection has one request at a time. The budget in `body` bounds their bodies.
+//! bounds them, because each connection has one request at a time. The budget in `input` bounds their bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use metrics::{Counter, counter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::app::App;
-use super::body::BodyBudget;
+use super::input::BodyBudget;
 use super::response::ProblemResponse;
 use crate::api::Code;
 use crate::config::HttpLimits;
@@ -58,7 +58,7 @@ pub(super) struct Permit {
 }
 
 /// The permit of a running request. Handlers without a body extract it. With a body it comes with
-/// [`Admitted`](super::body::Admitted).
+/// [`Admitted`](super::input::Admitted).
 pub(super) struct RequestPermit {
     _admitted: Permit,
     _running: OwnedSemaphorePermit,

@@ -7,8 +7,7 @@ use utoipa::IntoParams;
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::body::{Admitted, Body};
-use super::input::{Name, Params, Routing};
+use super::input::{Admitted, Body, Name, Params, Routing};
 use super::response;
 use super::response::ProblemResponse;
 use crate::api::{self, Problem};

@@ -7,12 +7,11 @@
 //! | file | contents |
 //! |---|---|
 //! | `serve` | connections: limit, timeouts, shutdown |
-//! | `app` | the settings, the reference to the node, and the routes for a program's own axum application |
-//! | `routes`, `openapi` | the route table and the OpenAPI document |
+//! | `app` | the settings, the reference to the node, and the route table |
+//! | `openapi` | the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
-//! | `body` | request bodies and their memory budget |
-//! | `input` | path, query and header extractors |
+//! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
 //! | `claims`, `reads`, `watch`, `status` | the handlers |
 //!
@@ -20,14 +19,12 @@
 
 mod admission;
 mod app;
-mod body;
 mod claims;
 mod input;
 mod observe;
 mod openapi;
 pub(crate) mod reads;
 pub(crate) mod response;
-mod routes;
 mod serve;
 mod status;
 mod watch;
@@ -40,7 +37,7 @@ pub use serve::serve;
 /// All routes, without a node. Invalid requests get their usual problem; valid requests get `not_ready`.
 #[cfg(feature = "testing")]
 pub(crate) fn router_without_a_node() -> axum::Router {
-    routes::standalone_router(app::App::new(
+    app::standalone_router(app::App::new(
         NodeRef::empty(),
         Settings::new(1),
         tokio_util::sync::CancellationToken::new(),

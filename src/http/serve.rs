@@ -18,8 +18,8 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::app::{App, Settings};
-use super::{NodeRef, observe, routes};
+use super::app::{App, Settings, standalone_router};
+use super::{NodeRef, observe};
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -53,7 +53,7 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
-    let router = routes::standalone_router(App::new(node, settings, shutdown.clone()));
+    let router = standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

@@ -1,15 +1,22 @@
 //! The state of the machine: a stored part and derived indexes. [`Machine::apply`] alone changes it.
+//!
+//! An [`Entry`] is one log entry while the machine applies it. Each change of state updates the record, the indexes and
+//! the effects. [`rules`](super::rules) decides which changes to make.
 
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::entry::Entry;
+use super::ended::Ended;
+use super::history::Event;
+use super::holders::Grant;
+use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
-use super::timers::TimerQueue;
-use super::{Batch, Effects, Limits, Outcome};
+use super::timers::{Timer, TimerQueue};
+use super::{Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Limits, Outcome, Stamp, WaiterId};
+use super::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, LeaseName};
+use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
 /// The replicated lease state.
 ///
@@ -144,4 +151,303 @@ impl Machine {
     pub fn has_deadlines(&self) -> bool {
         self.next_due().is_some()
     }
+}
+
+pub(super) struct Entry<'m> {
+    pub machine: &'m mut Machine,
+    pub position: FencingToken,
+    pub now: ClusterMs,
+    pub wall_ms: u64,
+    effects: Effects,
+}
+
+impl<'m> Entry<'m> {
+    pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> Entry<'m> {
+        // A new leader can start from an older time. Cluster time then stands still until the leader catches up.
+        machine.now = machine.now.max(stamp.now);
+        if machine.applied.is_none_or(|last| last.term < position.term) {
+            machine.term_began = machine.now;
+        }
+        machine.applied = Some(position);
+        let now = machine.now;
+        Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
+    }
+
+    /// Fires all due timers, then grants free slots. In this order no slot goes to a waiter whose wait is over.
+    pub fn expire_due(&mut self) {
+        let mut touched = Vec::new();
+        while let Some(fired) = self.machine.timers.pop(self.now) {
+            match fired.timer {
+                Timer::Expiry(token) => self.end(&fired.name, token, Change::Expired),
+                Timer::WaitEnds(ticket) => self.drop_late_waiter(&fired.name, ticket),
+                Timer::DelayEnds => self.set_delay(&fired.name, None),
+                Timer::Turn => {}
+            }
+            touched.push(fired.name);
+        }
+        if self.machine.window_is_over() {
+            touched.extend(self.machine.timers.take_unconfirmed());
+        }
+        for name in &touched {
+            self.promote_waiter(name);
+        }
+    }
+
+    /// Forgets ended leases that are too old or too many. This runs after the last command: until then the record must
+    /// remember a grant at this position, because one entry grants a name once.
+    pub fn finish(mut self) -> Effects {
+        while let Some((&at, oldest)) = self.machine.tombstones.get_min().map(|(at, oldest)| (at, oldest)) {
+            let limits = &self.machine.limits;
+            let is_old = oldest.at.saturating_add(limits.ended_keep_ms) <= self.now;
+            let are_many = self.machine.tombstones.len() as u64 > limits.ended_keep;
+            if !is_old && !are_many && self.machine.ended_bytes <= MAX_RETAINED_ENDED_BYTES {
+                break;
+            }
+            let name = oldest.name.clone();
+            self.forget(at);
+            self.promote_waiter(&name);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Forgets the grant that ended with this transition.
+    fn forget(&mut self, at: EndedAt) {
+        let Tombstone { name, token, .. } =
+            self.machine.tombstones.remove(&at).expect("the caller read this tombstone");
+        let record = existing(&mut self.machine.records, &name);
+        let ended = record.ended.with_token(token).expect("each tombstone has an ended grant");
+        self.machine.ended_bytes -= ended.grant.bytes();
+        self.machine.counts.ended -= 1;
+        record.ended.remove(token);
+    }
+
+    /// Forgets ended grants of a name, oldest first, while the name retains more than [`MAX_RETAINED_NAME_BYTES`].
+    pub fn forget_excess(&mut self, name: &LeaseName) {
+        while let Some(record) = self.record(name)
+            && record.in_use_bytes() + record.ended.bytes() > MAX_RETAINED_NAME_BYTES
+            && let Some(oldest) = record.ended.oldest()
+        {
+            let at = oldest.ended_at();
+            self.forget(at);
+        }
+    }
+
+    pub fn record(&self, name: &LeaseName) -> Option<&Record> {
+        self.machine.records.get(name).map(Arc::as_ref)
+    }
+
+    /// Whether this entry granted the name. A token is a log position, so one entry grants a name once.
+    pub fn is_granted_here(&self, record: &Record) -> bool {
+        record.last_grant == self.position.as_u64()
+    }
+
+    fn record_mut(&mut self, name: &LeaseName) -> &mut Record {
+        existing(&mut self.machine.records, name)
+    }
+
+    /// The record for a new grant or waiter. A name without holders and waiters takes this limit.
+    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
+        let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
+        let record = Arc::make_mut(record);
+        if !record.is_in_use() {
+            record.limit = limit;
+        }
+        record
+    }
+
+    pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> Lease {
+        let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
+        let deadline = request.ttl.deadline(now);
+        let grant = Grant {
+            holder: request.holder,
+            token: position,
+            ttl: request.ttl,
+            deadline,
+            granted_at: now,
+            granted_wall_ms: wall_ms,
+            renewed_at: now,
+            renewed_wall_ms: wall_ms,
+            renewals: 0,
+            lock_delay_ms: request.lock_delay_ms,
+            metadata: request.metadata,
+            metadata_version: 0,
+        };
+        let record = self.get_or_create(name, limit);
+        assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
+        assert!(record.has_free_slot() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
+        record.last_grant = position.as_u64();
+        record.holders.insert(grant.clone());
+        let lease = record.lease(name, &grant);
+        if let Some(at) = deadline {
+            self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
+        }
+        self.machine.counts.held += 1;
+        self.record_transition(name, &grant, Change::Granted(cause));
+        lease
+    }
+
+    /// Applies `change` to the holder's grant and counts a renewal. Returns `None` if the holder has no grant, or not
+    /// the one with `token`. It looks up the name once, because most commands are renewals.
+    pub fn renew_grant(
+        &mut self,
+        name: &LeaseName,
+        holder: &HolderId,
+        token: Option<FencingToken>,
+        change: impl FnOnce(&mut Grant, ClusterMs),
+    ) -> Option<Lease> {
+        let (now, wall_ms) = (self.now, self.wall_ms);
+        let record = Arc::make_mut(self.machine.records.get_mut(name)?);
+        let grant = record.holders.of(holder)?;
+        let (own, before) = (grant.token.as_u64(), grant.deadline);
+        if token.is_some_and(|token| token.as_u64() != own) {
+            return None;
+        }
+        record.holders.update(own, |grant| {
+            change(grant, now);
+            grant.renewals += 1;
+            grant.renewed_at = now;
+            grant.renewed_wall_ms = wall_ms;
+        });
+        let grant = record.holders.with_token(own).expect("an update keeps the grant");
+        let lease = record.lease(name, grant);
+        if before != grant.deadline {
+            let timers = &mut self.machine.timers;
+            before.into_iter().for_each(|at| timers.remove(at, name, Timer::Expiry(own)));
+            grant.deadline.into_iter().for_each(|at| timers.add(at, name, Timer::Expiry(own)));
+        }
+        Some(lease)
+    }
+
+    /// Replaces the metadata of a held grant.
+    pub fn replace_metadata(&mut self, name: &LeaseName, token: FencingToken, metadata: Metadata) -> Lease {
+        let token = token.as_u64();
+        let record = self.record_mut(name);
+        record.holders.update(token, |grant| {
+            grant.metadata = metadata;
+            grant.metadata_version += 1;
+        });
+        let grant = record.holders.with_token(token).expect("the caller found this grant");
+        record.lease(name, grant)
+    }
+
+    /// Ends a grant. Its slot stays free until [`promote_waiter`](Entry::promote_waiter).
+    pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
+        let (now, index, part) = (self.now, self.position.index, self.next_part());
+        let state = change.ended_as().expect("the change ends a grant");
+        let record = self.record_mut(name);
+        let grant = record.holders.remove(token).expect("the grant is held");
+        let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
+        record.ended.insert(ended);
+        let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
+        if let Some(at) = grant.deadline {
+            self.machine.timers.remove(at, name, Timer::Expiry(token));
+        }
+        self.machine.tombstones.insert((index, part), Tombstone { at: now, name: name.clone(), token });
+        self.machine.counts.held -= 1;
+        self.machine.counts.ended += 1;
+        self.machine.ended_bytes += grant.bytes();
+        let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
+        if calls_for_delay && grant.lock_delay_ms > 0 {
+            self.set_delay(name, delay_until);
+        }
+        self.record_transition(name, &grant, change);
+    }
+
+    fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
+        let record = existing(&mut self.machine.records, name);
+        if let Some(at) = record.delay_until.take() {
+            self.machine.timers.remove(at, name, Timer::DelayEnds);
+            self.machine.counts.delayed -= 1;
+        }
+        if let Some(at) = until {
+            record.delay_until = Some(at);
+            self.machine.timers.add(at, name, Timer::DelayEnds);
+            self.machine.counts.delayed += 1;
+        }
+    }
+
+    pub fn enqueue(&mut self, name: &LeaseName, limit: u32, waiter: QueueEntry) -> u32 {
+        let deadline = waiter.deadline();
+        let queue = &mut self.get_or_create(name, limit).queue;
+        let ahead = queue.len() as u32;
+        let ticket = queue.push(waiter);
+        self.machine.timers.add(deadline, name, Timer::WaitEnds(ticket));
+        self.machine.counts.waiting += 1;
+        ahead
+    }
+
+    /// Changes the request or the deadline of a waiter. Its position stays.
+    pub fn update_waiter(&mut self, name: &LeaseName, ticket: u64, change: impl FnOnce(&mut QueueEntry)) {
+        let record = existing(&mut self.machine.records, name);
+        let before = record.queue.get(ticket).expect("the caller found this waiter").deadline();
+        let after = record.queue.update(ticket, change).expect("the waiter exists: see above").deadline();
+        self.machine.timers.remove(before, name, Timer::WaitEnds(ticket));
+        self.machine.timers.add(after, name, Timer::WaitEnds(ticket));
+    }
+
+    /// Removes a waiter from its queue, before its grant or drop.
+    pub fn take_waiter(&mut self, name: &LeaseName, ticket: u64) -> QueueEntry {
+        let waiter = self.record_mut(name).queue.remove(ticket).expect("the caller found this waiter");
+        self.machine.timers.remove(waiter.deadline(), name, Timer::WaitEnds(ticket));
+        self.machine.counts.waiting -= 1;
+        waiter
+    }
+
+    pub fn drop_waiter(&mut self, name: &LeaseName, ticket: u64, cause: DropCause) {
+        let holder = self.take_waiter(name, ticket).request.holder;
+        self.effects.dropped.push(DroppedWaiter { waiter: WaiterId { name: name.clone(), holder }, cause });
+    }
+
+    fn drop_late_waiter(&mut self, name: &LeaseName, ticket: u64) {
+        let waiter = self.record(name).and_then(|record| record.queue.get(ticket));
+        let until = waiter.expect("a timer of a wait refers to a waiter").until;
+        let cause = if until < self.now { DropCause::WaitTimeout } else { DropCause::Abandoned };
+        self.drop_waiter(name, ticket, cause);
+    }
+
+    /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
+    /// entry, and removes a record that has no more use.
+    pub fn promote_waiter(&mut self, name: &LeaseName) {
+        self.forget_excess(name);
+        self.grant_free_slots(name);
+        let Some(record) = self.record(name) else { return };
+        let turn = self.machine.turn(record);
+        self.machine.timers.set_turn(self.now, name, turn);
+        let record = existing(&mut self.machine.records, name);
+        let is_live = record.is_live();
+        if is_live != record.counted_live {
+            record.counted_live = is_live;
+            self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
+        }
+        // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
+        if !is_live && record.ended.is_empty() {
+            self.machine.records.remove(name);
+        }
+    }
+
+    fn next_part(&self) -> u32 {
+        self.effects.transitions.len() as u32
+    }
+
+    /// Adds a transition to the name's history and to the effects.
+    fn record_transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
+        let event = Event {
+            index: self.position.index,
+            part: self.next_part(),
+            holder: grant.holder.clone(),
+            token: grant.token,
+            change,
+            at: self.now,
+            wall_ms: self.wall_ms,
+        };
+        self.effects.transitions.push(event.transition(name));
+        let keep = self.machine.limits.history as usize;
+        let record = self.record_mut(name);
+        record.history.push(event, grant, &record.holders, keep);
+    }
+}
+
+/// The record of a name that exists. Not a method, so that callers can borrow the indexes at the same time.
+fn existing<'r>(records: &'r mut OrdMap<LeaseName, Arc<Record>>, name: &LeaseName) -> &'r mut Record {
+    Arc::make_mut(records.get_mut(name).expect("a record exists while anything refers to it"))
 }

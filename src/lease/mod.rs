@@ -7,10 +7,8 @@
 //! | file | noun |
 //! |---|---|
 //! | `command`, `outcome` | requests and their results |
-//! | `machine` | the state and `apply` |
-//! | `entry` | one log entry while the machine applies it: every change of state is here |
-//! | `rules` | the effect of each command, and its refusals |
-//! | `turn` | the waiter that gets a free slot |
+//! | `machine` | the state and `apply`: every change of state is here |
+//! | `rules` | the effect of each command, its refusals, and the waiter that gets a free slot |
 //! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
 //! | `retained` | bounds on retained bytes |
 //! | `timers` | the timer queue |
@@ -22,7 +20,6 @@
 
 mod command;
 mod ended;
-mod entry;
 mod history;
 mod holders;
 #[cfg(any(test, feature = "testing"))]
@@ -36,7 +33,6 @@ mod retained;
 mod rules;
 pub(crate) mod snapshot;
 mod timers;
-mod turn;
 mod view;
 
 pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
@@ -54,6 +50,6 @@ pub use {
     inspect::LeaseView,
     list::{LIST_SCAN, PAGE_BYTES},
     machine::Counts,
+    rules::CONFIRM_WINDOW_MS,
     snapshot::PART_BYTES,
-    turn::CONFIRM_WINDOW_MS,
 };

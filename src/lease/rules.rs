@@ -8,23 +8,39 @@
 //! - **A name has one limit.** All holders and waiters share it. It can change while the name has neither.
 //! - **A waiter keeps its position.** If it acquires without a wait, the machine refuses it like any other holder. If
 //!   it acquires with a wait, the new request replaces the old one and the wait starts again.
-//! - **Only a confirmed waiter gets a grant.** After a leader change a waiter has to confirm: see
-//!   [`turn`](super::turn).
+//! - **Only a confirmed waiter gets a grant.** A queue outlives the leader; the open requests of its waiters do not. After
+//!   a leader change a waiter can be dead, and a dead waiter would hold a granted lease for a whole ttl. So a slot goes
+//!   only to a waiter that is confirmed in the current term. Its acquire confirms a waiter, and so does the leader that
+//!   has its request. For an unconfirmed first waiter the slot stays free until [`CONFIRM_WINDOW_MS`] after the first
+//!   entry of the term. Then the machine drops this waiter.
 //! - **A lock delay belongs to the name**, also for a counted lease. It starts at the entry that ended the grant. Of
 //!   two delays the later end counts. Renewals, releases and hand-overs remain possible during a delay.
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
 //!   grant. This holds even if the lease ended first.
 
-use super::entry::Entry;
+use super::machine::{Entry, Machine};
 use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
-use super::turn::Turn;
 use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
 use super::{MAX_RETAINED_NAME_BYTES, retained};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
 
+/// Time for a waiter to reach a new leader, in milliseconds of cluster time after the first entry of the leader's term.
+///
+/// Frozen: apply reads it, so replicas of builds with different values diverge.
+pub const CONFIRM_WINDOW_MS: u64 = 1_000;
+
 const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_RETAINED_NAME_BYTES });
+
+/// When a free slot goes to a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// In the next entry: this entry has granted the name already.
+    Next,
+    /// When a request confirms the first waiter, or after the window.
+    Unconfirmed,
+}
 
 impl Entry<'_> {
     pub fn apply_command(&mut self, command: &Command) -> Outcome {
@@ -255,6 +271,54 @@ impl Entry<'_> {
     fn own_grant(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Result<(), Lost> {
         let grant = self.record(name).and_then(|record| record.grant(holder, token));
         grant.map(|_| ()).ok_or_else(|| self.machine.lost(name, holder, token))
+    }
+}
+
+impl Entry<'_> {
+    /// Grants a free slot to the first waiter if it is confirmed. After the window, drops the unconfirmed waiters
+    /// before the first confirmed one.
+    pub(super) fn grant_free_slots(&mut self, name: &LeaseName) {
+        while let Some(record) = self.record(name)
+            && record.has_turn()
+            && !self.is_granted_here(record)
+        {
+            let (limit, (ticket, first)) = (record.limit, record.queue.first().expect("has_turn implies a waiter"));
+            if self.machine.is_confirmed(first) {
+                let request = self.take_waiter(name, ticket).request;
+                self.grant(name, limit, request, GrantCause::Queue);
+            } else if self.machine.window_is_over() {
+                self.drop_waiter(name, ticket, DropCause::Abandoned);
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+impl Machine {
+    /// The last millisecond in which a free slot stays reserved for an unconfirmed waiter.
+    pub(super) fn window_end(&self) -> ClusterMs {
+        self.term_began.saturating_add(CONFIRM_WINDOW_MS)
+    }
+
+    pub(super) fn window_is_over(&self) -> bool {
+        self.window_end() < self.now
+    }
+
+    pub(super) fn is_confirmed(&self, waiter: &QueueEntry) -> bool {
+        self.applied.is_some_and(|applied| applied.term == waiter.confirmed_term)
+    }
+
+    /// When a free slot of this name goes to its first waiter; `None` without a free slot or a waiter.
+    pub(super) fn turn(&self, record: &Record) -> Option<Turn> {
+        let (_, first) = record.queue.first().filter(|_| record.has_turn())?;
+        let is_settled = self.is_confirmed(first) || self.window_is_over();
+        Some(if is_settled { Turn::Next } else { Turn::Unconfirmed })
+    }
+
+    /// Cluster time at which the machine drops unconfirmed waiters, if a free slot is reserved for one.
+    pub(super) fn window_due(&self) -> Option<ClusterMs> {
+        self.timers.has_unconfirmed().then(|| self.window_end().saturating_add(1))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use imbl::OrdSet;
 
-use super::turn::Turn;
+use super::rules::Turn;
 use crate::types::{ClusterMs, LeaseName};
 
 /// A timer set for a cluster time. Timers fire in the derived order: apply depends on it, so it is frozen.

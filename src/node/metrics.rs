@@ -18,7 +18,7 @@ use metrics::{Counter, Gauge, counter, gauge};
 
 use super::Inner;
 use crate::lease::Change;
-use crate::node::request::queue::Class;
+use crate::node::request::propose::Class;
 use crate::peer::Transport;
 use crate::raft::{AppliedEntry, Observer};
 use crate::storage::Storage;

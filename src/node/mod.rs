@@ -11,7 +11,6 @@
 //! no state in statics, so several nodes can run in one process.
 
 mod builder;
-pub(crate) mod calls;
 mod health;
 mod leader;
 mod lifecycle;
@@ -50,7 +49,7 @@ pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
-pub(crate) use request::route::look_up;
+pub(crate) use request::read::look_up;
 pub use status::{ClusterStatus, Member};
 
 #[cfg(feature = "testing")]
@@ -176,21 +175,6 @@ impl<S: Storage, T: Transport> Node<S, T> {
             inner: Arc::downgrade(&self.inner),
             owner: self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade),
         }
-    }
-
-    /// Executes a request, on this node or on the leader. Programs use [`leases`](Node::leases) instead.
-    ///
-    /// # Errors
-    ///
-    /// See `RequestError`: each variant documents whether the request may have been applied.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
-    /// applied.
-    #[doc(hidden)]
-    pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
-        self.inner.route(request, forward).await
     }
 
     /// The transitions that this replica applies: those after `after`, or new ones without it. Programs use

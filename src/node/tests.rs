@@ -12,7 +12,7 @@ use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait}
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
-use crate::node::calls::NodeReply;
+use crate::node::request::route::NodeReply;
 use crate::raft::Proposal;
 use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};

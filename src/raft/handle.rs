@@ -1,28 +1,30 @@
-//! The node's interface to its Raft member: proposals, reads, and the formation of the cluster.
+//! The node's interface to its Raft member: proposals, reads, the formation of the cluster, and the leader and members
+//! that it knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
-use openraft::metrics::RaftMetrics;
-use openraft::{Instant as _, LinearizerOption, Raft, ServerState};
+use openraft::metrics::{RaftMetrics, RaftServerMetrics};
+use openraft::{AsyncRuntime, Instant as _, LinearizerOption, Raft, ServerState};
 
-use super::calls::run_to_completion;
+use super::RaftTimings;
+use super::log::{self, Joined, Log, MAX_ENTRY_BYTES};
 use super::network::{Network, OutgoingSnapshots};
-use super::payload::{self, Joined, MAX_ENTRY_BYTES};
-use super::replica::Replica;
+use super::runtime::Runtime;
 use super::service::{LeaderContact, RaftService};
-use super::state_machine::{StateMachine, blocking};
+use super::state_machine::{Replica, StateMachine, blocking};
 use super::suspend::SuspendMeter;
 use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
-use super::{Log, RaftTimings};
 use crate::clock::Clock;
 use crate::peer::Transport;
 use crate::storage::{Position, Storage};
@@ -148,7 +150,7 @@ impl<S: Storage> RaftHandle<S> {
             let records = read.map_err(|error| error.to_string())?;
             from = records.last().expect("a read of the log returns at least one entry").position.index + 1;
             for record in records {
-                joined.extend(payload::joined(record).map_err(|error| error.to_string())?);
+                joined.extend(log::joined(record).map_err(|error| error.to_string())?);
             }
         }
         Ok(joined)
@@ -254,6 +256,185 @@ impl<S: Storage> RaftHandle<S> {
         self.replica.read(|state| {
             state.applied.is_some_and(|applied| applied.leader_id.term == term && applied.index >= announced)
         })
+    }
+}
+
+/// The leader and the term that this member knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CurrentLeader {
+    pub term: u64,
+    pub leader: Option<NodeId>,
+}
+
+/// Reports possible changes of the leadership in Raft. Here, a leader that lost its majority still counts as the
+/// leader.
+pub struct LeadershipWatch {
+    metrics: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
+}
+
+/// This node's knowledge of one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    pub id: NodeId,
+    pub info: PeerInfo,
+    pub voter: bool,
+    /// Number of entries that the member lacks. Only the leader knows it.
+    pub lag: Option<u64>,
+    /// Time since the leader sent the last message that the member acknowledged. Only the leader knows it.
+    pub heard: Option<Duration>,
+}
+
+impl LeadershipWatch {
+    pub fn now(&mut self) -> CurrentLeader {
+        let metrics = self.metrics.borrow_and_update();
+        let leader = observed_leader(metrics.id, metrics.state, metrics.current_leader);
+        CurrentLeader { term: metrics.vote.leader_id.term, leader }
+    }
+
+    /// Waits for a change since the last call of [`now`](Self::now). After Raft has stopped, it never returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
+    pub async fn changed(&mut self) {
+        if self.metrics.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// openraft derives the leader from the last vote, so a restarted leader would report itself as the leader.
+fn observed_leader(own: NodeId, state: ServerState, voted: Option<NodeId>) -> Option<NodeId> {
+    voted.filter(|&leader| leader != own || state == ServerState::Leader)
+}
+
+impl<S: Storage> RaftHandle<S> {
+    /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
+    /// the node does not lead, or if no majority has acknowledged it yet.
+    pub fn quorum_age(&self) -> Option<Duration> {
+        let acked = {
+            let metrics = self.metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return None;
+            }
+            if metrics.membership_config.voter_ids().take(2).count() == 1 {
+                return Some(Duration::ZERO);
+            }
+            metrics.last_quorum_acked.map(|acked| *acked)?
+        };
+        let age = acked.elapsed();
+        Some(age + self.suspend.suspended_within(age))
+    }
+
+    /// The time for which this node still leads without a new acknowledgement of a majority. `None` if it does not
+    /// lead.
+    ///
+    /// openraft's leader does not step down when it loses its majority.
+    pub fn leads_for(&self) -> Option<Duration> {
+        self.timings.isolation().checked_sub(self.quorum_age()?)
+    }
+
+    /// Time since the leader sent the last message that this member acknowledged. Only the leader knows it.
+    pub fn heard_from(&self, node: NodeId) -> Option<Duration> {
+        let metrics = self.metrics.borrow_watched();
+        let heard = metrics.heartbeat.as_ref()?.get(&node)?.as_ref()?;
+        Some(heard.elapsed())
+    }
+
+    /// Time since this node accepted a leader's append or heartbeat. `None` if it accepted none since its start.
+    pub fn last_contact(&self) -> Option<Duration> {
+        self.contact.elapsed()
+    }
+
+    /// Upper bound of the age of this node's state. `None` if it has heard of no leader.
+    pub fn state_age(&self) -> Option<Duration> {
+        self.quorum_age().or_else(|| self.last_contact())
+    }
+
+    /// The current leader. A leader that no majority has acknowledged for
+    /// [`isolation`](crate::config::RaftTimings::isolation) does not count.
+    pub fn leadership(&self) -> CurrentLeader {
+        let (term, leader) = {
+            let metrics = self.metrics.borrow_watched();
+            (metrics.current_term, observed_leader(metrics.id, metrics.state, metrics.current_leader))
+        };
+        CurrentLeader { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
+    }
+
+    pub fn watch_leadership(&self) -> LeadershipWatch {
+        LeadershipWatch { metrics: self.raft.server_metrics() }
+    }
+
+    /// The addresses of a member.
+    pub fn member(&self, node: NodeId) -> Option<PeerInfo> {
+        let metrics = self.metrics.borrow_watched();
+        metrics.membership_config.membership().get_node(&node).cloned()
+    }
+
+    /// All members. On the leader, with the lag and the last contact of each.
+    pub fn members(&self) -> Vec<MemberState> {
+        let metrics = self.metrics.borrow_watched();
+        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
+        let last = metrics.last_log_index.unwrap_or_default();
+        let state = |(&id, info): (&NodeId, &PeerInfo)| {
+            let matched = metrics.replication.as_ref().and_then(|progress| progress.get(&id)).cloned().flatten();
+            let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id)).cloned().flatten();
+            MemberState {
+                id,
+                info: info.clone(),
+                voter: voters.contains(&id),
+                lag: metrics.replication.as_ref().map(|_| last.saturating_sub(matched.map_or(0, |at| at.index))),
+                heard: heard.map(|at| at.elapsed()),
+            }
+        };
+        metrics.membership_config.nodes().map(state).collect()
+    }
+}
+
+/// Runs a call to completion. If the caller drops the future, a spawned task continues the call.
+///
+/// The first call that finds openraft's core stopped awaits the core's task for all callers. If that call is dropped,
+/// every later call panics (openraft 0.10.0-alpha.37, `RaftInner::join_core_task`). A disconnecting client or a node
+/// that shuts down would drop it.
+pub async fn run_to_completion<F>(call: F) -> F::Output
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    RunToCompletion(Some(Box::pin(call))).await
+}
+
+struct RunToCompletion<F>(Option<Pin<Box<F>>>)
+where
+    F: Future<Output: Send + 'static> + Send + 'static;
+
+impl<F> Future for RunToCompletion<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // After a panic the slot stays empty, so `drop` does not spawn the failed call again.
+        let mut call = self.0.take().expect("a completed future is not polled again");
+        let polled = call.as_mut().poll(context);
+        if polled.is_pending() {
+            self.0 = Some(call);
+        }
+        polled
+    }
+}
+
+impl<F> Drop for RunToCompletion<F>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn drop(&mut self) {
+        // Without a runtime, Raft has already stopped.
+        if let Some(call) = self.0.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            drop(Runtime::spawn(call));
+        }
     }
 }
 

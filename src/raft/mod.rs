@@ -3,13 +3,9 @@
 //! This module replicates log entries to a majority of disks and applies them to a [`Replica`]. The lease machine
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
-mod calls;
 mod handle;
-mod leadership;
-mod log;
+pub(crate) mod log;
 mod network;
-pub(crate) mod payload;
-mod replica;
 mod runtime;
 mod service;
 pub(crate) mod snapshot;
@@ -24,19 +20,16 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{RaftHandle, WriteError};
-pub use leadership::MemberState;
-pub use payload::{Joined, MAX_ENTRY_BYTES};
-pub use replica::{AppliedEntry, Observer, Progress, Replica, State};
-pub use state_machine::blocking;
+pub use handle::{MemberState, RaftHandle, WriteError};
+pub use log::{Joined, MAX_ENTRY_BYTES};
+pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
 #[cfg(feature = "testing")]
 pub use {
-    leadership::CurrentLeader,
+    handle::CurrentLeader,
     transfer::TransferError,
     wire::{Call, Reply},
 };
 
 use crate::config::RaftTimings;
-use log::Log;

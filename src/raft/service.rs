@@ -12,7 +12,7 @@ use openraft::errors::Fatal;
 use openraft::storage::Snapshot;
 use parking_lot::Mutex;
 
-use super::calls::run_to_completion;
+use super::handle::run_to_completion;
 use super::snapshot::{Meta, Reader, SnapshotData};
 use super::state_machine::StateMachine;
 use super::types::{TypeConfig, vote, vote_record};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use openraft::StoredMembership;
 use serde::{Deserialize, Serialize};
 
-use super::payload::{MembershipRecord, PayloadError};
-use super::replica::State;
+use super::log::{MembershipRecord, PayloadError};
+use super::state_machine::State;
 use super::types::{SnapshotMeta, log_id, position};
 use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
 use crate::storage::codec::{self, DecodeError};

@@ -3,6 +3,8 @@
 #[cfg(feature = "testing")]
 mod appends;
 #[cfg(feature = "testing")]
+mod calls;
+#[cfg(feature = "testing")]
 mod snapshots;
 #[cfg(feature = "testing")]
 mod transfers;
@@ -23,9 +25,8 @@ use tempfile::TempDir;
 
 use super::log::Log;
 use super::network::OutgoingSnapshots;
-use super::replica::Replica;
 use super::snapshot::{self, SnapshotData, SnapshotError};
-use super::state_machine::{SnapshotBuilder, StateMachine};
+use super::state_machine::{Replica, SnapshotBuilder, StateMachine};
 use super::types::{Entry, LogId, SnapshotMeta, Stored, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Identity, Position, SledStorage, SnapshotManifest, Storage, StorageError as StoreError};

@@ -15,8 +15,8 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::calls::run_to_completion;
 use super::handle::RaftHandle;
+use super::handle::run_to_completion;
 use crate::storage::Storage;
 use crate::types::NodeId;
 

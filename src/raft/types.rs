@@ -39,7 +39,7 @@ pub struct PeerInfo {
     pub peer: String,
 }
 
-/// A proposal as encoded in the log. `payload` defines the encoding.
+/// A proposal as encoded in the log. `log` defines the encoding.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proposal(pub Bytes);
 

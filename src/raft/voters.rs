@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::calls::run_to_completion;
 use super::handle::RaftHandle;
+use super::handle::run_to_completion;
 use crate::storage::Storage;
 use crate::types::NodeId;
 

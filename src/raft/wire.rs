@@ -7,7 +7,7 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 
-use super::payload::{self, MAX_ENTRY_BYTES, PayloadError};
+use super::log::{self, MAX_ENTRY_BYTES, PayloadError};
 use super::types::{TypeConfig, log_id, position, vote, vote_record};
 use crate::peer::Lane;
 use crate::storage::codec::{self, DecodeError};
@@ -103,7 +103,7 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError>
 impl Append {
     pub fn new(request: &AppendEntriesRequest<TypeConfig>) -> Append {
         let entry = |entry| {
-            let LogRecord { position, payload } = payload::record(entry);
+            let LogRecord { position, payload } = log::record(entry);
             (position, payload)
         };
         Append {
@@ -115,7 +115,7 @@ impl Append {
     }
 
     pub fn request(self, from: NodeId) -> Result<AppendEntriesRequest<TypeConfig>, PayloadError> {
-        let entry = |(position, payload)| payload::entry(LogRecord { position, payload });
+        let entry = |(position, payload)| log::entry(LogRecord { position, payload });
         Ok(AppendEntriesRequest {
             vote: vote(self.vote, from),
             prev_log_id: self.previous.map(log_id),

@@ -2,7 +2,6 @@
 //! one bit, and decodes the result like the store on disk.
 
 use super::storage::MemoryStorage;
-use crate::storage::disk::entries;
 use crate::storage::record::{self, Kind, LogPartV1, RecordError};
 use crate::storage::{LogRecord, Storage};
 
@@ -27,10 +26,10 @@ impl MemoryStorage {
 }
 
 fn decode_flipped(record: &LogRecord, bit: usize) -> Result<LogRecord, RecordError> {
-    let mut stored = entries::seal(record, 0);
+    let mut stored = record::seal_part(record, 0);
     let bit = bit % (stored.len() * 8);
     stored[bit / 8] ^= 1 << (bit % 8);
-    let key = entries::key(record.position.index, 0);
+    let key = record::log_key(record.position.index, 0);
     let read: LogPartV1 = record::unseal(Kind::LogPart, &key, &stored)?;
     let position = crate::storage::Position { term: read.term, ..record.position };
     Ok(LogRecord { position, payload: bytes::Bytes::copy_from_slice(read.payload.0) })

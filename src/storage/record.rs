@@ -1,14 +1,27 @@
-//! The format of a stored value: version, kind, checksum, payload. The checksum is a crc32 over version, kind, key and
-//! payload.
+//! The stored form of the data: the keys of the trees, the parts of a log entry, and the format of a value.
+//!
+//! A value has a version, a kind, a checksum and a payload. The checksum is a crc32 over version, kind, key and payload.
+//! It holds at most 4 KiB of a log entry, for two reasons. Large values go into separate files of sled, and these do not
+//! survive a power cut. A page of sled has sixteen values and is written whole, so large values inflate a commit.
 //!
 //! The structs here are frozen: a change of shape needs a new version beside the old one. The golden bytes in the tests
 //! detect a change. The checksum includes the key because a value under a wrong key is a lost value.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::disk::entries::PART_BYTES;
-use super::{MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
+use super::{LogRecord, MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
 
+// Keys of the tree `meta`.
+pub(in crate::storage) const IDENTITY: &[u8] = b"identity";
+pub(in crate::storage) const VOTE: &[u8] = b"vote";
+pub(in crate::storage) const FLOOR: &[u8] = b"floor";
+pub(in crate::storage) const COMMITTED: &[u8] = b"committed";
+pub(in crate::storage) const SNAPSHOT: &[u8] = b"snapshot";
+
+/// Maximum bytes of payload in one part of a log entry.
+pub(in crate::storage) const PART_BYTES: usize = 4 << 10;
+/// The key of a part: u64 index and u32 part. Big-endian, so that sled's key order is the order of the log.
+const LOG_KEY_BYTES: usize = 12;
 /// The newest record version that this program writes and reads.
 pub(crate) const RECORD_VERSION: u8 = 1;
 /// Version, kind and crc32.
@@ -92,6 +105,46 @@ pub(crate) struct ChunkV1<'a> {
 /// Bytes that serde writes and reads as one slice, not one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw<'a>(pub &'a [u8]);
+
+/// The key of a snapshot chunk: id and number, big-endian, so that chunks are stored in order.
+pub(in crate::storage) fn chunk_key(id: u64, number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&id.to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The key of one part of a log entry.
+pub(crate) fn log_key(index: u64, part: u32) -> [u8; LOG_KEY_BYTES] {
+    let mut key = [0; LOG_KEY_BYTES];
+    key[..8].copy_from_slice(&index.to_be_bytes());
+    key[8..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// The index and the part of a log key, or `None` if it has another length.
+pub(in crate::storage) fn split_log_key(key: &[u8]) -> Option<(u64, u32)> {
+    let (index, part) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*index), u32::from_be_bytes(part.try_into().ok()?)))
+}
+
+/// The number of parts of an entry. An empty entry has one part.
+pub(in crate::storage) fn parts(record: &LogRecord) -> u32 {
+    u32::try_from(record.payload.len().div_ceil(PART_BYTES).max(1)).expect("an entry is far below 64 TiB")
+}
+
+/// The payload of one part.
+pub(in crate::storage) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
+    let start = part as usize * PART_BYTES;
+    &record.payload[start..record.payload.len().min(start + PART_BYTES)]
+}
+
+/// The stored form of one part.
+pub(crate) fn seal_part(record: &LogRecord, part: u32) -> Vec<u8> {
+    let payload = part_bytes(record, part);
+    let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };
+    seal(Kind::LogPart, &log_key(record.position.index, part), &stored, payload.len())
+}
 
 /// The stored form of `payload` under `key`.
 pub(crate) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {

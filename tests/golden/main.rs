@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `lease` | the lease machine: each command is one log entry; `begin` and `end` put several into one | [`script`] |
 //! | `hold` | the state of a lease at its holder | `src/client/hold/transcripts.rs` |
-//! | `queue` | the admission of commands at the leader | `src/node/request/queue/transcripts.rs` |
+//! | `queue` | the admission of commands at the leader | `src/node/request/propose/transcripts.rs` |
 //! | `forward` | requests through a node that does not lead | [`forward`] |
 //!
 //! After a change of the rules, `UPDATE_GOLDENFILES=1 cargo test --all-features --lib --test golden` records the output

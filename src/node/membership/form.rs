@@ -14,14 +14,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::config::MemberConfig;
-use crate::node::{Inner, NodeFailure};
-use crate::peer::Transport;
+use crate::node::request::route::{MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::{Inner, NodeFailure, Request};
+use crate::peer::{Lane, Payload, Transport};
 use crate::raft::PeerInfo;
-use crate::storage::Storage;
+use crate::storage::{Storage, codec};
 use crate::types::NodeId;
 
 /// Pause before this node asks the other members again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait for the reply to a question about a store.
+const STORE_STATE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The answers of the other members about their stores.
 #[derive(Debug, Default)]
@@ -77,6 +80,21 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
         answers
     }
+
+    /// Returns whether the member's store is empty, or `None` without an answer.
+    async fn store_state(&self, member: &MemberConfig) -> Option<bool> {
+        let payload = store_state_call();
+        let call = self.transport.call(member.id, &member.peer, Lane::Control, payload, STORE_STATE_TIMEOUT);
+        match codec::decode(&call.await.ok()?, MAX_REPLY_BYTES) {
+            Ok(NodeReply::StoreState { is_empty }) => Some(is_empty),
+            _ => None,
+        }
+    }
+}
+
+/// A call that changes nothing. The handshake before it presents this node to the other one.
+pub(super) fn store_state_call() -> Payload {
+    Payload::Node(NodeCall::<Request>::StoreState.encode())
 }
 
 fn infos(members: &[MemberConfig]) -> BTreeMap<NodeId, PeerInfo> {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::MemberConfig;
-use crate::node::calls::store_state_call;
+use crate::node::membership::form::store_state_call;
 use crate::node::{Inner, NodeFailure};
 use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};

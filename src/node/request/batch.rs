@@ -138,7 +138,7 @@ mod cluster_tests {
     /// Leaves room for one urgent command in the leader's queue. The leader is isolated, so its entries do not commit.
     async fn fill_queue(node: &TestNode) {
         let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
-        let class = crate::node::request::queue::Class::Urgent;
+        let class = crate::node::request::propose::Class::Urgent;
         while node.inner.requests.proposer.waiting(class) < ALMOST_ALL {
             for _ in node.inner.requests.proposer.waiting(class)..ALMOST_ALL {
                 let (proposer, waiters) = (node.inner.requests.proposer.clone(), vec![waiter.clone()]);

@@ -5,7 +5,7 @@
 
 mod batch;
 pub(in crate::node) mod propose;
-pub(in crate::node) mod queue;
+pub(crate) mod read;
 pub(crate) mod route;
 pub(in crate::node) mod wait;
 

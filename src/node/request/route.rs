@@ -1,22 +1,27 @@
 //! Requests: the leader executes them, and any other node forwards them once to the leader.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::lease::{Acquire, Command, DropCause, Machine, Outcome, Refusal, SHOWN, WaiterId};
-use crate::node::Inner;
+use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::leader::LeaderTerm;
-use crate::node::request::propose::{AppliedOutcome, ProposeError};
-use crate::node::request::queue::Class;
+use crate::node::request::propose::{AppliedOutcome, Class, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Query, Request, RequestError, Response, Served};
-use crate::peer::{Lane, Transport};
-use crate::raft::{State, WriteError};
+use crate::node::request::{Answer, Request, RequestError, Response, Served};
+use crate::node::{Inner, Node};
+use crate::peer::{Lane, Payload, PeerError, Service, Transport};
+use crate::raft::{PeerInfo, State};
 use crate::storage::Storage;
-use crate::types::Consistency;
+use crate::storage::codec::{self, DecodeError};
+use crate::types::{Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.
@@ -24,6 +29,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 /// Time after the end of a wait for the leader to commit that end. After it the request has an unknown outcome.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
+/// Largest call that a node decodes, in bytes.
+pub(crate) const MAX_CALL_BYTES: usize = 4 << 20;
+/// Largest reply that a node decodes, in bytes.
+pub(crate) const MAX_REPLY_BYTES: usize = 16 << 20;
+/// How long after the leaderless time a node checks again whether its leader is silent.
+const SILENCE_SLACK: Duration = Duration::from_millis(2);
 
 /// Whether a follower forwards a request to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +45,25 @@ pub enum Forward {
     Never,
 }
 
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// Executes a request, on this node or on the leader. Programs use [`leases`](Node::leases) instead.
+    ///
+    /// # Errors
+    ///
+    /// See `RequestError`: each variant documents whether the request may have been applied.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future of a waiting acquire removes its waiter from the queue. Any other change may still be
+    /// applied.
+    #[doc(hidden)]
+    pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
+        self.inner.route(request, forward).await
+    }
+}
+
 impl<S: Storage, T: Transport> Inner<S, T> {
-    pub(in crate::node) async fn route(
-        self: &Arc<Self>,
-        request: Request,
-        forward: Forward,
-    ) -> Result<Response, RequestError> {
+    async fn route(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, RequestError> {
         if self.lifecycle.draining.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }
@@ -108,13 +132,153 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
+    /// Forwards a request to the leader.
+    async fn forward(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
+        let payload = Payload::Node(NodeCall::Forward(request).encode());
+        let timeout = self.settings.timeouts.request + request.wait();
+        let mut leadership = self.raft.watch_leadership();
+        let called = tokio::select! {
+            called = self.transport.call(leader, &info.peer, request.lane(), payload, timeout) => called,
+            // A frozen or isolated leader never answers, so the attempt ends when another node leads.
+            () = async {
+                while leadership.now().leader.is_none_or(|now| now == leader) {
+                    leadership.changed().await;
+                }
+            } => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
+            // This node may be isolated: it requests the lease again after it reconnects.
+            () = self.leader_is_silent(), if !request.wait().is_zero() => {
+                return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
+            }
+        };
+        let reply = called.map_err(|error| propose_error(error, request))?;
+        let unreadable =
+            |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
+        match codec::decode(&reply, MAX_REPLY_BYTES) {
+            Ok(NodeReply::Done(done)) => done.map_err(ProposeError::from),
+            Ok(NodeReply::NotLeader) => Err(ProposeError::NotLeader),
+            Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
+            Ok(other @ NodeReply::StoreState { .. }) => Err(unreadable(format!("{other:?}"))),
+            Err(error) => Err(unreadable(error.to_string())),
+        }
+    }
+
+    /// Waits until this node has not heard from a leader for the leaderless time.
+    async fn leader_is_silent(&self) {
+        loop {
+            let heard = self.raft.last_contact().unwrap_or_default();
+            let Some(left) = self.settings.timeouts.leaderless.checked_sub(heard) else { return };
+            tokio::time::sleep(left + SILENCE_SLACK).await;
+        }
+    }
+
     /// Upper bound of the age of this node's state. See [`Served::stale_ms`](crate::node::Served::stale_ms).
     pub(in crate::node) fn stale_ms(&self) -> Option<u64> {
         self.raft.state_age().map(|age| age.as_millis() as u64)
     }
 }
 
+/// Maps a failed call to the error of its request.
+fn propose_error(error: PeerError, request: &Request) -> ProposeError {
+    match error {
+        PeerError::TooLarge { .. } => ProposeError::Refused(RequestError::TooLarge),
+        // A read changes nothing, and the next answer would be as large.
+        PeerError::NoAnswer { .. } if !request.is_change() => {
+            ProposeError::Refused(RequestError::AnswerTooLarge(error.to_string()))
+        }
+        error if error.certainly_not_done() => ProposeError::NotLeader,
+        error => ProposeError::Unknown(error.to_string()),
+    }
+}
+
+impl From<RequestError> for ProposeError {
+    fn from(error: RequestError) -> ProposeError {
+        match error {
+            RequestError::Unknown(reason) => ProposeError::Unknown(reason),
+            // The leader is shutting down: the next attempt finds another one.
+            RequestError::ShuttingDown | RequestError::NoLeader => ProposeError::NotLeader,
+            error => ProposeError::Refused(error),
+        }
+    }
+}
+
+/// A call to another node. `R` is a borrowed request at the calling node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum NodeCall<R = Request> {
+    /// A client's request. The receiver executes it only as the leader.
+    Forward(R),
+    /// Asks whether the store is empty.
+    StoreState,
+}
+
+/// The reply to a [`NodeCall`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum NodeReply {
+    Done(Box<Result<Response, RequestError>>),
+    /// Certainly not applied: find the leader again.
+    NotLeader,
+    /// The waiter was in the queue and may still be there: find the leader again.
+    StillWaits,
+    StoreState {
+        /// The store has no vote, no entry and no snapshot.
+        is_empty: bool,
+    },
+}
+
+impl<R: Serialize> NodeCall<R> {
+    pub(crate) fn encode(&self) -> Bytes {
+        codec::encode(self).into()
+    }
+}
+
+impl NodeCall {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<NodeCall, DecodeError> {
+        codec::decode(bytes, MAX_CALL_BYTES)
+    }
+}
+
+/// Answers the calls of other nodes.
+pub(crate) struct NodeService<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
+
+impl<S: Storage, T: Transport> Service for NodeService<S, T> {
+    async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
+        let reply = match NodeCall::decode(&body) {
+            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, request).await,
+            Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
+            Err(error) => {
+                let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
+                NodeReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
+            }
+        };
+        codec::encode(&reply).into()
+    }
+}
+
 impl<S: Storage, T: Transport> Inner<S, T> {
+    /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
+    /// there.
+    pub(in crate::node) async fn execute_for_peer(self: &Arc<Self>, from: NodeId, request: Request) -> NodeReply {
+        let waits = !request.wait().is_zero();
+        let executed = tokio::select! {
+            executed = self.execute_as_leader(request) => executed,
+            () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
+        };
+        match executed {
+            Ok(response) => NodeReply::Done(Box::new(Ok(response))),
+            Err(ProposeError::NotLeader) => NodeReply::NotLeader,
+            Err(ProposeError::StillWaits) => NodeReply::StillWaits,
+            Err(ProposeError::Refused(error)) => NodeReply::Done(Box::new(Err(error))),
+            Err(ProposeError::Unknown(reason)) => NodeReply::Done(Box::new(Err(RequestError::Unknown(reason)))),
+        }
+    }
+
+    /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
+    /// is stopped or isolated.
+    async fn node_is_silent(&self, node: NodeId) {
+        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.settings.timeouts.leaderless) {
+            tokio::time::sleep(self.settings.timeouts.leaderless / 4).await;
+        }
+    }
+
     /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
     pub(in crate::node) async fn execute_as_leader(
         self: &Arc<Self>,
@@ -129,14 +293,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Request::Members => Answer::Members(self.members()),
         };
         Ok(Response { answer, served: self.served() })
-    }
-
-    pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
-        let proposed =
-            tokio::time::timeout(self.settings.timeouts.request, self.requests.proposer.propose(command)).await;
-        proposed.unwrap_or_else(|_| {
-            Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
-        })
     }
 
     async fn acquire(self: &Arc<Self>, leader_term: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
@@ -172,6 +328,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.raft.replica().read(refuse).map(Outcome::Refused)
     }
 
+    pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
+        let proposed =
+            tokio::time::timeout(self.settings.timeouts.request, self.requests.proposer.propose(command)).await;
+        proposed.unwrap_or_else(|_| {
+            Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
+        })
+    }
+
     async fn wait(
         self: &Arc<Self>,
         leader_term: &LeaderTerm,
@@ -198,38 +362,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn read_as_leader(
-        &self,
-        leader_term: &LeaderTerm,
-        query: Query,
-        consistency: Consistency,
-    ) -> Result<Response, ProposeError> {
-        let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
-        if !from_memory {
-            let readable = tokio::select! {
-                readable = self.raft.await_readable(self.settings.timeouts.request) => readable,
-                () = self.requests.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
-            };
-            readable.map_err(|error| match error {
-                WriteError::NotLeader => ProposeError::NotLeader,
-                WriteError::Unknown(reason) => ProposeError::Unknown(reason),
-            })?;
-        }
-        Ok(self.read_memory(query, None))
-    }
-
-    pub(in crate::node) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {
-        let (answer, mut served) =
-            self.raft.replica().read(|state| (look_up(&state.machine, query), self.served_by(state)));
-        served.stale_ms = stale_ms;
-        Response { answer, served }
-    }
-
     fn served(&self) -> Served {
         self.raft.replica().read(|state| self.served_by(state))
     }
 
-    fn served_by(&self, state: &State) -> Served {
+    pub(in crate::node) fn served_by(&self, state: &State) -> Served {
         let now = self
             .requests
             .clock
@@ -241,33 +378,6 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             applied: state.applied.map_or(0, |applied| applied.index),
             now: now.max(state.machine.now()),
             stale_ms: None,
-        }
-    }
-}
-
-/// Reads the lease machine, truncated to the size of one answer.
-pub(crate) fn look_up(machine: &Machine, query: Query) -> Answer {
-    match query {
-        Query::Lease(name) => match machine.holders(&name) {
-            (leases, next @ Some(_)) => Answer::List { leases, next },
-            (leases, None) if leases.is_empty() => Answer::Lease(machine.last_ended(&name).into_iter().collect()),
-            (leases, None) => Answer::Lease(leases),
-        },
-        Query::History(name) => Answer::History(machine.history(&name)),
-        Query::Queue(name) => match machine.next_waiters(&name, SHOWN) {
-            (waiters, total) if waiters.len() < total as usize => Answer::QueuePart { waiters, total },
-            (waiters, _) => Answer::Queue(waiters),
-        },
-        Query::Explain { name, holder } => {
-            let explanation = machine.explain(&name, holder.as_ref());
-            match machine.holder_count(&name) {
-                holders if explanation.held.len() < holders as usize => Answer::ExplainPart { explanation, holders },
-                _ => Answer::Explain(explanation),
-            }
-        }
-        Query::List { filter, after, limit } => {
-            let (leases, next) = machine.list(&filter, after.as_ref(), limit as usize);
-            Answer::List { leases, next }
         }
     }
 }
@@ -320,49 +430,5 @@ impl Request {
             *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
         }
         request
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::token::FencingToken;
-    use crate::types::{HolderId, LeaseName};
-
-    #[test]
-    fn refusal_after_a_lost_answer_stays_unknown() {
-        let response =
-            |answer| Response { answer, served: Served { node: 1, term: 1, applied: 1, now: 1, stale_ms: None } };
-        let refusals = [
-            Answer::Outcome(Outcome::Refused(Refusal::QueueFull { max_waiters: 1 })),
-            Answer::WaitTimeout,
-            Answer::WaitAbandoned,
-        ];
-        for answer in refusals {
-            assert!(
-                unless_ambiguous(response(answer.clone()), None).is_ok(),
-                "{answer:?} after no other attempt is certain"
-            );
-            let answered = unless_ambiguous(response(answer.clone()), Some("lost".to_owned()));
-            assert!(matches!(answered, Err(RequestError::Unknown(_))), "{answer:?}: {answered:?}");
-        }
-        let released = response(Answer::Outcome(Outcome::Released(true)));
-        assert!(unless_ambiguous(released, Some("lost".to_owned())).is_ok());
-    }
-
-    #[test]
-    fn only_idempotent_changes_are_repeated() {
-        let name = || LeaseName::new("n").expect("valid");
-        let holder = || HolderId::new("h").expect("valid");
-        let token = FencingToken { term: 1, index: 5 };
-        let changes = [
-            (Command::Renew { holder: holder(), leases: Vec::new() }, true),
-            (Command::Release { name: name(), holder: holder(), token }, false),
-            (Command::HandOver { name: name(), holder: holder(), token, to: None }, false),
-            (Command::Revoke { name: name(), reason: String::new() }, false),
-        ];
-        for (command, repeats) in changes {
-            assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
-        }
     }
 }

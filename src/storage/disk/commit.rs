@@ -12,18 +12,19 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::SharedStore;
 use super::directory::Directory;
-use super::entries;
-use super::layout::{COMMITTED, FLOOR, SNAPSHOT, VOTE, chunk_key};
 use super::metrics::CommitMetrics;
 use super::reclaim::Reclaim;
-use super::state::WriteOp;
-use super::trees::Trees;
-use crate::storage::record::{self, ChunkV1, CommittedV1, Kind, ManifestV1, PositionV1, Raw, VoteV1};
+use super::trees::{self, Trees};
+use super::{SharedStore, WriteOp};
+use crate::storage::record::{
+    self, COMMITTED, ChunkV1, CommittedV1, FLOOR, Kind, ManifestV1, PositionV1, Raw, SNAPSHOT, VOTE, VoteV1, chunk_key,
+    log_key,
+};
 use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
 
 /// Maximum bytes of payload in one group.
@@ -89,6 +90,25 @@ impl Group {
         self.bytes += bytes;
         self.writes += 1;
     }
+}
+
+/// The main function of the storage thread.
+pub(super) fn run_thread(mut committer: Committer) {
+    let shared = committer.shared();
+    // sled panics on an unexpected internal state. Treat that as a failed store.
+    let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
+        Ok(Ok(())) => StorageError::Closed,
+        Ok(Err(error)) => error,
+        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
+    };
+    if end != StorageError::Closed {
+        shared.poison(end.clone());
+    }
+    committer.fail_all(&end);
+    shared.trees.write().take();
+    let (trees, directory) = committer.into_parts();
+    trees::close(trees);
+    trees::wait_for_release(&directory);
 }
 
 impl Committer {
@@ -211,17 +231,17 @@ impl Committer {
 
     fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<WriteProgress, StorageError> {
         let (mut next, mut part) = std::mem::take(&mut self.cursor);
-        while let Some(record) = records.get(next) {
-            let bytes = entries::part_bytes(record, part).len();
+        while let Some(entry) = records.get(next) {
+            let bytes = record::part_bytes(entry, part).len();
             if !self.group.has_room_for(bytes) {
                 self.cursor = (next, part);
                 return Ok(WriteProgress::Partial);
             }
-            self.insert(&self.trees.log, &entries::key(record.position.index, part), entries::seal(record, part))?;
+            self.insert(&self.trees.log, &log_key(entry.position.index, part), record::seal_part(entry, part))?;
             self.group.wrote(bytes);
             self.count_write(bytes)?;
             part += 1;
-            if part == entries::parts(record) {
+            if part == record::parts(entry) {
                 self.group.entries += 1;
                 self.group.written_seq = first_seq + next as u64;
                 (next, part) = (next + 1, 0);
@@ -232,7 +252,7 @@ impl Committer {
 
     /// Removes entries from the end, so that a power cut at any point leaves a contiguous log that ends earlier.
     fn remove_end(&mut self, after: Option<u64>) -> Result<WriteProgress, StorageError> {
-        let above = entries::key(after.map_or(0, |after| after + 1), 0);
+        let above = log_key(after.map_or(0, |after| after + 1), 0);
         while let Some(last) = self.trees.log.range(above..).next_back() {
             let (key, value) = last.map_err(|error| self.failed("read", error))?;
             if !self.group.has_room_for(value.len()) {

@@ -1,41 +1,30 @@
-//! The store on a disk: open, close, and the calls of [`Storage`].
+//! The store on a disk: the calls of [`Storage`]. Another thread writes.
 
 mod commit;
 pub(crate) mod directory;
-pub(crate) mod entries;
-pub(super) mod layout;
 mod metrics;
 mod reading;
 mod reclaim;
 mod recovery;
-pub(crate) mod state;
 mod tail;
 pub(super) mod trees;
 
-use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-use rand::RngExt;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
-use self::commit::Committer;
-use self::directory::Directory;
-use self::layout::chunk_key;
-use self::recovery::CheckedStore;
-use self::state::{QueuedState, WriteOp};
+use self::tail::Tail;
 use self::trees::Trees;
-use super::record::{self, ChunkV1, Kind};
+use super::record::{self, ChunkV1, Kind, chunk_key};
 use super::{
-    Done, Identity, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
+    Done, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
-use crate::rng::rng;
 
 /// The store of a node in a directory. It survives power cuts.
 ///
@@ -72,72 +61,65 @@ struct SharedStore {
     dir: PathBuf,
 }
 
+/// One queued write.
+enum WriteOp {
+    /// `first_seq` is the tail's sequence number of the first entry.
+    Append {
+        records: Vec<LogRecord>,
+        first_seq: u64,
+        done: Done,
+    },
+    Truncate {
+        after: Option<u64>,
+        done: Done,
+    },
+    Purge {
+        upto: Position,
+        done: Done,
+    },
+    Vote {
+        vote: VoteRecord,
+        done: Done,
+    },
+    Chunk {
+        id: u64,
+        number: u64,
+        bytes: Bytes,
+        done: Done,
+    },
+    Finish {
+        manifest: SnapshotManifest,
+        done: Done,
+    },
+    Abandon {
+        id: u64,
+    },
+}
+
+/// The state behind the lock that callers and the storage thread share. No holder of the lock does disk I/O.
+#[derive(Default)]
+struct QueuedState {
+    pub queue: VecDeque<WriteOp>,
+    pub tail: Tail,
+    pub floor: Option<Position>,
+    pub last: Option<Position>,
+    pub vote: Option<VoteRecord>,
+    /// A committed position for the next group.
+    pub committed: Option<Option<Position>>,
+    /// The newest durable snapshot.
+    pub snapshot: Option<SnapshotManifest>,
+    pub next_snapshot_id: u64,
+    /// The number of truncates. A reader without the lock compares it to detect a concurrent truncate.
+    pub truncations: u64,
+    pub failure: Option<StorageError>,
+    pub closing: bool,
+    /// Whether the storage thread waits for a wake-up.
+    pub idle: bool,
+    /// The start of the running commit.
+    pub committing_since: Option<Instant>,
+}
+
 impl SledStorage {
-    /// Opens the store of this node, or creates it in an empty or missing directory.
-    ///
-    /// # Errors
-    ///
-    /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
-    /// data; a record in it is damaged; an I/O error.
-    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
-        Ok(SledStorage::open_or_create(dir, identity)?.storage)
-    }
-
-    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](SledStorage::open).
-    pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
-        let directory = Directory::claim(dir.as_ref())?;
-        let is_initialised = directory.check_marker(&identity)?;
-        directory.prepare_store()?;
-        let trees = trees::open(&directory)?;
-        directory.sync_store()?;
-        let data_path = directory.data_file();
-        let data_file = File::options().read(true).write(true).open(&data_path);
-        let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
-
-        let recovered =
-            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
-        let (incarnation, found) = match recovered {
-            Ok(recovered) => recovered,
-            Err(error) => {
-                trees::close(trees);
-                return Err(error);
-            }
-        };
-        let storage = SledStorage::start(directory, trees, data_file, found)?;
-        Ok(Opened { storage, is_new: !is_initialised, incarnation })
-    }
-
-    fn start(
-        directory: Directory,
-        trees: Trees,
-        data_file: File,
-        found: CheckedStore,
-    ) -> Result<SledStorage, StorageError> {
-        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
-        let shared = Arc::new(SharedStore {
-            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
-            wake: Condvar::new(),
-            trees: RwLock::new(Some(trees.clone())),
-            failure: watch::Sender::new(None),
-            dir: directory.path().to_path_buf(),
-        });
-        if unfinished_entry {
-            let after = recovered.last.map(|last| last.index);
-            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
-        }
-        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
-        committer.schedule_reclaims(leftovers);
-        let run = move || run_thread(committer);
-        let dir = shared.dir.clone();
-        let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
-        let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
-        Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
-    }
-
     /// Writes all queued data and releases every file. The directory can be opened again when this returns. Later calls
     /// on clones fail with [`StorageError::Closed`].
     ///
@@ -173,113 +155,6 @@ impl SledStorage {
             }
         }
     }
-}
-
-impl Handle {
-    fn close(&self) {
-        self.shared.state.lock().closing = true;
-        self.shared.wake.notify_one();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|running| running.thread().id() != thread::current().id()) {
-            thread.join().expect("the storage thread catches its panics");
-        }
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl SharedStore {
-    /// Records the first error. The store writes nothing after it.
-    pub fn poison(&self, error: StorageError) {
-        let mut state = self.state.lock();
-        if state.failure.is_none() {
-            tracing::error!(%error, "the store has failed");
-            state.failure = Some(error.clone());
-            state.committing_since = None;
-            self.failure.send_replace(Some(error));
-        }
-        drop(state);
-        self.wake.notify_one();
-    }
-
-    pub fn sled_error(&self, action: &'static str, error: sled::Error) -> StorageError {
-        trees::sled_error(&self.dir, action, error)
-    }
-
-    pub fn corrupt(&self, what: impl ToString) -> StorageError {
-        StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
-    }
-
-    /// Decodes the stored record of a chunk.
-    fn chunk(&self, id: u64, number: u64, stored: Option<sled::IVec>) -> Result<Bytes, StorageError> {
-        let Some(stored) = stored else {
-            return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
-        };
-        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &chunk_key(id, number), &stored)
-            .map_err(|error| self.corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
-        Ok(Bytes::copy_from_slice(chunk.payload.0))
-    }
-
-    pub fn read<T>(&self, read: impl FnOnce(&Trees) -> T) -> Result<T, StorageError> {
-        self.trees
-            .read()
-            .as_ref()
-            .map(read)
-            .ok_or_else(|| self.state.lock().check().err().unwrap_or(StorageError::Closed))
-    }
-}
-
-/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
-fn recover(
-    directory: &Directory,
-    trees: &Trees,
-    data_file: &File,
-    identity: &Identity,
-    is_initialised: bool,
-) -> Result<(u64, CheckedStore), StorageError> {
-    let mut incarnation = rng().random();
-    match recovery::read_identity(directory, trees)? {
-        Some((found, stored)) => {
-            directory.check_identity(found, identity)?;
-            incarnation = stored;
-        }
-        None if is_initialised => {
-            return Err(directory.emptied(identity, "the store holds no record of it".to_string()));
-        }
-        None => {}
-    }
-    if !is_initialised {
-        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
-        if recovery::holds_data(directory, trees)? {
-            return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
-        }
-        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-        directory.write_marker(identity)?;
-    }
-    Ok((incarnation, recovery::check_all(directory, trees)?))
-}
-
-/// The main function of the storage thread.
-fn run_thread(mut committer: Committer) {
-    let shared = committer.shared();
-    // sled panics on an unexpected internal state. Treat that as a failed store.
-    let end = match catch_unwind(AssertUnwindSafe(|| committer.run())) {
-        Ok(Ok(())) => StorageError::Closed,
-        Ok(Err(error)) => error,
-        Err(panic) => trees::panic_error("write to", &shared.dir, panic.as_ref()),
-    };
-    if end != StorageError::Closed {
-        shared.poison(end.clone());
-    }
-    committer.fail_all(&end);
-    shared.trees.write().take();
-    let (trees, directory) = committer.into_parts();
-    trees::close(trees);
-    trees::wait_for_release(&directory);
 }
 
 impl Storage for SledStorage {
@@ -399,5 +274,147 @@ impl Storage for SledStorage {
 
     fn close(&self) {
         SledStorage::close(self);
+    }
+}
+
+impl QueuedState {
+    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> QueuedState {
+        QueuedState {
+            tail,
+            floor: recovered.purged,
+            last: recovered.last,
+            vote: recovered.vote,
+            snapshot: recovered.snapshot.clone(),
+            next_snapshot_id,
+            ..QueuedState::default()
+        }
+    }
+
+    /// Fails if the store is poisoned or closing.
+    pub fn check(&self) -> Result<(), StorageError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if self.closing => Err(StorageError::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends entries to the tail. Returns the sequence number of the first.
+    pub fn append(&mut self, records: &[LogRecord]) -> Result<u64, StorageError> {
+        check_contiguous(self.last, records)?;
+        let first_seq = self.tail.newest_seq() + 1;
+        for record in records {
+            self.tail.push(record.clone());
+            self.last = Some(record.position);
+        }
+        Ok(first_seq)
+    }
+
+    /// Removes the end of the log. `at` is the position of the entry that becomes the last one.
+    pub fn truncate(&mut self, at: Option<Position>) {
+        self.tail.truncate_after(at.map(|at| at.index));
+        self.last = at.or(self.floor);
+        self.truncations += 1;
+    }
+
+    pub fn purge(&mut self, upto: Position) {
+        self.tail.purge(upto.index);
+        self.floor = self.floor.max(Some(upto));
+        if self.last.is_none_or(|last| last.index <= upto.index) {
+            self.last = self.floor;
+        }
+    }
+}
+
+/// Checks that `records` are contiguous and that the first one follows `last`.
+pub(crate) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) -> Result<(), StorageError> {
+    let first = match (last, records.first()) {
+        (Some(last), _) => last.index + 1,
+        (None, first) => first.map_or(0, |first| first.position.index.min(1)),
+    };
+    match (first..).zip(records).find(|(expected, record)| record.position.index != *expected) {
+        Some((expected, record)) => Err(StorageError::NotContiguous { expected, found: record.position.index }),
+        None => Ok(()),
+    }
+}
+
+impl WriteOp {
+    /// The callback of the write.
+    pub fn into_done(self) -> Option<Done> {
+        match self {
+            WriteOp::Append { done, .. }
+            | WriteOp::Truncate { done, .. }
+            | WriteOp::Purge { done, .. }
+            | WriteOp::Vote { done, .. }
+            | WriteOp::Chunk { done, .. }
+            | WriteOp::Finish { done, .. } => Some(done),
+            WriteOp::Abandon { .. } => None,
+        }
+    }
+
+    /// The payload bytes that count towards the group limit, for operations that are never split.
+    pub fn bytes(&self) -> usize {
+        match self {
+            WriteOp::Chunk { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+impl Handle {
+    fn close(&self) {
+        self.shared.state.lock().closing = true;
+        self.shared.wake.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|running| running.thread().id() != thread::current().id()) {
+            thread.join().expect("the storage thread catches its panics");
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl SharedStore {
+    /// Records the first error. The store writes nothing after it.
+    pub fn poison(&self, error: StorageError) {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            tracing::error!(%error, "the store has failed");
+            state.failure = Some(error.clone());
+            state.committing_since = None;
+            self.failure.send_replace(Some(error));
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub fn sled_error(&self, action: &'static str, error: sled::Error) -> StorageError {
+        trees::sled_error(&self.dir, action, error)
+    }
+
+    pub fn corrupt(&self, what: impl ToString) -> StorageError {
+        StorageError::Corrupt { dir: self.dir.clone(), what: what.to_string() }
+    }
+
+    /// Decodes the stored record of a chunk.
+    fn chunk(&self, id: u64, number: u64, stored: Option<sled::IVec>) -> Result<Bytes, StorageError> {
+        let Some(stored) = stored else {
+            return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
+        };
+        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &chunk_key(id, number), &stored)
+            .map_err(|error| self.corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
+        Ok(Bytes::copy_from_slice(chunk.payload.0))
+    }
+
+    pub fn read<T>(&self, read: impl FnOnce(&Trees) -> T) -> Result<T, StorageError> {
+        self.trees
+            .read()
+            .as_ref()
+            .map(read)
+            .ok_or_else(|| self.state.lock().check().err().unwrap_or(StorageError::Closed))
     }
 }

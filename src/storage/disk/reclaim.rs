@@ -1,9 +1,8 @@
 //! Removes purged log entries and the chunks of replaced or unfinished snapshots, a bounded part with each group.
 
 use super::commit::{Committer, GROUP_ENTRIES};
-use super::entries;
-use super::layout::chunk_key;
 use crate::storage::StorageError;
+use crate::storage::record::{chunk_key, log_key};
 
 /// Maximum bytes of values that one group removes: sled rewrites the pages that held them.
 const RECLAIM_BYTES: usize = 128 << 10;
@@ -29,9 +28,7 @@ impl Committer {
         let (mut removed, mut bytes) = (0, 0);
         while let Some(reclaim) = self.reclaims.front() {
             let (tree, range) = match *reclaim {
-                Reclaim::Log(upto) => {
-                    (self.trees.log.clone(), entries::key(0, 0).to_vec()..entries::key(upto + 1, 0).to_vec())
-                }
+                Reclaim::Log(upto) => (self.trees.log.clone(), log_key(0, 0).to_vec()..log_key(upto + 1, 0).to_vec()),
                 Reclaim::Snapshot(id) => {
                     (self.trees.snap.clone(), chunk_key(id, 0).to_vec()..chunk_key(id + 1, 0).to_vec())
                 }

@@ -1,20 +1,31 @@
-//! Reads and checks every record of a directory before the store opens.
+//! Opens a store: reads and checks every record of its directory, and starts the storage thread.
 
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rand::RngExt;
 use serde::Deserialize;
+use tokio::sync::watch;
 
+use super::commit::{Committer, run_thread};
 use super::directory::Directory;
-use super::entries::{Damage, Entries};
-use super::layout::{COMMITTED, FLOOR, IDENTITY, SNAPSHOT, VOTE};
+use super::reading::{Damage, Entries};
 use super::reclaim::Reclaim;
 use super::tail::Tail;
-use super::trees::Trees;
+use super::trees::{self, Trees};
+use super::{Handle, Opened, QueuedState, SharedStore, SledStorage, WriteOp};
+use crate::rng::rng;
 use crate::storage::record::{
-    self, ChunkV1, CommittedV1, IdentityV1, Kind, ManifestV1, PositionV1, RecordError, VoteV1,
+    self, COMMITTED, ChunkV1, CommittedV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, PositionV1, RecordError,
+    SNAPSHOT, VOTE, VoteV1,
 };
 use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
 
 /// A checked store.
-pub(super) struct CheckedStore {
+struct CheckedStore {
     pub recovered: Recovered,
     /// The newest entries.
     pub tail: Tail,
@@ -25,15 +36,112 @@ pub(super) struct CheckedStore {
     pub unfinished_entry: bool,
 }
 
+impl SledStorage {
+    /// Opens the store of this node, or creates it in an empty or missing directory.
+    ///
+    /// # Errors
+    ///
+    /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
+    /// data; a record in it is damaged; an I/O error.
+    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
+        Ok(SledStorage::open_or_create(dir, identity)?.storage)
+    }
+
+    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](SledStorage::open).
+    pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
+        let directory = Directory::claim(dir.as_ref())?;
+        let is_initialised = directory.check_marker(&identity)?;
+        directory.prepare_store()?;
+        let trees = trees::open(&directory)?;
+        directory.sync_store()?;
+        let data_path = directory.data_file();
+        let data_file = File::options().read(true).write(true).open(&data_path);
+        let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
+
+        let recovered =
+            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
+        let (incarnation, found) = match recovered {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                trees::close(trees);
+                return Err(error);
+            }
+        };
+        let storage = SledStorage::start(directory, trees, data_file, found)?;
+        Ok(Opened { storage, is_new: !is_initialised, incarnation })
+    }
+
+    fn start(
+        directory: Directory,
+        trees: Trees,
+        data_file: File,
+        found: CheckedStore,
+    ) -> Result<SledStorage, StorageError> {
+        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
+        let shared = Arc::new(SharedStore {
+            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
+            wake: Condvar::new(),
+            trees: RwLock::new(Some(trees.clone())),
+            failure: watch::Sender::new(None),
+            dir: directory.path().to_path_buf(),
+        });
+        if unfinished_entry {
+            let after = recovered.last.map(|last| last.index);
+            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
+        }
+        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
+        committer.schedule_reclaims(leftovers);
+        let run = move || run_thread(committer);
+        let dir = shared.dir.clone();
+        let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
+        let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
+        Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
+    }
+}
+
+/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
+fn recover(
+    directory: &Directory,
+    trees: &Trees,
+    data_file: &File,
+    identity: &Identity,
+    is_initialised: bool,
+) -> Result<(u64, CheckedStore), StorageError> {
+    let mut incarnation = rng().random();
+    match read_identity(directory, trees)? {
+        Some((found, stored)) => {
+            directory.check_identity(found, identity)?;
+            incarnation = stored;
+        }
+        None if is_initialised => {
+            return Err(directory.emptied(identity, "the store holds no record of it".to_string()));
+        }
+        None => {}
+    }
+    if !is_initialised {
+        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
+        if holds_data(directory, trees)? {
+            return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+        }
+        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
+        directory.write_marker(identity)?;
+    }
+    Ok((incarnation, check_all(directory, trees)?))
+}
+
 /// Reads the identity record: the owner of the store and its incarnation.
-pub(super) fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identity, u64)>, StorageError> {
+fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identity, u64)>, StorageError> {
     read_meta(directory, trees, Kind::Identity, IDENTITY, |stored: IdentityV1| {
         (Identity { cluster: stored.cluster, node: stored.node }, stored.incarnation)
     })
 }
 
 /// Whether the store holds any record besides the identity.
-pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
+fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
     let filled = |tree: &sled::Tree| tree.iter().next().transpose().map(|first| first.is_some());
     let in_meta = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
     let found = filled(&trees.log).and_then(|log| Ok(log || filled(&trees.snap)? || in_meta.transpose()?.is_some()));
@@ -41,7 +149,7 @@ pub(super) fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, S
 }
 
 /// Checks every record and that the log is contiguous from the floor.
-pub(super) fn check_all(directory: &Directory, trees: &Trees) -> Result<CheckedStore, StorageError> {
+fn check_all(directory: &Directory, trees: &Trees) -> Result<CheckedStore, StorageError> {
     check_meta_keys(directory, trees)?;
     let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
         term: stored.term,

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::directory::Directory;
-use super::layout::IDENTITY;
-use crate::storage::record::{self, IdentityV1, Kind};
+use crate::storage::record::{self, IDENTITY, IdentityV1, Kind};
 use crate::storage::{Identity, StorageError};
 
 /// sled's unit of writing. A group commit must stay far below it: tests measured a third of it as safe.

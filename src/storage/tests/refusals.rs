@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::storage::disk::directory::Directory;
-use crate::storage::disk::entries;
-use crate::storage::disk::layout::{FLOOR, IDENTITY, VOTE, chunk_key};
 use crate::storage::disk::trees;
+use crate::storage::record::{FLOOR, IDENTITY, VOTE, chunk_key, log_key};
 
 /// Creates a closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
@@ -85,9 +84,7 @@ fn newer_format_is_refused() {
     assert_eq!(refusal(dir.path()).to_string(), expected);
     fs::write(dir.path().join("TENURE"), marker).unwrap();
 
-    for (tree, key) in
-        [("meta", VOTE.to_vec()), ("log", entries::key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())]
-    {
+    for (tree, key) in [("meta", VOTE.to_vec()), ("log", log_key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())] {
         change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             record[0] = 7;
@@ -176,14 +173,14 @@ fn interrupted_first_start_counts_as_first() {
 #[test]
 fn log_gap_is_refused() {
     let dir = filled();
-    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(9, 0)).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.remove(log_key(9, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next entry is 10");
 }
 
 #[test]
 fn log_that_starts_above_the_floor_is_refused() {
     let dir = filled();
-    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(6, 0)).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.remove(log_key(6, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next entry is 7");
     let dir = filled();
     change_tree(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
@@ -193,14 +190,14 @@ fn log_that_starts_above_the_floor_is_refused() {
 #[test]
 fn entry_with_a_missing_middle_part_is_refused() {
     let dir = filled();
-    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(15, 1)).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.remove(log_key(15, 1)).unwrap()));
     assert_damaged(dir.path(), "log entry 15 has part 2: expected part 1");
 }
 
 #[test]
 fn unfinished_last_entry_is_dropped() {
     let dir = filled();
-    change_tree(dir.path(), "log", |log| drop(log.remove(entries::key(15, 9)).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.remove(log_key(15, 9)).unwrap()));
     let storage = open(dir.path());
     assert_eq!(storage.recovered().last, Some(at(2, 14)));
     wait(|done| storage.append(entries(3, 15..16, 20), done)).unwrap();
@@ -211,7 +208,7 @@ fn unfinished_last_entry_is_dropped() {
 #[test]
 fn flipped_bit_in_any_tree_is_refused() {
     for (tree, key, what) in [
-        ("log", entries::key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
+        ("log", log_key(9, 0).to_vec(), "log entry 9 is a record with crc32 "),
         ("meta", VOTE.to_vec(), "the record \"vote\" is a record with crc32 "),
         ("meta", IDENTITY.to_vec(), "the record \"identity\" is a record with crc32 "),
         ("snap", chunk_key(1, 1).to_vec(), "chunk 1 of snapshot 1 is a record with crc32 "),
@@ -230,7 +227,7 @@ fn flipped_bit_in_any_tree_is_refused() {
 #[test]
 fn torn_record_is_refused() {
     let dir = filled();
-    change_tree(dir.path(), "log", |log| drop(log.insert(entries::key(9, 0), vec![1, 5, 3]).unwrap()));
+    change_tree(dir.path(), "log", |log| drop(log.insert(log_key(9, 0), vec![1, 5, 3]).unwrap()));
     assert_damaged(dir.path(), "log entry 9 is a torn record of 3 bytes");
 }
 
@@ -238,8 +235,8 @@ fn torn_record_is_refused() {
 fn record_under_a_wrong_key_is_refused() {
     let dir = filled();
     change_tree(dir.path(), "log", |log| {
-        let ninth = log.get(entries::key(9, 0)).unwrap().unwrap();
-        log.insert(entries::key(10, 0), ninth).unwrap();
+        let ninth = log.get(log_key(9, 0)).unwrap().unwrap();
+        log.insert(log_key(10, 0), ninth).unwrap();
     });
     let text = refusal(dir.path()).to_string();
     assert!(text.contains("is damaged: log entry 10 is a record with crc32 "), "{text}");

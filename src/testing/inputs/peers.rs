@@ -5,12 +5,12 @@ use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::calls::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::request::route::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};
 use crate::peer::handshake::{self, Hello, Refusal};
-use crate::raft::payload::{self, Content, Joined, MembershipRecord};
+use crate::raft::log::{self, Content, Joined, MembershipRecord};
 use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
@@ -208,9 +208,9 @@ fn node_replies() -> Vec<Vec<u8>> {
 /// The payload of a log entry, from a peer or from the disk.
 fn log_entry(bytes: &[u8]) -> bool {
     let read = LogRecord { position: Position { term: 3, index: 9 }, payload: Bytes::copy_from_slice(bytes) };
-    let Ok(entry) = payload::entry(read) else { return false };
-    let record = payload::record(&entry);
-    assert_eq!(payload::entry(record.clone()).expect("it reads back"), entry);
+    let Ok(entry) = log::entry(read) else { return false };
+    let record = log::record(&entry);
+    assert_eq!(log::entry(record.clone()).expect("it reads back"), entry);
     match Proposal(record.payload).content() {
         Ok(Content::Leases(batch)) => {
             let again = Proposal::leases(&batch).content();

@@ -1,9 +1,14 @@
-//! Tests of the command queue: order, bounds and overload.
+//! Tests of the command queue: order, bounds and overload; and of the weights of commands.
+
+use futures_util::FutureExt;
 
 use super::*;
-use crate::lease::WaiterId;
+use crate::lease::{Acquire, Renewal, Stamp, WaiterId};
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName};
+use crate::types::{
+    HolderId, LeaseName, MAX_HOLDER_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_REASON_BYTES,
+    MAX_TTL_MS, Ttl,
+};
 
 const WEIGHT: usize = 100;
 const ENTRY_BYTES: usize = 64 << 10;
@@ -259,4 +264,64 @@ fn commands_that_keep_or_free_leases_are_urgent() {
         assert_eq!(Class::of(&command), Class::Urgent, "{command:?}");
     }
     assert_eq!(Class::of(&Command::Revoke { name: name(), reason: String::new() }), Class::Ordinary);
+}
+
+/// The largest command of each kind.
+fn largest() -> Vec<Command> {
+    let name = || LeaseName::new("n".repeat(MAX_NAME_BYTES)).expect("valid");
+    let holder = || HolderId::new("h".repeat(MAX_HOLDER_BYTES)).expect("valid");
+    let token = FencingToken { term: u64::MAX, index: u64::MAX };
+    let bytes = MAX_METADATA_BYTES / MAX_METADATA_ENTRIES - 2;
+    let entry = |number: usize| (format!("{number:02}"), "v".repeat(bytes));
+    let metadata = Metadata::new((0..MAX_METADATA_ENTRIES).map(entry).collect()).expect("it fits");
+    let ttl = Ttl::millis(MAX_TTL_MS).expect("the longest ttl");
+    let renewal = || Renewal { name: name(), token, ttl: Some(ttl) };
+    let waiter = || WaiterId { name: name(), holder: holder() };
+    let limits = Limits {
+        max_leases: u64::MAX,
+        max_waiters: u32::MAX,
+        history: u32::MAX,
+        ended_keep_ms: u64::MAX,
+        ended_keep: u64::MAX,
+        patience_ms: u64::MAX,
+    };
+    let (wait_ms, lock_delay_ms, limit) = (Some(u64::MAX), u64::MAX, u32::MAX);
+    vec![
+        Command::Acquire(Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata }),
+        Command::Renew { holder: holder(), leases: (0..200).map(|_| renewal()).collect() },
+        Command::Release { name: name(), holder: holder(), token },
+        Command::Revoke { name: name(), reason: "r".repeat(MAX_REASON_BYTES) },
+        Command::HandOver { name: name(), holder: holder(), token, to: Some(holder()) },
+        Command::KeepWaiting { waiters: (0..100).map(|_| waiter()).collect() },
+        Command::LeaveQueue { waiter: waiter() },
+        Command::Tick,
+        Command::SetLimits(limits),
+    ]
+}
+
+#[test]
+fn weight_is_at_least_the_encoded_size() {
+    let stamp = Stamp { now: u64::MAX, wall_ms: u64::MAX };
+    let bytes = |commands: Vec<Command>| Proposal::leases(&Batch { stamp, commands }).0.len();
+    let empty = bytes(Vec::new());
+    for command in largest() {
+        let (taken, weighed) = (bytes(vec![command.clone()]) - empty, weight(&command));
+        assert!(taken <= weighed, "{taken} bytes have weight {weighed}: {command:?}");
+    }
+}
+
+#[tokio::test]
+async fn command_weighs_at_most_64_kib() {
+    let revoke = |bytes: usize| {
+        let empty = Command::Revoke { name: LeaseName::new("n").expect("valid"), reason: String::new() };
+        let reason = "r".repeat(bytes - weight(&empty));
+        Command::Revoke { name: LeaseName::new("n").expect("valid"), reason }
+    };
+    assert_eq!(weight(&revoke(65_536)), 65_536);
+    let (proposer, jobs) = Proposer::new();
+    assert_eq!(proposer.propose(revoke(65_536)).now_or_never(), None);
+    assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "the command waits for an entry");
+    let refused = proposer.propose(revoke(65_537)).now_or_never();
+    assert_eq!(refused, Some(Err(ProposeError::Refused(RequestError::TooLarge))));
+    assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
 }

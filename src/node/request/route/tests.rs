@@ -1,0 +1,78 @@
+//! Tests of attempts, and of the calls between nodes.
+
+use super::*;
+use crate::api::MAX_RENEW_ITEMS;
+use crate::lease::Renewal;
+use crate::token::FencingToken;
+use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Ttl};
+
+#[test]
+fn refusal_after_a_lost_answer_stays_unknown() {
+    let response =
+        |answer| Response { answer, served: Served { node: 1, term: 1, applied: 1, now: 1, stale_ms: None } };
+    let refusals = [
+        Answer::Outcome(Outcome::Refused(Refusal::QueueFull { max_waiters: 1 })),
+        Answer::WaitTimeout,
+        Answer::WaitAbandoned,
+    ];
+    for answer in refusals {
+        assert!(
+            unless_ambiguous(response(answer.clone()), None).is_ok(),
+            "{answer:?} after no other attempt is certain"
+        );
+        let answered = unless_ambiguous(response(answer.clone()), Some("lost".to_owned()));
+        assert!(matches!(answered, Err(RequestError::Unknown(_))), "{answer:?}: {answered:?}");
+    }
+    let released = response(Answer::Outcome(Outcome::Released(true)));
+    assert!(unless_ambiguous(released, Some("lost".to_owned())).is_ok());
+}
+
+#[test]
+fn only_idempotent_changes_are_repeated() {
+    let name = || LeaseName::new("n").expect("valid");
+    let holder = || HolderId::new("h").expect("valid");
+    let token = FencingToken { term: 1, index: 5 };
+    let changes = [
+        (Command::Renew { holder: holder(), leases: Vec::new() }, true),
+        (Command::Release { name: name(), holder: holder(), token }, false),
+        (Command::HandOver { name: name(), holder: holder(), token, to: None }, false),
+        (Command::Revoke { name: name(), reason: String::new() }, false),
+    ];
+    for (command, repeats) in changes {
+        assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
+    }
+}
+
+#[test]
+fn forwarded_request_has_at_most_4_mib() {
+    // At 100,000 bytes and more the length prefix takes five bytes.
+    let revoke = |bytes: usize| {
+        let (name, reason) = (LeaseName::new("n").expect("valid"), "r".repeat(bytes));
+        NodeCall::Forward(&Request::Change(Command::Revoke { name, reason })).encode()
+    };
+    let around = revoke(100_000).len() - 100_000;
+    let largest = revoke((4 << 20) - around);
+    assert_eq!(largest.len(), 4_194_304);
+    assert!(matches!(NodeCall::decode(&largest), Ok(NodeCall::Forward(_))), "the request is at the bound");
+    let refused = NodeCall::decode(&revoke((4 << 20) + 1 - around)).expect_err("the request is above the bound");
+    assert!(matches!(refused, DecodeError::TooLong { bytes: 4_194_305, limit: 4_194_304 }), "{refused}");
+}
+
+#[test]
+fn forwarded_request_is_encoded_once() {
+    let request = Request::Members;
+    assert_eq!(NodeCall::Forward(&request).encode()[..], [&[0], &codec::encode(&request)[..]].concat());
+}
+
+#[test]
+fn largest_renewal_batch_can_be_forwarded() {
+    let renewal = |number: usize| Renewal {
+        name: LeaseName::new(format!("{number:0>200}")).expect("valid"),
+        token: FencingToken { term: u64::MAX, index: u64::MAX },
+        ttl: Some(Ttl::millis(MAX_TTL_MS).expect("the longest ttl")),
+    };
+    let holder = HolderId::new("h".repeat(200)).expect("valid");
+    let leases = (0..MAX_RENEW_ITEMS).map(renewal).collect();
+    let call = NodeCall::Forward(&Request::Change(Command::Renew { holder, leases })).encode();
+    assert!(NodeCall::decode(&call).is_ok(), "{} bytes", call.len());
+}

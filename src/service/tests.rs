@@ -1,0 +1,175 @@
+//! Tests of the conversion of requests, refusals and errors.
+
+use super::*;
+use crate::token::FencingToken;
+use crate::types::HolderId;
+
+fn claim_of(json: &str) -> Result<Acquire, Box<Problem>> {
+    let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+    claim(&policy, LeaseName::new("a").expect("valid"), serde_json::from_str(json).expect("the JSON is a claim"))
+}
+
+#[test]
+fn omitted_claim_fields_have_their_defaults() {
+    let claim = claim_of(r#"{"holder":"h","wait_ms":0}"#).expect("the claim is valid");
+    assert_eq!(
+        (claim.ttl, claim.wait_ms, claim.lock_delay_ms, claim.limit),
+        (Ttl::millis(5_000).expect("valid"), None, 0, 1)
+    );
+}
+
+#[test]
+fn claim_outside_the_bounds_is_refused_with_the_bounds() {
+    for (json, bounds) in [
+        (r#"{"holder":"h","ttl_ms":999}"#, "ttl_ms 999 is outside 1000 to 60000"),
+        (r#"{"holder":"h","ttl_ms":60001}"#, "ttl_ms 60001 is outside 1000 to 60000"),
+        (r#"{"holder":"h","ttl_ms":"infinite"}"#, "request at most 60000 ms"),
+        (r#"{"holder":"h","limit":0}"#, "limit 0"),
+        (r#"{"holder":"h","limit":10001}"#, "limit 10001 is above 10000"),
+        (r#"{"holder":"h","wait_ms":86400001}"#, "wait_ms 86400001 is above 86400000"),
+        (r#"{"holder":"h","lock_delay_ms":86400001}"#, "lock_delay_ms 86400001 is above 86400000"),
+    ] {
+        let refused = format!("{:?}", claim_of(json).expect_err(json));
+        assert!(refused.contains(bounds) && refused.contains("code: Invalid"), "{json}: {refused}");
+    }
+}
+
+#[test]
+fn claim_at_the_bounds_is_accepted() {
+    let claim_by = |policy: &TtlPolicy, json: &str| {
+        let body = serde_json::from_str(json).expect("the JSON is a claim");
+        claim(policy, LeaseName::new("a").expect("valid"), body)
+    };
+    let all = r#"{"holder":"h","ttl_ms":86400000,"wait_ms":86400000,"lock_delay_ms":86400000,"limit":10000}"#;
+    let taken = claim_by(&TtlPolicy::default(), all).expect("the claim is at the bounds");
+    let numbers = (taken.ttl, taken.wait_ms, taken.lock_delay_ms, taken.limit);
+    assert_eq!(numbers, (Ttl::millis(86_400_000).expect("valid"), Some(86_400_000), 86_400_000, 10_000));
+    let narrow = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+    for (policy, min, max) in [(TtlPolicy::default(), 100, 86_400_000), (narrow, 1_000, 60_000)] {
+        let ttl = |ms: u64| claim_by(&policy, &format!(r#"{{"holder":"h","ttl_ms":{ms}}}"#));
+        for ms in [min, max] {
+            assert_eq!(ttl(ms).expect("the ttl is at a bound").ttl, Ttl::millis(ms).expect("valid"));
+        }
+        for ms in [min - 1, max + 1] {
+            let refused = ttl(ms).expect_err("the ttl is outside the bounds");
+            assert_eq!(refused.code, Code::Invalid);
+            assert!(refused.detail.contains(&format!("ttl_ms {ms} is outside {min} to {max}")), "{refused:?}");
+        }
+    }
+}
+
+#[test]
+fn revoke_reason_has_at_most_500_bytes() {
+    let revoke = |bytes: usize| revoke(LeaseName::new("a").expect("valid"), "r".repeat(bytes));
+    assert!(matches!(revoke(500), Ok(Request::Change(Command::Revoke { reason, .. })) if reason.len() == 500));
+    assert_eq!(revoke(501).map(drop).expect_err("the reason is above the bound").code, Code::Invalid);
+}
+
+#[test]
+fn batch_has_at_most_10_000_renewals() {
+    let renew = |count: usize| {
+        let item = |number: usize| api::RenewItem {
+            name: LeaseName::new(format!("n{number}")).expect("valid"),
+            token: FencingToken { term: 1, index: 1 },
+            ttl_ms: None,
+        };
+        let holder = HolderId::new("h").expect("valid");
+        let leases = (0..count).map(item).collect();
+        renew_batch(&TtlPolicy::default(), api::RenewBatch { holder, leases })
+    };
+    let taken = renew(10_000).expect("the batch is at the bound");
+    assert!(matches!(taken, Request::Change(Command::Renew { leases, .. }) if leases.len() == 10_000));
+    assert_eq!(renew(10_001).map(drop).expect_err("the batch is above the bound").code, Code::TooLarge);
+}
+
+#[test]
+fn renewal_without_a_ttl_names_none() {
+    let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: true };
+    for (ttl, expected) in [
+        ("", None),
+        (r#","ttl_ms":7000"#, Some(Ttl::millis(7_000).expect("valid"))),
+        (r#","ttl_ms":"infinite""#, Some(Ttl::INFINITE)),
+    ] {
+        let body = serde_json::from_str(&format!(r#"{{"holder":"h","token":"5"{ttl}}}"#)).expect("it has the form");
+        let one = renew(&policy, LeaseName::new("a").expect("valid"), body);
+        let item = format!(r#"{{"holder":"h","leases":[{{"name":"a","token":"5"{ttl}}}]}}"#);
+        let batch = renew_batch(&policy, serde_json::from_str(&item).expect("it has the form"));
+        for request in [one, batch] {
+            let Ok(Request::Change(Command::Renew { leases, .. })) = request else { panic!("{request:?}") };
+            assert_eq!(leases.iter().map(|renewal| renewal.ttl).collect::<Vec<_>>(), [expected], "{ttl}");
+        }
+    }
+}
+
+#[test]
+fn renewal_outside_the_bounds_is_refused_with_the_bounds() {
+    let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
+    for (ttl, bounds) in [
+        ("999", "ttl_ms 999 is outside 1000 to 60000"),
+        ("60001", "ttl_ms 60001 is outside 1000 to 60000"),
+        ("\"infinite\"", "request at most 60000 ms"),
+    ] {
+        let body = format!(r#"{{"holder":"h","token":"5","ttl_ms":{ttl}}}"#);
+        let one = serde_json::from_str(&body).expect("the JSON is a renewal");
+        let one = renew(&policy, LeaseName::new("a").expect("valid"), one);
+        let items = format!(r#"{{"name":"a","token":"5"}},{{"name":"b","token":"5","ttl_ms":{ttl}}}"#);
+        let batch = format!(r#"{{"holder":"h","leases":[{items}]}}"#);
+        let batch = renew_batch(&policy, serde_json::from_str(&batch).expect("the JSON is a batch"));
+        for refused in [one, batch] {
+            let refused = refused.expect_err(ttl);
+            assert!(refused.code == Code::Invalid && refused.detail.contains(bounds), "{ttl}: {refused:?}");
+        }
+    }
+}
+
+#[test]
+fn fields_that_a_request_leaves_out_name_nothing() {
+    let holder = || HolderId::new("h").expect("valid");
+    let name = || LeaseName::new("a").expect("valid");
+    let token = FencingToken { term: 0, index: 5 };
+    let body = serde_json::from_str(r#"{"holder":"h","token":"5"}"#).expect("it has the form");
+    let expected = Request::Change(Command::HandOver { name: name(), holder: holder(), token, to: None });
+    assert_eq!(hand_over(name(), body), expected);
+    let body = serde_json::from_str(r#"{"holder":"h","token":"5","version":3}"#).expect("it has the form");
+    let metadata = crate::types::Metadata::default();
+    let command = Command::UpdateMetadata { name: name(), holder: holder(), token, version: 3, metadata };
+    assert_eq!(update_metadata(name(), body), Ok(Request::Change(command)));
+    let claim = claim_of(r#"{"holder":"h"}"#).expect("it is fine");
+    assert_eq!((claim.wait_ms, claim.metadata.bytes()), (None, 0));
+}
+
+#[test]
+fn request_errors_have_exact_problem_codes() {
+    for (error, status, code) in [
+        (RequestError::NoLeader, 503, Code::NoLeader),
+        (RequestError::Busy, 429, Code::TooBusy),
+        (RequestError::TooLarge, 413, Code::TooLarge),
+        (RequestError::Unreadable("no such request".to_owned()), 501, Code::Unsupported),
+        (RequestError::ShuttingDown, 503, Code::ShuttingDown),
+        (RequestError::Unknown("the connection broke".to_owned()), 504, Code::OutcomeUnknown),
+        (RequestError::AnswerTooLarge("17 MiB".to_owned()), 500, Code::Internal),
+    ] {
+        let problem = request_error(error);
+        assert_eq!((problem.status, problem.code), (status, code));
+    }
+}
+
+#[test]
+fn loss_has_its_cause_and_the_current_holder() {
+    let holder = HolderId::new("worker-2").expect("valid");
+    let problem = lost(Lost { cause: LostReason::Expired, holder: Some(holder) });
+    assert_eq!(problem.detail, "it expired before it was renewed; worker-2 holds the lease now");
+    assert_eq!(problem.holder.as_deref(), Some("worker-2"));
+}
+
+#[test]
+fn reached_machine_bounds_are_refused_with_429() {
+    for (refused, code, limit) in [
+        (Refusal::TooManyLeases { max_leases: 7 }, Code::TooManyLeases, 7),
+        (Refusal::QueueFull { max_waiters: 8 }, Code::QueueFull, 8),
+        (Refusal::LeaseFull { max_bytes: 9 }, Code::LeaseFull, 9),
+    ] {
+        let problem = refusal(refused);
+        assert_eq!((problem.status, problem.code, problem.limit), (429, code, Some(limit)));
+    }
+}

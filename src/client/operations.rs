@@ -245,7 +245,7 @@ async fn drain(hold: &Hold) -> bool {
     let drained = async {
         for listener in listeners {
             // A listener that panicked has ended. The others still run.
-            if AssertUnwindSafe(listener()).catch_unwind().await.is_err() {
+            if AssertUnwindSafe(async { listener().await }).catch_unwind().await.is_err() {
                 tracing::error!(lease = %hold.name, "a before-release listener panicked");
             }
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Answer, Forward, Local, Query, Request};
 use crate::api::Code;
-use crate::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
+use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerOptions, RetryBudget, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
@@ -173,6 +173,33 @@ async fn shutdown_that_cannot_leave_the_queue_says_unknown() {
     assert!(failed.iter().any(|(name, _)| name.as_str() == "job"), "{failed:?}");
     let ended = acquire.await.expect("the task does not panic");
     assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+}
+
+/// The isolated follower has applied the grant, and does not know whether the others have ended it since.
+#[tokio::test(start_paused = true)]
+async fn reads_at_an_isolated_follower_fail() {
+    let (cluster, _, [follower, _]) = start().await;
+    let node = cluster.node(follower);
+    let (manager, local) = (manager(node), Local::new(node.clone()));
+    let lease = lease(&manager);
+    lease.acquire(Wait::No).await.expect("free");
+    let begun = Instant::now();
+    while node.raft().replica().read(|state| state.machine.counts().held) == 0 {
+        assert!(begun.elapsed() < SOON, "no grant at the follower within {SOON:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    cluster.board.isolate(follower, cluster.ids());
+    let budget = RetryBudget::within(SOON);
+    let checked = lease.check().await;
+    assert!(matches!(checked, Err(CallError::Unavailable(_))), "{checked:?}");
+    let listed = local.held(String::new(), budget).await;
+    assert!(matches!(listed, Err(CallError::Unavailable(_))), "{listed:?}");
+    let explained = local.explain(lease.name().clone(), lease.holder().clone(), budget).await;
+    assert!(matches!(explained, Err(CallError::Unavailable(_))), "{explained:?}");
+    cluster.board.heal();
+    cluster.leader().await;
+    assert_eq!(lease.check().await, Ok(true));
+    cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

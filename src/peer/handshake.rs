@@ -308,7 +308,9 @@ mod tests {
             near.read_exact(&mut told).await.map(|_| told).expect("readable")
         };
         let (callee, known) = (identity("a", 2), Known::default());
-        let (told, refused) = tokio::join!(caller, answer(&mut far, &callee, &known));
+        // `move` drops the stream with the answering end: a caller without an answer sees the end of the stream.
+        let callee = async move { answer(&mut far, &callee, &known).await };
+        let (told, refused) = tokio::join!(caller, callee);
         assert_eq!(refused.expect("no I/O error").expect_err("another version").to_string(), named);
         assert_eq!(&told, MAGIC, "an older caller reads the version of this node");
 

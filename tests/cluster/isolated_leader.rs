@@ -243,6 +243,24 @@ async fn isolated_leader_leads_again_without_an_election() {
     cluster.shutdown().await;
 }
 
+/// The followers hear the leader, and the leader does not hear them. Its heartbeats must not keep them from an election.
+#[tokio::test(start_paused = true)]
+async fn leader_that_hears_no_follower_is_replaced() {
+    let (cluster, leader, second, third) = start().await;
+    let lease = held(cluster.node(leader), acquire("a", 60_000, None)).await;
+    for other in [second, third] {
+        cluster.board.cut(other, leader);
+    }
+    let replaced = tokio::time::timeout(ENDED, cluster.leader_except(&[leader])).await;
+    let next = replaced.unwrap_or_else(|_| panic!("no other leader within {ENDED:?}"));
+    release(cluster.node(next), &lease).await;
+    let granted = held(cluster.node(next), acquire("b", 60_000, None)).await;
+    assert!(granted.token > lease.token);
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
 /// The last value of the gauge `tenure_raft_leader`.
 #[derive(Clone, Default)]
 struct LeaderGauge(Arc<parking_lot::Mutex<Option<f64>>>);

@@ -13,7 +13,7 @@ use tenure::client::{
 };
 use tenure::http::Settings;
 use tenure::types::{HolderId, LeaseName};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::served::Served;
 
@@ -81,11 +81,38 @@ pub struct Faults {
     pub refusal: Mutex<Option<Code>>,
     /// How many claims were refused so.
     pub refused: AtomicUsize,
+    /// The ends of the connection of the next read, if the test withholds its answer.
+    withheld: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
+}
+
+/// The answer of one read. The connection keeps it until the test releases it.
+pub struct WithheldRead {
+    answered: oneshot::Receiver<()>,
+    release: oneshot::Sender<()>,
+}
+
+impl WithheldRead {
+    /// Waits until the cluster has answered the read.
+    pub async fn answered(&mut self) {
+        (&mut self.answered).await.expect("the reader waits for the answer");
+    }
+
+    /// Passes the answer on.
+    pub fn release(self) {
+        self.release.send(()).expect("the reader waits for the answer");
+    }
 }
 
 impl Faults {
     pub fn cut_off(&self, is_cut_off: bool) {
         self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
+    }
+
+    /// Withholds the answer of the next read. Later reads are answered.
+    pub fn withhold_next_read(&self) -> WithheldRead {
+        let ((tell, answered), (release, released)) = (oneshot::channel(), oneshot::channel());
+        *self.withheld.lock().expect("plain") = Some((tell, released));
+        WithheldRead { answered, release }
     }
 }
 
@@ -100,6 +127,17 @@ impl Faulty {
             true => Box::pin(async { Err(CallError::Unavailable("cut off".to_owned())) }),
             false => answer,
         }
+    }
+
+    fn read<'a, T: Send + 'a>(&self, answer: ResponseFuture<'a, T>) -> ResponseFuture<'a, T> {
+        let answer = self.through(answer);
+        let Some((tell, released)) = self.faults.withheld.lock().expect("plain").take() else { return answer };
+        Box::pin(async move {
+            let answer = answer.await;
+            tell.send(()).expect("the test waits for the answer");
+            released.await.expect("the test releases the answer");
+            answer
+        })
     }
 }
 
@@ -139,11 +177,11 @@ impl Coordinator for Faulty {
     }
 
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation> {
-        self.through(Coordinator::explain(&self.remote, name, holder, budget))
+        self.read(Coordinator::explain(&self.remote, name, holder, budget))
     }
 
     fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
-        self.through(self.remote.held(prefix, budget))
+        self.read(self.remote.held(prefix, budget))
     }
 
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events> {

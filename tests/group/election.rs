@@ -12,8 +12,9 @@ use tenure::election::{
 use tenure::types::{HolderId, Metadata};
 
 use crate::cluster::{Cluster, NEVER, SOON, TTL, soon};
-use crate::steady::{safety, steady};
+use crate::steady::{safety, steady, strict};
 
+strict!(late_answer_dates_an_observed_leader_before_its_end);
 steady!(
     one_of_two_candidates_leads,
     dead_leader_is_replaced_after_its_ttl,
@@ -230,6 +231,27 @@ async fn observer_without_events_reads_after_refresh() {
     let before = observer.as_of();
     assert!(tokio::time::timeout(TTL, observer.next()).await.is_err(), "an observer without a cluster returned a view");
     assert!(observer.as_of().expect("there was a read").elapsed() > TTL / 2 && observer.as_of() >= before);
+}
+
+/// Another candidate is elected after the cluster has answered the read, and before the answer arrives.
+async fn late_answer_dates_an_observed_leader_before_its_end() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.mortal("watcher");
+    let mut observer = Election::new(&manager, "leader", options()).expect("the value is valid").observe();
+    let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
+    let mut read = faults.withhold_next_read();
+    let replaced = async {
+        read.answered().await;
+        let answered = tokio::time::Instant::now();
+        first.resign().await.expect("the cluster answers");
+        let second = cluster.candidate("b").campaign().await.expect("elected");
+        read.release();
+        (answered, second)
+    };
+    let (view, (answered, _second)) = soon(async { tokio::join!(observer.next(), replaced) }).await;
+    assert_eq!(view.leader.expect("there was a leader").holder, "a", "control: the read came before the change");
+    let as_of = observer.as_of().expect("there was a read");
+    assert!(as_of <= answered, "the result was read {:?} before its time", as_of - answered);
 }
 
 async fn minimum_hold_delays_resign_but_not_resign_now() {

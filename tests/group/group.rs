@@ -11,7 +11,7 @@ use tenure::types::{HolderId, LeaseName, Metadata};
 use crate::cluster::{Cluster, NEVER, TTL, soon, until};
 use crate::steady::{steady, strict};
 
-strict!(group_has_at_most_1000_members);
+strict!(group_has_at_most_1000_members, late_answer_does_not_bring_back_a_member);
 steady!(
     joins_and_leaves_are_seen_at_once,
     crashed_member_disappears_after_its_ttl,
@@ -111,6 +111,29 @@ async fn group_that_missed_events_reads_again() {
     assert_eq!(ids(&group), ["a"], "control: no event arrived");
     faults.compacted.notify_one();
     until("the group reads again", || ids(&group) == ["a", "b"]).await;
+    group.close().await;
+}
+
+async fn late_answer_does_not_bring_back_a_member() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.mortal("watcher");
+    let group = Group::watch(&manager, "workers", NEVER).await.expect("the cluster answers");
+    let _a = join(&cluster.manager("a"), options("a")).await;
+    let b = join(&cluster.manager("b"), options("b")).await;
+    until("the group sees both members", || ids(&group) == ["a", "b"]).await;
+    // From now on, only the test reads.
+    faults.stream_failed.store(true, Ordering::SeqCst);
+    let mut read = faults.withhold_next_read();
+    let later = async {
+        read.answered().await;
+        assert_eq!(b.leave().await, Ok(true));
+        group.refresh().await.expect("the cluster answers");
+        assert_eq!(ids(&group), ["a"], "control: the later read shows that b is gone");
+        read.release();
+    };
+    let (earlier, ()) = soon(async { tokio::join!(group.refresh(), later) }).await;
+    earlier.expect("the cluster answered");
+    assert_eq!(ids(&group), ["a"], "the late answer of the earlier read replaced the list");
     group.close().await;
 }
 

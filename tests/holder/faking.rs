@@ -317,6 +317,26 @@ async fn release_waits_30_s_for_the_work_to_end() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn release_waits_for_listeners_after_one_that_panics() {
+    let lease = FakeCluster::new().manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+    let ended = Arc::new(Mutex::new(0));
+    let in_future = lease.before_release(|| async { panic!("planted by a test, in the future of a listener") });
+    let in_call = lease.before_release(|| -> std::future::Ready<()> { panic!("planted by a test, in a listener") });
+    let count = ended.clone();
+    let work = lease.before_release(move || {
+        let count = count.clone();
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            *count.lock().expect("plain") += 1;
+        }
+    });
+    lease.acquire(Wait::No).await.expect("it is free");
+    assert_eq!(lease.release().await, Ok(true));
+    assert_eq!(*ended.lock().expect("plain"), 1, "the work ends before the release");
+    drop((in_future, in_call, work));
+}
+
 #[tokio::test]
 async fn lazy_release_frees_it_and_is_for_what_is_held() {
     let cluster = FakeCluster::new();

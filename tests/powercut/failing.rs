@@ -2,6 +2,7 @@
 //! again, and the error message advises the operator.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tenure::storage::{Done, LogRecord, Position, SledStorage, Storage, StorageError, VoteRecord};
@@ -9,6 +10,9 @@ use tenure::storage::{Done, LogRecord, Position, SledStorage, Storage, StorageEr
 use crate::recorder::{Faults, Recorder};
 use crate::scratch;
 use crate::workload::identity;
+
+/// An upper bound of one write. Only a hang exceeds it.
+const LONG: Duration = Duration::from_secs(30);
 
 fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), StorageError> {
     let record = LogRecord { position: Position { term: 1, index }, payload: Bytes::from(vec![index as u8; bytes]) };
@@ -18,7 +22,7 @@ fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), Storage
 fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
     let (done, durable) = mpsc::channel();
     write(Box::new(move |result| drop(done.send(result))));
-    durable.recv().expect("the store runs every callback")
+    durable.recv_timeout(LONG).expect("the store runs every callback")
 }
 
 #[test]
@@ -77,7 +81,8 @@ fn failed_sync_is_not_retried() {
         let done = Box::new(move |result| drop(tell.send(result)));
         storage.save_vote(VoteRecord { term, candidate: None, committed: false }, done);
     }
-    let results: Vec<Result<(), StorageError>> = told.iter().take(50).collect();
+    let result = || told.recv_timeout(LONG).expect("the store runs every callback");
+    let results: Vec<Result<(), StorageError>> = std::iter::repeat_with(result).take(50).collect();
     let text = results[0].clone().unwrap_err().to_string();
     assert!(results.iter().all(|result| *result == results[0]), "every callback gets the same error");
     assert!(text.starts_with(&format!("could not sync {}", scratch.path().join("store/db").display())), "{text}");

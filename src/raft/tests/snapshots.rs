@@ -219,6 +219,29 @@ async fn failed_transfer_leaves_no_chunks() {
     cluster.shutdown().await;
 }
 
+/// Between the two halves of a snapshot, its sender replicates an entry and sends heartbeats.
+#[tokio::test(start_paused = true)]
+async fn appends_of_its_sender_keep_the_received_half() {
+    let (cluster, leader, [follower, _]) = start().await;
+    purge(&cluster, leader, "a").await;
+    let SentSnapshot { vote, bytes, crc } = own_snapshot(&cluster, leader);
+    let (first, second) = (bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..));
+    let take = async |call| {
+        let reply = send(&cluster, leader, follower, call).await;
+        assert!(matches!(reply, Reply::SnapshotContinue), "{reply:?}");
+    };
+    take(Call::SnapshotBegin).await;
+    take(Call::SnapshotBytes(first)).await;
+    hold(cluster.node(leader), "a").await;
+    let last = applied(cluster.node(leader));
+    until("the new entry", || applied(cluster.node(follower)) >= last).await;
+    tokio::time::sleep(4 * Duration::from_millis(TIMINGS.heartbeat_interval_ms)).await;
+    take(Call::SnapshotBytes(second)).await;
+    let reply = send(&cluster, leader, follower, Call::SnapshotEnd { vote, crc }).await;
+    assert!(matches!(reply, Reply::SnapshotEnd { .. }), "{reply:?}");
+    cluster.shutdown().await;
+}
+
 async fn assert_refused(cluster: &mut Cluster, wiped: NodeId) {
     match cluster.launch(wiped).await {
         Err(StartError::Refused(Refusal::OtherDisk { node, .. })) => assert_eq!(node, wiped),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::storage::disk::directory::Directory;
 use crate::storage::disk::trees;
-use crate::storage::record::{FLOOR, IDENTITY, VOTE, chunk_key, log_key};
+use crate::storage::record::{FLOOR, IDENTITY, SNAPSHOT, VOTE, chunk_key, log_key};
 
 /// Creates a closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
@@ -73,25 +73,36 @@ fn directory_in_use_is_refused() {
 
 #[test]
 fn newer_format_is_refused() {
+    let assert_newer = |dir: &Path, what: &str| {
+        let expected = format!(
+            "data directory {} was written in format 7; this program supports formats up to 1: run the version that \
+             wrote it, or a newer one",
+            dir.display()
+        );
+        assert_eq!(refusal(dir).to_string(), expected, "{what}");
+    };
     let dir = filled();
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("format = 1", "format = 7")).unwrap();
-    let expected = format!(
-        "data directory {} was written in format 7; this program supports formats up to 1: run the version that wrote \
-         it, or a newer one",
-        dir.path().display()
-    );
-    assert_eq!(refusal(dir.path()).to_string(), expected);
-    fs::write(dir.path().join("TENURE"), marker).unwrap();
+    assert_newer(dir.path(), "the marker");
 
-    for (tree, key) in [("meta", VOTE.to_vec()), ("log", log_key(9, 0).to_vec()), ("snap", chunk_key(1, 0).to_vec())] {
+    for (tree, key) in [
+        ("meta", IDENTITY.to_vec()),
+        ("meta", VOTE.to_vec()),
+        ("meta", FLOOR.to_vec()),
+        ("meta", SNAPSHOT.to_vec()),
+        ("log", log_key(9, 0).to_vec()),
+        ("log", log_key(15, 0).to_vec()),
+        ("log", log_key(15, 1).to_vec()),
+        ("snap", chunk_key(1, 0).to_vec()),
+    ] {
+        let dir = filled();
         change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             record[0] = 7;
-            tree.insert(key, record).unwrap();
+            tree.insert(&key, record).unwrap();
         });
-        assert_eq!(refusal(dir.path()).to_string(), expected, "in {tree}");
-        change_tree(dir.path(), tree, |_| {});
+        assert_newer(dir.path(), &format!("{} of {tree}", key.escape_ascii()));
     }
 }
 

@@ -139,6 +139,64 @@ async fn shutdown_does_not_wait_for_a_caller_that_reads_nothing() {
     transport.shutdown().await;
 }
 
+/// Sends request 0, whose answer exceeds the buffers of the connection, and returns the first byte of this answer.
+async fn begin_largest_answer(caller: &mut TcpStream) -> [u8; 1] {
+    let body = Lane::Request.max_body().to_string().into();
+    frame::write(caller, &Frame { kind: Kind::Node, id: 0, body }).await.expect("the connection is open");
+    let begun = tokio::time::timeout(HANG_TIMEOUT, caller.read_u8()).await;
+    [begun.expect("the answer begins").expect("readable")]
+}
+
+#[tokio::test]
+async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
+    let echo = Echo::default();
+    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
+    let mut caller = connect(&address, Lane::Request).await.expect("a connection");
+    let first = begin_largest_answer(&mut caller).await;
+    for (kind, id, body) in [(Kind::Withdraw, 0, ""), (Kind::Node, 1, "wait")] {
+        frame::write(&mut caller, &Frame { kind, id, body: body.into() }).await.expect("the connection is open");
+    }
+    // The node reads the frames in order, so it has seen the withdrawal.
+    echo.arrived.notified().await;
+    echo.resume.notify_one();
+    let answers = async {
+        let mut rest = (&first[..]).chain(caller);
+        for (id, bytes) in [(0, Lane::Request.max_body()), (1, 4)] {
+            let answer = frame::read(&mut rest, Lane::Request.max_body()).await.expect("readable").expect("an answer");
+            assert_eq!((answer.kind, answer.id, answer.body.len()), (Kind::Response, id, bytes));
+        }
+    };
+    tokio::time::timeout(HANG_TIMEOUT, answers).await.expect("both answers are whole");
+    stop.cancel();
+    served.await.expect("no panic");
+    transport.shutdown().await;
+}
+
+/// The other answers wait for the end of the largest one. Tokio polls the sockets after every 61 tasks, and far more
+/// answers wait. So after the stop, some of them could be written, because the connection has room again.
+#[tokio::test]
+async fn no_frame_follows_one_that_a_stop_has_cut() {
+    let echo = Echo::default();
+    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
+    let mut caller = connect(&address, Lane::Request).await.expect("a connection");
+    let first = begin_largest_answer(&mut caller).await;
+    for id in 1..=1_000 {
+        let body = if id == 1_000 { "wait" } else { "late" }.into();
+        frame::write(&mut caller, &Frame { kind: Kind::Node, id, body }).await.expect("the connection is open");
+    }
+    echo.arrived.notified().await;
+    let mut received = first.to_vec();
+    while caller.try_read_buf(&mut received).is_ok_and(|bytes| bytes > 0) {}
+    stop.cancel();
+    let rest = tokio::time::timeout(HANG_TIMEOUT, caller.read_to_end(&mut received)).await;
+    rest.expect("the connection ends").expect("readable");
+    let body = &received[4 + 1 + 8..];
+    assert!(body.len() < Lane::Request.max_body(), "the stop cuts the answer");
+    assert!(body.iter().all(|&byte| byte == 0), "another frame follows the cut one");
+    served.await.expect("no panic");
+    transport.shutdown().await;
+}
+
 #[tokio::test]
 async fn switchboard_refuses_the_same_calls_as_tcp() {
     let (board, echo) = (Switchboard::default(), Echo::default());

@@ -334,6 +334,20 @@ mod tests {
         assert_eq!((last(&again), storage.snapshot()), (Some(20), before), "openraft purges no entry after 20");
     }
 
+    /// The voter of this membership has no address. It can be encoded and not be loaded.
+    #[tokio::test]
+    async fn snapshot_is_loaded_before_it_replaces_the_previous_one() {
+        let storage = MemoryStorage::default();
+        builder(&storage, 10, 1).build_snapshot().await.expect("built");
+        let before = storage.snapshot();
+        let membership: Membership =
+            serde_json::from_value(serde_json::json!({"configs": [[1]], "nodes": {}})).expect("its parts are valid");
+        let mut next = builder(&storage, 20, 1);
+        next.view.membership = Stored::new(None, membership);
+        let built = next.build_snapshot().await.expect("the node continues");
+        assert_eq!((last(&built), storage.snapshot()), (Some(10), before), "openraft purges no entry after 10");
+    }
+
     /// The membership has the maximum number of nodes with the longest addresses, in joint consensus.
     #[test]
     fn largest_membership_fits_log_entry_and_snapshot_meta() {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use tenure::client::{LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, CONFIRM_WINDOW_MS, Change, Command, LeaseState, Lost, LostReason, Outcome, Refusal};
-use tenure::node::{Answer, Consistency, Forward, Local, NodeFailure, Query, Request, RequestError, Response};
+use tenure::node::{Answer, Consistency, Forward, Local, Query, Request, RequestError, Response};
 use tenure::testing::{Cluster, TestNode, TokioClock};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
 mod forming;
+mod hung_disk;
 mod isolated_leader;
 mod settings;
 mod stale_reads;
@@ -310,23 +311,6 @@ async fn change_without_a_majority_is_unknown_or_refused() {
     cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", 10_000, None)).await;
     cluster.shutdown().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn leader_with_hung_disk_is_replaced() {
-    let cluster = start().await;
-    let leader = cluster.leader().await;
-    let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
-    cluster.hang_disk(leader);
-    let hung = tokio::time::Instant::now();
-    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
-    let next = cluster.leader_except(&[leader]).await;
-    let again = held(cluster.node(other), acquire("job", "a", 60_000, None)).await;
-    assert_eq!(again.token, lease.token);
-    assert!(hung.elapsed() < Duration::from_secs(6), "leader {next} after {:?}", hung.elapsed());
-    assert!(cluster.node(leader).health().not_ready.is_some());
-    let failed = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).wait_failed()).await;
-    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,6 +32,7 @@ async fn lease_goes_from_claim_to_release() {
 
     let (status, renewed) = cluster.post("/v1/leases/jobs/renew", json!({"holder": "a", "token": token})).await;
     assert_eq!((status, &renewed["renewals"], &renewed["token"]), (200, &json!(2), &token), "{renewed}");
+    assert_eq!(renewed["metadata"], json!({"pid": "7"}));
     let (_, other) = cluster.post("/v1/leases/jobs/release", json!({"holder": "b", "token": token})).await;
     assert_eq!(other, json!({"released": false}));
     let (_, released) = cluster.post("/v1/leases/jobs/release", json!({"holder": "a", "token": token})).await;

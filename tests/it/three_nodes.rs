@@ -129,6 +129,20 @@ async fn answer_names_the_node_that_executed_the_request() {
     let lease: Value = response.json().await.expect("JSON");
     assert_eq!(lease["term"], json!(term));
     assert!(lease["index"].as_u64().is_some_and(|granted| granted <= index), "{lease}, at index {index}");
+    let post = |action: &str, body: Value| {
+        cluster.client.post(cluster.url(follower, &format!("/v1/leases/job/{action}"))).json(&body)
+    };
+    let refused = [
+        (409, post("acquire", json!({"holder": "b", "ttl_ms": 60000}))),
+        (409, post("renew", json!({"holder": "b", "token": lease["token"]}))),
+        (404, cluster.get(follower, "/v1/leases/unknown")),
+    ];
+    for (status, request) in refused {
+        let response = request.send().await.expect("an answer");
+        assert_eq!((response.status().as_u16(), number(&response, "x-tenure-node")), (status, leader));
+        assert_eq!(number(&response, "x-tenure-term"), term, "status {status}");
+        assert!(number(&response, "x-tenure-index") >= index, "status {status}");
+    }
     for (path, by) in [("/v1/leases/job?consistency=stale", follower), ("/v1/cluster", follower), ("/livez", follower)]
     {
         let response = cluster.get(follower, path).send().await.expect("an answer");

@@ -2,10 +2,10 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use goldenscript::{ArgumentConsumer, Command, Context, Runner};
+use parking_lot::Mutex;
 
 use super::{Hold, KeeperAction};
 use crate::client::{HoldState, LeaseOptions, Loss};
@@ -22,14 +22,32 @@ fn hold_transcripts_match_their_recorded_output() {
 struct Transcript {
     hold: Arc<Hold>,
     now: Duration,
-    /// The answer of the progress check.
-    progress: Arc<AtomicBool>,
+    progress: Arc<Mutex<Progress>>,
     shown: String,
     /// Renewals have a random jitter.
     _seeded: Seeded,
 }
 
 type Failure = Box<dyn Error>;
+
+/// What the progress check finds.
+#[derive(Clone, Copy, Default)]
+enum Progress {
+    #[default]
+    Made,
+    Stopped,
+    Panic,
+}
+
+impl Progress {
+    fn check(self) -> bool {
+        match self {
+            Progress::Made => true,
+            Progress::Stopped => false,
+            Progress::Panic => panic!("the progress check panics"),
+        }
+    }
+}
 
 impl Transcript {
     fn new() -> Transcript {
@@ -46,9 +64,12 @@ impl Transcript {
             options = options.longest_hold(longest);
         }
         if args.take_key("progress").is_some() {
-            self.progress.store(true, Ordering::Relaxed);
+            *self.progress.lock() = Progress::Made;
             let progress = self.progress.clone();
-            options = options.renew_while(move || progress.load(Ordering::Relaxed));
+            options = options.renew_while(move || {
+                let progress = *progress.lock();
+                progress.check()
+            });
         }
         self.hold = hold(options, args.take_key("drift").unwrap_or("10").parse()?);
         self.now = Duration::ZERO;
@@ -143,7 +164,11 @@ impl Runner for Transcript {
                 String::new()
             }
             "no_progress" => {
-                self.progress.store(false, Ordering::Relaxed);
+                *self.progress.lock() = Progress::Stopped;
+                String::new()
+            }
+            "progress_panics" => {
+                *self.progress.lock() = Progress::Panic;
                 String::new()
             }
             "renew_early" => {

@@ -127,3 +127,30 @@ async fn refusal(response: reqwest::Response) -> Result<String, CallError> {
         Err(_) => Ok(format!("the answer was {status}")),
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::io;
+
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A response whose node sends one chunk and hangs.
+    fn response_with_one_chunk() -> reqwest::Response {
+        let chunk = stream::iter([Ok::<_, io::Error>(Frame::data(Bytes::from_static(b"data: 1\n\n")))]);
+        let body = reqwest::Body::wrap(StreamBody::new(chunk.chain(stream::pending())));
+        ::http::Response::new(body).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_ends_after_30_s_of_silence() {
+        let mut chunks = Box::pin(chunks(response_with_one_chunk()));
+        assert_eq!(chunks.next().await.expect("a chunk"), "data: 1\n\n");
+        let silent_since = Instant::now();
+        let end = tokio::time::timeout(SILENCE_TIMEOUT + Duration::from_secs(1), chunks.next()).await;
+        assert_eq!(end.expect("the silence ends the stream"), None);
+        assert_eq!(silent_since.elapsed(), SILENCE_TIMEOUT);
+    }
+}

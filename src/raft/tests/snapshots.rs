@@ -204,6 +204,14 @@ async fn failed_transfer_leaves_no_chunks() {
         assert!(matches!(reply, Reply::Failed(_)), "{reply:?}");
         assert_eq!(disk.chunks(), own, "{reply:?}");
     };
+    // A changed byte of the metadata leaves all records readable.
+    let mut changed = bytes.to_vec();
+    let text = changed.windows(100).position(|part| part == [b'x'; 100]).expect("the snapshot has the metadata");
+    changed[text] = b'y';
+    send(&cluster, leader, follower, Call::SnapshotBegin).await;
+    let received = send(&cluster, leader, follower, Call::SnapshotBytes(changed.into())).await;
+    assert!(matches!(received, Reply::SnapshotContinue), "{received:?}");
+    assert_fails(Call::SnapshotEnd { vote, crc }).await;
     begin(leader).await;
     assert_fails(Call::SnapshotEnd { vote, crc }).await;
     begin(leader).await;

@@ -1,0 +1,80 @@
+//! Nodes whose disk does not finish a write.
+
+use std::time::Duration;
+
+use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::node::NodeFailure;
+use tenure::storage::Storage;
+use tenure::testing::{Cluster, SyncMode};
+use tokio::time::Instant;
+
+use crate::{acquire, ask, held, start};
+
+#[tokio::test(start_paused = true)]
+async fn leader_with_hung_disk_is_replaced() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    cluster.hang_disk(leader);
+    let hung = Instant::now();
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let next = cluster.leader_except(&[leader]).await;
+    let again = held(cluster.node(other), acquire("job", "a", 60_000, None)).await;
+    assert_eq!(again.token, lease.token);
+    assert!(hung.elapsed() < Duration::from_secs(6), "leader {next} after {:?}", hung.elapsed());
+    assert!(cluster.node(leader).health().not_ready.is_some());
+    let failed = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).wait_failed()).await;
+    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_is_not_ready_while_a_write_hangs_for_2_s() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    held(cluster.node(1), acquire("job", "a", 60_000, None)).await;
+    let not_ready = || cluster.node(1).health().not_ready;
+    assert_eq!(not_ready(), None);
+    cluster.hang_disk(1);
+    let node = cluster.node(1).clone();
+    let write = tokio::spawn(async move { ask(&node, acquire("other", "a", 60_000, None)).await });
+    let disk = cluster.disk(1);
+    disk.wait_unsynced().await;
+    tokio::time::sleep(Duration::from_millis(1_900)).await;
+    assert_eq!(not_ready(), None, "the write hangs for less than 2 s");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(not_ready().as_deref(), Some("the disk is stalled: a write is not finished"));
+    disk.set_mode(SyncMode::Inline);
+    disk.sync();
+    assert_eq!(not_ready(), None, "the write is finished");
+    write.await.expect("no panic").expect("answered");
+    cluster.shutdown().await;
+}
+
+/// A node without peers needs no acknowledgement. Its disk hangs at the first entry of its term.
+#[tokio::test(start_paused = true)]
+async fn leader_serves_after_it_has_applied_an_entry_of_its_term() {
+    let mut cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    for lease in ["job", "other", "third"] {
+        held(cluster.node(1), acquire(lease, "a", 60_000, None)).await;
+    }
+    let before = cluster.node(1).leadership().term;
+    cluster.crash(1).await;
+    cluster.restart(1).await;
+    cluster.hang_disk(1);
+    let disk = cluster.disk(1);
+    let first_entry = async {
+        while disk.log_bounds().1.is_none_or(|last| last.term == before) {
+            disk.sync();
+            disk.wait_unsynced().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), first_entry).await.expect("the node elects itself");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(cluster.node(1).health().not_ready.as_deref(), Some("no leader is known"));
+    disk.set_mode(SyncMode::Inline);
+    disk.sync();
+    held(cluster.node(1), acquire("job", "a", 60_000, None)).await;
+    assert_eq!(cluster.node(1).health().not_ready, None);
+    cluster.shutdown().await;
+}

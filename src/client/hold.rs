@@ -51,6 +51,8 @@ struct Record {
     ambiguous: bool,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased_token: Option<FencingToken>,
+    /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
+    undrained_token: Option<FencingToken>,
     listeners: Listeners,
 }
 
@@ -86,6 +88,7 @@ impl Hold {
                 grant: None,
                 ambiguous: false,
                 unreleased_token: None,
+                undrained_token: None,
                 listeners: Listeners::default(),
             }),
             listener_queue,
@@ -166,6 +169,19 @@ impl Hold {
         self.record().unreleased_token = Some(token);
     }
 
+    /// Ends the grant locally, although its work did not end in time. The cluster still counts it as held.
+    pub fn give_up_undrained(&self) {
+        if let Some(token) = self.give_up() {
+            self.record().undrained_token = Some(token);
+        }
+    }
+
+    /// The token that the cluster would return for another claim, although the work under it may still run.
+    pub fn token_before_claim(&self) -> Option<FencingToken> {
+        let record = self.record();
+        record.unreleased_token.or(record.undrained_token)
+    }
+
     /// The token of a grant that this process gave up and whose release failed.
     pub fn failed_release(&self) -> Option<FencingToken> {
         let released = match *self.state.borrow() {
@@ -176,7 +192,9 @@ impl Hold {
     }
 
     pub fn forget_unreleased_token(&self, token: FencingToken) {
-        self.record().unreleased_token.take_if(|unreleased_token| *unreleased_token == token);
+        let mut record = self.record();
+        record.unreleased_token.take_if(|unreleased_token| *unreleased_token == token);
+        record.undrained_token.take_if(|undrained_token| *undrained_token == token);
     }
 
     /// Starts the grant of a claim that was sent at `sent`.

@@ -68,9 +68,9 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
-    if let Some(token) = hold.unreleased_token() {
-        // The cluster would answer a claim with the token of the lost grant. Work under that grant may still run, so
-        // the new work must get a new token.
+    if let Some(token) = hold.token_before_claim() {
+        // The cluster would answer a claim with the token of the old grant. Work under that grant may still run, so the
+        // new work must get a new token.
         send_release(shared, hold, token).await?;
     }
     let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
@@ -252,7 +252,7 @@ async fn drain(hold: &Hold) -> bool {
     };
     let in_time = tokio::time::timeout(hold.drain(), drained).await.is_ok();
     if !in_time {
-        hold.give_up();
+        hold.give_up_undrained();
     }
     in_time
 }

@@ -336,6 +336,29 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "server")]
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_after_an_ambiguous_attempt_is_unknown() {
+        for is_ambiguous in [false, true] {
+            let budget = RetryBudget::within(Duration::from_secs(5));
+            let mut begun = 0;
+            let ended: Result<ResolvedAnswer<()>, CallError> =
+                attempts(RetryPolicy::Claim, budget, Duration::ZERO, 1, |context| {
+                    begun += 1;
+                    async move {
+                        match context.number {
+                            0 if is_ambiguous => Attempt::Unknown("no answer".to_owned()),
+                            _ => Attempt::ShutDown,
+                        }
+                    }
+                })
+                .await;
+            let unknown = CallError::Unknown { why: "no answer".to_owned(), last: None };
+            let (expected, attempts) = if is_ambiguous { (unknown, 2) } else { (CallError::ShutDown, 1) };
+            assert_eq!((ended, begun), (Err(expected), attempts));
+        }
+    }
+
     /// Without these pauses, clients of a cluster without a leader would send requests in a busy loop.
     #[tokio::test(start_paused = true)]
     async fn pause_grows_after_each_round_over_all_nodes() {

@@ -325,6 +325,28 @@ async fn first_claims_of_a_term_meet_the_limits_of_its_leader() {
     cluster.shutdown().await;
 }
 
+/// Another guard of the process takes a part of the wait, and the queue takes the rest.
+#[tokio::test(start_paused = true)]
+async fn guard_waits_once_for_its_whole_wait() {
+    const WAIT: Duration = Duration::from_secs(10);
+    let (cluster, leader, _) = start().await;
+    let node = cluster.node(leader);
+    let (mine, other) = (manager(node), lease(&manager(node)));
+    let first = lease(&mine).guard(Wait::No).await.expect("free");
+    let next = tokio::spawn(async move { other.acquire(Wait::UpTo(TTL)).await.map(|_| other) });
+    until_waiters(node, 1).await;
+    let (began, second) = (Instant::now(), lease(&mine));
+    let second = tokio::spawn(async move { second.guard(Wait::UpTo(WAIT)).await.map(drop) });
+    tokio::time::sleep(WAIT * 3 / 5).await;
+    first.release().await.expect("released");
+    let next = next.await.expect("the task does not panic").expect("it is the first in the queue");
+    let refused = second.await.expect("the task does not panic").expect_err("the next holder keeps the lease");
+    assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::WaitTimeout), "{refused}");
+    let waited = began.elapsed();
+    assert!(next.is_held() && (WAIT..WAIT + Duration::from_secs(1)).contains(&waited), "{waited:?}");
+    cluster.shutdown().await;
+}
+
 fn claim_of(holder: &str) -> Request {
     let Request::Acquire(claim) = waiting_claim() else { unreachable!("it is a claim") };
     Request::Acquire(Acquire { holder: HolderId::new(holder).expect("valid"), ..claim })

@@ -1,8 +1,13 @@
 //! A node while it shuts down.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::node::RequestError;
+use tenure::client::{CallError, LeaseManager, ManagerOptions, Wait};
+use tenure::election::{Election, ElectionOptions};
+use tenure::node::{Local, RequestError};
+use tenure::testing::TokioClock;
+use tokio::time::Instant;
 
 use super::{acquire, ask, held, start};
 
@@ -26,6 +31,41 @@ async fn node_is_not_ready_from_the_start_of_its_shutdown() {
         }
         shutdown.await.expect("no panic");
         assert_eq!(node.health().not_ready.as_deref(), Some("the node is shutting down"), "afterwards");
+        cluster.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn manager_of_a_stopped_node_is_shut_down() {
+    let cluster = start().await;
+    cluster.leader().await;
+    let node = cluster.node(1);
+    let options = ManagerOptions::new().clock(Arc::new(TokioClock::new()));
+    let manager = LeaseManager::with_options(Local::new(node.clone()), options).expect("valid");
+    node.shutdown().await;
+    let began = Instant::now();
+    let acquired = manager.lease("job").expect("a name").acquire(Wait::UpTo(Duration::from_secs(60))).await;
+    assert_eq!(acquired, Err(CallError::ShutDown));
+    let election = Election::new(&manager, "leader", ElectionOptions::new()).expect("valid");
+    assert_eq!(election.campaign().await.map(drop), Err(CallError::ShutDown));
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    cluster.shutdown().await;
+}
+
+/// The node stays a voter for the releases of other clients.
+#[tokio::test(start_paused = true)]
+async fn held_lease_delays_the_shutdown_by_half_a_second() {
+    for (is_held, range) in [(false, 50..150), (true, 500..600)] {
+        let cluster = start().await;
+        let leader = cluster.leader().await;
+        if is_held {
+            held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+        }
+        let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        cluster.node(follower).shutdown().await;
+        assert!(range.contains(&began.elapsed().as_millis()), "held: {is_held}: {:?}", began.elapsed());
         cluster.shutdown().await;
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -205,6 +205,45 @@ async fn gate_stores_marks_before_writes_and_fails_with_its_store() {
             gate.admit("a", token(index), || async { unreachable!("the gate has failed") }).await.unwrap_err();
         assert!(matches!(&refused, Refused::Failed(why) if why.contains("the disk is broken")), "{refused}");
     }
+}
+
+/// A store that panics at its second mark.
+struct PanickingStore(Arc<AtomicUsize>);
+
+impl HighWaterStore for PanickingStore {
+    fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
+        Ok(Vec::new())
+    }
+
+    fn remember(&mut self, _: &str, _: HighWater) -> io::Result<()> {
+        assert_ne!(self.0.fetch_add(1, Ordering::SeqCst), 1, "planted by a test");
+        Ok(())
+    }
+}
+
+/// It is unknown which marks the store has kept.
+#[tokio::test]
+async fn gate_fails_when_its_store_panics() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let gate = Gate::keeping(PanickingStore(Arc::clone(&calls))).expect("the store recalls no marks");
+    gate.admit("a", token(7), || async {}).await.expect("the first mark is stored");
+    for index in [8, 9] {
+        let refused =
+            gate.admit("a", token(index), || async { unreachable!("the gate has failed") }).await.unwrap_err();
+        assert!(matches!(&refused, Refused::Failed(_)), "{refused}");
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "the store is not called again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gate_waits_10_s_for_older_callers() {
+    let gate = Gate::in_memory();
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let began = tokio::time::Instant::now();
+    let refused = gate.enter("a", token(2)).await.map(drop).unwrap_err();
+    assert!(matches!(refused, Refused::Busy { waited, .. } if waited == Duration::from_secs(10)), "{refused}");
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(9)..Duration::from_secs(11)).contains(&waited), "{waited:?}");
 }
 
 /// A store that reports the start of each write and then blocks until the test lets it continue.

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use axum::{Extension, Router};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
 use tenure::fence::http::{self, FenceLayer, Fenced};
-use tenure::fence::{Gate, HighWater};
+use tenure::fence::{Gate, HighWater, MAX_RESOURCES};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -221,4 +222,45 @@ fn fenced_service_is_ready_only_when_the_inner_one_is() {
     let mut fenced = FenceLayer::by(Gate::in_memory(), |_| "a".to_owned()).layer(NeverReady);
     let mut context = Context::from_waker(Waker::noop());
     assert!(tower::Service::poll_ready(&mut fenced, &mut context).is_pending());
+}
+
+/// A service that counts its requests.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+impl tower::Service<Request<String>> for Counting {
+    type Response = AnyResponse<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<AnyResponse<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(AnyResponse::default()))
+    }
+}
+
+#[tokio::test]
+async fn invalid_or_new_resource_of_a_full_gate_is_refused() {
+    let (gate, handler) = (Gate::in_memory(), Counting::default());
+    let fill = gate.clone();
+    let filled = tokio::task::spawn_blocking(move || {
+        (0..MAX_RESOURCES).for_each(|number| drop(fill.enter_blocking(&number.to_string(), token(1)).expect("room")));
+    });
+    filled.await.expect("no panic");
+    let layer = FenceLayer::by(gate, |request| request.uri.path().trim_start_matches('/').to_owned());
+    let mut fenced = layer.layer(handler.clone());
+    for (path, status, code) in [("/", 400, http::RESOURCE), ("/new", 503, http::FULL)] {
+        let request = Request::put(path).header(http::HEADER, token(1).to_string()).body(String::new());
+        let refused = tower::Service::call(&mut fenced, request.expect("valid")).await.expect("an answer");
+        let problem: Value = serde_json::from_str(refused.body()).expect("JSON");
+        assert_eq!((refused.status().as_u16(), problem["code"].as_str()), (status, Some(code)), "{problem}");
+    }
+    assert_eq!(handler.0.load(Ordering::SeqCst), 0);
+    let known = Request::put("/0").header(http::HEADER, token(1).to_string()).body(String::new()).expect("valid");
+    assert_eq!(tower::Service::call(&mut fenced, known).await.expect("an answer").status(), 200);
+    assert_eq!(handler.0.load(Ordering::SeqCst), 1);
 }

@@ -22,6 +22,7 @@ steady!(
     group_lease_is_acquired_only_by_its_owner,
     dropped_manager_releases_leases_of_its_group,
     member_that_joins_again_is_as_ready_as_before,
+    join_waits_for_the_end_of_a_dead_member,
 );
 
 fn options(id: &str) -> MemberOptions {
@@ -254,4 +255,16 @@ async fn member_that_joins_again_is_as_ready_as_before() {
         assert_eq!(shown().map(|other| other.is_ready), Some(!at_first), "{id} in the eyes of another member");
         member.leave().await.expect("it answers");
     }
+}
+
+async fn join_waits_for_the_end_of_a_dead_member() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.mortal("old");
+    let old = join(&manager, options("a")).await;
+    let token = old.snapshot().me.expect("there is a member").token;
+    faults.cut_off(true);
+    let cut_off = Instant::now();
+    let new = join(&cluster.manager("new"), options("a").ttl(TTL * 2)).await;
+    assert!(cut_off.elapsed() >= TTL / 2, "joined before the end of the dead member: {:?}", cut_off.elapsed());
+    assert!(new.snapshot().me.expect("there is a member").token > token);
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod election;
+mod faking;
 mod group;
 mod placement;
 mod semaphore;

@@ -1,6 +1,7 @@
 //! Shards: one member at a time works on a shard, the member to which it belongs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,11 @@ use crate::cluster::{Cluster, TTL, soon, until};
 use crate::steady::{safety, steady, strict};
 
 strict!(at_most_10_000_shards_are_kept);
-steady!(shards_move_drained_and_never_overlap, ended_work_restarts_and_stuck_work_is_dropped,);
+steady!(
+    shards_move_drained_and_never_overlap,
+    ended_work_restarts_and_stuck_work_is_dropped,
+    work_on_a_revoked_shard_is_dropped,
+);
 
 /// The current work on shards, and the violations so far.
 #[derive(Default)]
@@ -140,6 +145,43 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
         cluster.remote().explain(&name, None).await.expect("the cluster answers").held.is_empty(),
         "the lease was not released"
     );
+}
+
+/// Counts its drops.
+struct DropCounter(Arc<AtomicUsize>);
+
+impl Drop for DropCounter {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn work_on_a_revoked_shard_is_dropped() {
+    let cluster = Cluster::start().await;
+    let a = join(&cluster, "a").await;
+    // Of each start: its token, and how much work was dropped before.
+    let (starts, dropped) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let (begun, counter) = (starts.clone(), dropped.clone());
+    let name = LeaseName::new("shard").expect("the value is valid");
+    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(50));
+    let shards = a.keep_assigned([name.clone()], options, move |shard| {
+        begun.lock().expect("not poisoned").push((shard.token, counter.load(Ordering::SeqCst)));
+        let work = DropCounter(counter.clone());
+        async move {
+            std::future::pending::<()>().await;
+            drop(work);
+        }
+    });
+    let shards = shards.expect("the value is valid");
+    let started = || starts.lock().expect("not poisoned").len();
+    until("the work starts", || started() == 1).await;
+    cluster.remote().revoke(&name, "a test").await.expect("the cluster answers");
+    until("the work is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+    until("the work starts again", || started() == 2).await;
+    soon(shards.stop()).await;
+    let starts = starts.lock().expect("not poisoned");
+    assert!(starts[1].0 > starts[0].0, "{starts:?}");
+    assert_eq!(starts.iter().map(|(_, dropped)| *dropped).collect::<Vec<_>>(), [0, 1]);
 }
 
 async fn at_most_10_000_shards_are_kept() {

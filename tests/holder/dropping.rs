@@ -1,18 +1,20 @@
-//! Dropped futures of releases and hand-overs, and acquires before the manager has seen the end of a grant.
+//! Dropped futures of releases and hand-overs, a hand-over without an answer, and acquires before the manager has seen
+//! the end of a grant.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::client::{Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::client::{CallError, HoldState, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 
-use crate::world::{LONG, until};
+use crate::world::{LONG, until, wait_in_queue};
 
 const TTL: Duration = Duration::from_secs(60);
 
 /// A manager behind a switch, and the lease of another holder.
 struct World {
+    cluster: FakeCluster,
     switch: Switch,
     manager: LeaseManager,
     other: Lease,
@@ -24,7 +26,7 @@ impl World {
         let switch = Switch::new(cluster.clone());
         let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
         let other = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
-        World { switch, manager, other }
+        World { cluster, switch, manager, other }
     }
 
     fn infinite(&self) -> Lease {
@@ -88,6 +90,24 @@ async fn dropped_hand_over_leaves_the_lease_to_be_acquired_or_released() {
             world.other.acquire(Wait::No).await.expect("it is free again");
         }
         assert!(gone.is_cancelled(), "the work under the first grant gets a signal");
+    }
+}
+
+/// The cluster has handed the lease over.
+#[tokio::test(start_paused = true)]
+async fn hand_over_without_an_answer_ends_the_hold() {
+    let world = World::start();
+    let lease = world.infinite();
+    let token = lease.acquire(Wait::No).await.expect("it is free");
+    let waiting = wait_in_queue(&world.cluster, &world.other, LONG).await;
+    world.switch.set(Line::Deaf);
+    let unknown = lease.hand_over(None).await;
+    assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+    waiting.await.expect("no panic").expect("the cluster has handed it over");
+    for line in [Line::Deaf, Line::Up] {
+        world.switch.set(line);
+        assert_eq!((lease.is_held(), lease.token(), lease.remaining()), (false, None, None), "{line:?}");
+        assert_eq!((lease.state(), world.other.is_held()), (HoldState::Released { token }, true), "{line:?}");
     }
 }
 

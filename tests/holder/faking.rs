@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{Acquire, Code, Release};
-use tenure::client::{CallError, Coordinator, HoldState, LeaseOptions, Loss, RetryBudget, Wait, WithError};
+use tenure::client::{CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, RetryBudget, Wait, WithError};
 use tenure::testing::FakeCluster;
 
 use crate::acquiring::code;
-use crate::world::{LONG, until};
+use crate::world::{LONG, until, wait_in_queue};
 
 #[tokio::test]
 async fn fake_leases_are_free_by_default() {
@@ -167,6 +167,7 @@ async fn client_metrics_are_counted() {
         "tenure_client_acquires_total{outcome=\"refused\"} 1",
         "tenure_client_losses_total{reason=\"revoked\"} 1",
         "tenure_client_renew_slack_seconds_count 1",
+        "tenure_client_renew_slack_seconds_sum 29.4",
         "tenure_client_renew_failures_total",
     ] {
         assert!(text.contains(line), "{line} is not in:\n{text}");
@@ -225,6 +226,106 @@ async fn release_of_everything_names_what_may_still_be_held() {
     let failed = manager.release_all().await;
     assert!(matches!(&failed[..], [(name, CallError::Unknown { .. })] if name.as_str() == "b"), "{failed:?}");
     assert!(leases.iter().all(|lease| !lease.is_held()));
+}
+
+#[tokio::test]
+async fn shutdown_names_what_may_still_be_held() {
+    let cluster = FakeCluster::new();
+    let (manager, other) = (cluster.manager(), cluster.manager());
+    for name in ["a", "b", "c"] {
+        manager.lease(name).expect("a name").acquire(Wait::No).await.expect("it is free");
+    }
+    cluster.unknown("b");
+    let failed = manager.shutdown().await;
+    assert!(matches!(&failed[..], [(name, CallError::Unknown { .. })] if name.as_str() == "b"), "{failed:?}");
+    for name in ["a", "c"] {
+        other.lease(name).expect("a name").acquire(Wait::No).await.expect("it was released");
+    }
+}
+
+#[tokio::test]
+async fn work_keeps_its_result_when_the_release_fails() {
+    for through_the_manager in [false, true] {
+        let cluster = FakeCluster::new();
+        let manager = cluster.manager();
+        let lease = manager.lease("job").expect("a name");
+        let work = |_: Lease| async {
+            cluster.unknown("job");
+            7
+        };
+        let ended = match through_the_manager {
+            true => manager.with("job", work).await,
+            false => lease.with(Wait::No, work).await,
+        };
+        assert_eq!((ended, lease.is_held()), (Ok(7), false));
+    }
+}
+
+#[tokio::test]
+async fn lock_delay_refuses_others_after_a_revoke() {
+    let (cluster, delay) = (FakeCluster::new(), Duration::from_secs(20));
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().lock_delay(delay)).expect("a name");
+    let other = cluster.manager();
+    lease.acquire(Wait::No).await.expect("it is free");
+    cluster.lose("job", Loss::Revoked);
+    cluster.clock().advance(delay - Duration::from_secs(1));
+    let refused = other.lease("job").expect("a name").acquire(Wait::No).await.expect_err("it is delayed");
+    assert_eq!(code(&refused), Some(Code::LockDelay));
+    assert!(other.try_acquire("job").await.expect("an answer").is_none());
+    cluster.clock().advance(Duration::from_secs(2));
+    assert!(other.try_acquire("job").await.expect("an answer").is_some());
+    let _unwanted = other.lease_with("unwanted", LeaseOptions::new().should_hold(|| false)).expect("a name");
+    assert!(other.try_acquire("unwanted").await.expect("an answer").is_none());
+}
+
+/// The work under the first grant may still run.
+#[tokio::test(start_paused = true)]
+async fn acquire_after_an_undrained_release_gets_a_new_token() {
+    let cluster = FakeCluster::new();
+    let options = LeaseOptions::new().infinite().drain(Duration::from_millis(50));
+    let lease = cluster.manager().lease_with("job", options).expect("a name");
+    let work = lease.before_release(std::future::pending::<()>);
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    let token = guard.token();
+    assert_eq!(code(&guard.release().await.expect_err("the work goes on")), Some(Code::NotDrained));
+    drop(guard);
+    // The manager would run a release in a task.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(cluster.manager().try_acquire("job").await.expect("an answer").is_none(), "it is not released");
+    assert!(lease.acquire(Wait::No).await.expect("this holder has it") > token);
+    drop(work);
+    assert_eq!((lease.release().await, lease.release().await), (Ok(true), Ok(false)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_behind_another_one_ends_after_the_timeout() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    cluster.mark_held_elsewhere("job");
+    let waiting = wait_in_queue(&cluster, &lease, Duration::from_secs(600)).await;
+    let began = tokio::time::Instant::now();
+    let refused = lease.acquire(Wait::No).await.expect_err("the other acquire goes on");
+    assert_eq!((code(&refused), waiting.is_finished()), (Some(Code::WaitTimeout), false));
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(5)..Duration::from_millis(5_200)).contains(&waited), "{waited:?}");
+}
+
+/// The clock jumps as after a suspend, and the timers of the manager do not.
+#[tokio::test(start_paused = true)]
+async fn loss_by_the_clock_is_signalled_within_100_ms() {
+    let (cluster, ttl) = (FakeCluster::new(), Duration::from_secs(60));
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a name");
+    let lost = Arc::new(Mutex::new(false));
+    let listener = lost.clone();
+    lease.on_lost(move |_| *listener.lock().expect("plain") = true).detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    let (ended, stopping) = (lease.ended(), lease.stopping());
+    // The manager plans its next check.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    cluster.clock().advance(ttl);
+    let began = tokio::time::Instant::now();
+    until("all are told", || ended.is_cancelled() && stopping.is_cancelled() && *lost.lock().expect("plain")).await;
+    assert!(began.elapsed() <= Duration::from_millis(105), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

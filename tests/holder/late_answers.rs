@@ -5,32 +5,31 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{
-    self, Acquire, Code, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, Standing,
-    UpdateMetadata,
+    self, Acquire, Code, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
 use tenure::client::{
     AcquireOptions, CallError, Coordinator, Events, HoldState, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions,
-    ResponseFuture, RetryBudget, Wait,
+    ResponseFuture, RetryBudget, Wait, WithError,
 };
 use tenure::testing::FakeCluster;
 use tenure::types::{HolderId, LeaseName};
 use tokio::sync::watch;
 
-use crate::world::until;
+use crate::world::{is_waiting, until, wait_in_queue};
 
-const TTL: Duration = Duration::from_secs(60);
+pub const TTL: Duration = Duration::from_secs(60);
 /// The ttl less the drift margin of 1 %.
-const USABLE: Duration = Duration::from_millis(59_400);
+pub const USABLE: Duration = Duration::from_millis(59_400);
 
 /// A coordinator that advances the clock before it returns an answer.
 #[derive(Clone)]
-struct Link {
-    cluster: FakeCluster,
+pub struct Link {
+    pub cluster: FakeCluster,
     delay_ms: Arc<AtomicU64>,
     claims: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
     /// Of each renewal that was sent: its number of leases, and its time limit.
-    sent_renewals: Arc<Mutex<Vec<(usize, Duration)>>>,
+    pub sent_renewals: Arc<Mutex<Vec<(usize, Duration)>>>,
     /// The answers that wait, although the cluster has carried out their requests.
     withheld: watch::Sender<Withheld>,
     /// The cluster does not notice that a claim was dropped: the claim stays in the queue.
@@ -40,6 +39,8 @@ struct Link {
     lost_releases: Arc<Mutex<Vec<Fate>>>,
     /// The next answer to a renewal has no results.
     empties_next: Arc<AtomicBool>,
+    /// The next renewal does not reach the cluster.
+    loses_next_renewal: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +61,7 @@ enum Fate {
 }
 
 impl Link {
-    fn new() -> Link {
+    pub fn new() -> Link {
         Link {
             cluster: FakeCluster::new(),
             delay_ms: Arc::default(),
@@ -72,10 +73,11 @@ impl Link {
             releases: Arc::default(),
             lost_releases: Arc::default(),
             empties_next: Arc::default(),
+            loses_next_renewal: Arc::default(),
         }
     }
 
-    fn manager(&self) -> LeaseManager {
+    pub fn manager(&self) -> LeaseManager {
         self.cluster.manager_through(self.clone(), ManagerOptions::new())
     }
 
@@ -99,8 +101,7 @@ impl Link {
 
     /// Whether the holder of this lease is in the queue.
     async fn waits(&self, lease: &Lease) -> bool {
-        let explanation = self.cluster.explain(lease.name().clone(), lease.holder().clone(), RetryBudget::within(TTL));
-        matches!(explanation.await.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
+        is_waiting(&self.cluster, lease).await
     }
 
     fn carry_answer(&self) {
@@ -128,6 +129,9 @@ impl Coordinator for Link {
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             self.sent_renewals.lock().expect("no panic").push((batch.leases.len(), budget.total));
+            if self.loses_next_renewal.swap(false, Ordering::SeqCst) {
+                return Err(CallError::Unavailable("the connection is refused".to_owned()));
+            }
             let mut answer = self.cluster.renew(batch, budget).await;
             if self.empties_next.swap(false, Ordering::SeqCst) {
                 answer.as_mut().expect("the cluster answers").results.clear();
@@ -204,6 +208,20 @@ async fn grant_older_than_a_third_is_renewed_first() {
     link.delay_next(TTL / 3 + Duration::from_millis(1));
     lease.acquire(Wait::No).await.expect("the lease is free");
     assert_eq!((lease.remaining(), link.renewals.load(Ordering::SeqCst)), (Some(USABLE), 1));
+}
+
+/// The cluster has granted the lease.
+#[tokio::test]
+async fn grant_whose_first_renewal_fails_is_unknown() {
+    let link = Link::new();
+    let lease = link.lease();
+    link.loses_next_renewal.store(true, Ordering::SeqCst);
+    link.delay_next(TTL / 3 + Duration::from_millis(1));
+    let unknown = lease.acquire(Wait::No).await.expect_err("its renewal failed");
+    assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown}");
+    assert!(!lease.is_held());
+    assert_eq!(lease.release().await, Ok(true));
+    link.lease().acquire(Wait::No).await.expect("it was released");
 }
 
 #[tokio::test]
@@ -372,11 +390,20 @@ async fn acquire_is_retried_as_often_as_asked_for() {
     let link = Link::new();
     link.cluster.mark_held_elsewhere("job");
     for retries in [0, 1, 3] {
-        let before = link.claims.load(Ordering::SeqCst);
         let options = AcquireOptions::new().retries(retries, Duration::from_millis(1));
-        let ended = tokio::time::timeout(TTL / 3, link.lease().acquire(options)).await;
-        assert!(matches!(ended, Ok(Err(CallError::Refused(_)))), "{ended:?}");
-        assert_eq!(link.claims.load(Ordering::SeqCst) - before, retries as usize + 1);
+        for way in ["acquire", "guard", "with"] {
+            let (before, lease) = (link.claims.load(Ordering::SeqCst), link.lease());
+            let acquired = async {
+                match way {
+                    "acquire" => lease.acquire(options).await.map(drop).map_err(WithError::from),
+                    "guard" => lease.guard(options).await.map(drop).map_err(WithError::from),
+                    _ => lease.with(options, async |_| {}).await,
+                }
+            };
+            let ended = tokio::time::timeout(TTL / 3, acquired).await;
+            assert!(matches!(ended, Ok(Err(WithError::NotAcquired(CallError::Refused(_))))), "{way}: {ended:?}");
+            assert_eq!(link.claims.load(Ordering::SeqCst) - before, retries as usize + 1, "{way}");
+        }
     }
 }
 
@@ -405,13 +432,7 @@ async fn answered_renewal_does_not_end_a_hand_overs_pause() {
         link.withheld.send_replace(Withheld { renewals: true, hand_overs: true });
         link.cluster.clock().advance(TTL * 2 / 5);
         until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
-        let waiting = tokio::spawn({
-            let next = next.clone();
-            async move { next.acquire(Wait::UpTo(TTL)).await }
-        });
-        while !link.waits(&next).await {
-            tokio::task::yield_now().await;
-        }
+        let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
         let handing_over = tokio::spawn({
             let lease = lease.clone();
             async move { lease.hand_over(None).await }
@@ -432,6 +453,42 @@ async fn answered_renewal_does_not_end_a_hand_overs_pause() {
         assert_eq!(handing_over.await.expect("no panic"), Ok(true));
         assert_one_holder();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_waits_for_the_end_of_the_work() {
+    let link = Link::new();
+    let (lease, next) = (link.lease(), link.lease());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (record, holds, waits) = (seen.clone(), lease.clone(), next.clone());
+    let work = lease.before_release(move || {
+        let (record, holds, waits) = (record.clone(), holds.clone(), waits.clone());
+        async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            record.lock().expect("no panic").push((holds.is_held(), waits.is_held()));
+        }
+    });
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
+    assert_eq!(lease.hand_over(None).await, Ok(true));
+    waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+    assert_eq!(*seen.lock().expect("no panic"), [(true, false)], "at the end of the work: held here, held there");
+    drop(work);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_is_not_sent_while_the_work_goes_on() {
+    let link = Link::new();
+    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(50));
+    let (lease, next) = (link.manager().lease_with("job", options).expect("a valid name"), link.lease());
+    lease.before_release(std::future::pending::<()>).detach();
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
+    let began = tokio::time::Instant::now();
+    let refused = lease.hand_over(None).await.expect_err("the work goes on");
+    assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::NotDrained), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!((lease.is_held(), link.waits(&next).await, waiting.is_finished()), (false, true, false));
 }
 
 /// A node that hangs must not cost the shortest lease of a batch.

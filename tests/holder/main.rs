@@ -2,6 +2,7 @@
 //! these guarantees from wisp.lease (Misk), Akka Coordination and actor-ts.
 
 mod acquiring;
+mod batches;
 mod dropping;
 mod faking;
 mod freezer;

@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
-use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote};
+use tenure::api::Standing;
+use tenure::client::{
+    CallError, Coordinator, Endpoints, Lease, LeaseManager, LeaseOptions, ManagerOptions, Remote, RetryBudget, Wait,
+};
 use tenure::http::{NodeRef, Settings};
 use tenure::node::{Local, Node};
-use tenure::testing::Switch;
+use tenure::testing::{FakeCluster, Switch};
+use tenure::token::FencingToken;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Short enough for fast tests, and long enough for a busy machine.
@@ -110,6 +115,27 @@ fn in_memory() -> TempDir {
 /// The options of most tests.
 pub fn short() -> LeaseOptions {
     LeaseOptions::new().ttl(TTL)
+}
+
+/// Whether the holder of this lease is in its queue.
+pub async fn is_waiting(cluster: &FakeCluster, lease: &Lease) -> bool {
+    let budget = RetryBudget::within(OPERATION);
+    let explanation = cluster.explain(lease.name().clone(), lease.holder().clone(), budget).await;
+    matches!(explanation.expect("the cluster answers").standing, Some(Standing::Waits { .. }))
+}
+
+/// Waits for the lease in a task, and returns when its claim is in the queue.
+pub async fn wait_in_queue(
+    cluster: &FakeCluster,
+    lease: &Lease,
+    wait: Duration,
+) -> JoinHandle<Result<FencingToken, CallError>> {
+    let claimed = lease.clone();
+    let waiting = tokio::spawn(async move { claimed.acquire(Wait::UpTo(wait)).await });
+    while !is_waiting(cluster, lease).await {
+        tokio::task::yield_now().await;
+    }
+    waiting
 }
 
 /// Polls until the condition holds.

@@ -30,6 +30,7 @@ strict!(
     claim_refused_after_a_lost_answer_stays_unknown,
     broken_watch_resumes_after_the_last_event,
     handover_with_a_lost_answer_is_not_retried,
+    revoke_with_a_lost_answer_is_not_retried,
 );
 
 pub const TOKEN: FencingToken = FencingToken::new(1, 5);
@@ -245,6 +246,17 @@ async fn handover_with_a_lost_answer_is_not_retried() {
             (ScriptedNode::start(vec![lost, lease()]).await, ScriptedNode::start(vec![lease()]).await);
         let hand_over = HandOver { holder: holder(), token: TOKEN, to: None };
         let ended = remote(&[&first.address, &second.address]).hand_over(&name(), &hand_over).await;
+        assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+        assert_eq!((first.request_count(), second.request_count()), (1, 0));
+    }
+}
+
+async fn revoke_with_a_lost_answer_is_not_retried() {
+    for lost in [String::new(), problem(Code::OutcomeUnknown)] {
+        let revoked = || answer(200, json!({"revoked": 1}));
+        let (first, second) =
+            (ScriptedNode::start(vec![lost, revoked()]).await, ScriptedNode::start(vec![revoked()]).await);
+        let ended = remote(&[&first.address, &second.address]).revoke(&name(), "a test").await;
         assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
         assert_eq!((first.request_count(), second.request_count()), (1, 0));
     }

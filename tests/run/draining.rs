@@ -1,11 +1,14 @@
 //! The lease is held until all child processes of the command have exited.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
+use crate::cluster::SOON;
 use crate::steady::steady;
 use crate::world::{World, code};
 
-steady!(child_processes_keep_the_lease);
+steady!(child_processes_keep_the_lease, remaining_processes_get_forwarded_signals);
 
 async fn child_processes_keep_the_lease() {
     let world = World::start().await;
@@ -20,4 +23,18 @@ async fn child_processes_keep_the_lease() {
         assert!(granted <= world.first_mark(file, "end") + Duration::from_millis(150), "released when it had ended");
         assert!(run.said().contains("keep the lease"), "{}", run.said());
     }
+}
+
+async fn remaining_processes_get_forwarded_signals() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl 5s", "(trap 'mark TERM left; exit' TERM; ticks left) & exit 3");
+    let began = Instant::now();
+    while !run.said().contains("keep the lease") {
+        assert!(began.elapsed() < SOON, "the command has not exited: {}", run.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.wait_for_mark("left", "tick").await;
+    run.signal(Signal::TERM);
+    world.wait_for_mark("left", "TERM").await;
+    assert_eq!((code(&mut run).await, world.is_held("job").await), (3, false));
 }

@@ -17,6 +17,7 @@ steady!(
     waiter_gets_the_lease_after_the_command_exits,
     waiting_run_starts_after_the_grant,
     term_during_the_wait_leaves_the_queue,
+    only_four_signals_end_the_wait,
     failed_release_keeps_the_exit_code,
 );
 
@@ -109,6 +110,24 @@ async fn term_during_the_wait_leaves_the_queue() {
     run.signal(Signal::TERM);
     assert_eq!(code(&mut run).await, 124);
     assert!(!world.has_waiter("job").await && world.marks("never").is_empty());
+}
+
+async fn only_four_signals_end_the_wait() {
+    let world = World::start().await;
+    world.cluster.client.acquire("job", "other", 60_000).await;
+    for (signal, word) in [(Signal::INT, "INT"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")] {
+        let mut run = world.run("job --wait 10s", "mark ran never");
+        while !world.has_waiter("job").await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        run.signal(Signal::USR1);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(run.is_running() && world.has_waiter("job").await, "USR1 ended the wait: {}", run.said());
+        run.signal(signal);
+        assert_eq!(code(&mut run).await, 124);
+        assert!(run.said().contains(word), "{word}: {}", run.said());
+    }
+    assert!(world.marks("never").is_empty());
 }
 
 async fn failed_release_keeps_the_exit_code() {

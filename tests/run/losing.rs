@@ -7,7 +7,13 @@ use crate::process::Process;
 use crate::steady::steady;
 use crate::world::{Mark, World, code, wall};
 
-steady!(command_ends_before_the_next_grant, on_lost_kill_kills_at_the_deadline, revoke_and_handover_end_the_command,);
+steady!(
+    command_ends_before_the_next_grant,
+    on_lost_kill_kills_at_the_deadline,
+    revoke_and_handover_end_the_command,
+    revoked_command_is_killed_after_its_grace,
+    lock_delay_follows_a_revoke,
+);
 
 const TTL: Duration = Duration::from_millis(1500);
 const GRACE: Duration = Duration::from_millis(400);
@@ -101,4 +107,27 @@ async fn revoke_and_handover_end_the_command() {
     claim.await.expect("the lease was handed over");
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
     assert!(run.said().contains("handed over"), "{}", run.said());
+}
+
+/// The deadline is much later than the end of the grace.
+async fn revoked_command_is_killed_after_its_grace() {
+    let world = World::start().await;
+    let mut run = world.run("stays --ttl 6s --grace 300ms", "trap 'mark TERM stays' TERM; ticks stays");
+    world.wait_for_mark("stays", "tick").await;
+    let revoked = wall();
+    assert_eq!(world.tenure("lease revoke stays").await, 0);
+    assert_eq!(code(&mut run).await, 123, "{}", run.said());
+    let (term, last) = (world.first_mark("stays", "TERM"), world.last_mark("stays"));
+    // The next renewal notices the revoke, at most 0.37 ttl later.
+    assert!(term - revoked < Duration::from_millis(2_500), "{:?}", term - revoked);
+    assert!(last - term < Duration::from_secs(1), "{:?}", last - term);
+}
+
+async fn lock_delay_follows_a_revoke() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl 2s --lock-delay 60s", TRAPS_TERM);
+    world.wait_for_mark("polite", "tick").await;
+    assert_eq!(world.tenure("lease revoke job").await, 0);
+    assert_eq!(world.tenure("lease acquire job --holder other").await, 1);
+    assert_eq!(code(&mut run).await, 123, "{}", run.said());
 }

@@ -160,3 +160,41 @@ fn read_wait(text: &str) -> Result<Wait, String> {
 fn to_message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn plan(options: &str) -> Result<Plan, String> {
+        let words = format!("run job {options} -- true");
+        let line = CommandLine::try_parse_from(words.split_whitespace()).map_err(to_message)?;
+        line.arguments.plan().map(|(plan, _)| plan)
+    }
+
+    #[test]
+    fn grace_and_kill_margin_follow_the_ttl() {
+        let ms = Duration::from_millis;
+        let (grace, ttl) = (|grace| Some(ms(grace)), |ttl| Some(ms(ttl)));
+        for (options, expected) in [
+            ("", (ttl(30_000), grace(7_500), ms(50))),
+            ("--ttl 400ms", (ttl(400), grace(100), ms(20))),
+            ("--ttl 60s", (ttl(60_000), grace(10_000), ms(50))),
+            ("--ttl infinite", (None, grace(10_000), ms(0))),
+            ("--ttl 60s --on-lost kill", (ttl(60_000), None, ms(50))),
+            ("--ttl 10s --grace 5s", (ttl(10_000), grace(5_000), ms(50))),
+        ] {
+            let plan = plan(options).unwrap_or_else(|error| panic!("{options}: {error}"));
+            assert_eq!((plan.ttl, plan.grace, plan.kill_margin), expected, "{options}");
+        }
+        let refused = plan("--ttl 10s --grace 5001ms").err().expect("it is above half the ttl");
+        assert!(refused.contains("above half the ttl"), "{refused}");
+    }
+}

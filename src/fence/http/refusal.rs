@@ -90,3 +90,33 @@ impl From<Refused> for Problem {
         Problem { status, code, title, detail, stale }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::token::FencingToken;
+
+    #[test]
+    fn each_refusal_has_its_status_and_code() {
+        let [older, newer] = [1, 2].map(|index| FencingToken { term: 1, index });
+        let busy = Refused::Busy { offered: newer, older, waited: Duration::from_secs(10) };
+        let cases = [
+            (Refused::Stale(Stale { offered: older, highest: newer }), 412, STALE, false),
+            (busy, 503, BUSY, true),
+            (Refused::Crowded, 503, BUSY, true),
+            (Refused::TooManyResources, 503, FULL, false),
+            (Refused::ResourceName { bytes: 0 }, 400, RESOURCE, false),
+            (Refused::Failed("/var/lib/secret".into()), 503, FAILED, false),
+        ];
+        for (refused, status, code, retries) in cases {
+            let response = Problem::from(refused.clone()).into_response::<String>();
+            assert_eq!(response.status().as_u16(), status, "{refused}");
+            assert_eq!(response.headers().get(RETRY_AFTER), retries.then_some(&RETRY_SECONDS), "{refused}");
+            let body: Value = serde_json::from_str(response.body()).expect("JSON");
+            assert_eq!((&body["code"], &body["status"]), (&code.into(), &status.into()), "{refused}");
+            assert!(!response.body().contains("secret"), "{body}");
+        }
+    }
+}

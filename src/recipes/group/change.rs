@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::Member;
 
@@ -31,12 +32,14 @@ pub struct Changes {
     lists: watch::Receiver<Arc<[Member]>>,
     last: Arc<[Member]>,
     ready: VecDeque<GroupChange>,
+    /// Cancelled when the group was closed. Leases of the group keep the sender of `lists`.
+    closed: CancellationToken,
 }
 
 impl Changes {
-    pub(super) fn new(mut lists: watch::Receiver<Arc<[Member]>>) -> Changes {
+    pub(super) fn new(mut lists: watch::Receiver<Arc<[Member]>>, closed: CancellationToken) -> Changes {
         let last = lists.borrow_and_update().clone();
-        Changes { lists, last, ready: VecDeque::new() }
+        Changes { lists, last, ready: VecDeque::new(), closed }
     }
 
     /// Waits for the next change. Returns `None` when the group was closed.
@@ -49,7 +52,11 @@ impl Changes {
             if let Some(change) = self.ready.pop_front() {
                 return Some(change);
             }
-            self.lists.changed().await.ok()?;
+            tokio::select! {
+                biased;
+                changed = self.lists.changed() => changed.ok()?,
+                () = self.closed.cancelled() => return None,
+            }
             let now = self.lists.borrow_and_update().clone();
             self.ready = differences(&self.last, &now).into();
             self.last = now;
@@ -76,4 +83,27 @@ fn differences(before: &[Member], now: &[Member]) -> Vec<GroupChange> {
         }
     }
     changes
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::testing::member;
+    use crate::token::FencingToken;
+
+    #[test]
+    fn member_with_another_token_has_left_and_joined() {
+        let before = [member("a", 1), member("b", 1), member("d", 1)];
+        let again = Member { token: FencingToken { term: 1, index: 2 }, ..member("a", 1) };
+        let now = [again.clone(), member("b", 2), member("c", 1)];
+        let expected = [
+            GroupChange::Left(member("a", 1)),
+            GroupChange::Joined(again),
+            GroupChange::Changed { before: member("b", 1), now: member("b", 2) },
+            GroupChange::Joined(member("c", 1)),
+            GroupChange::Left(member("d", 1)),
+        ];
+        assert_eq!(differences(&before, &now), expected);
+        assert_eq!(differences(&before, &before), []);
+    }
 }

@@ -91,8 +91,8 @@ impl Roster {
         let mut members: Vec<Member> = leases.into_iter().filter_map(|lease| Member::of(lease, &self.prefix)).collect();
         members.sort_by(|one, other| one.id.cmp(&other.id));
         self.list.send_if_modified(|list| {
-            let is_newer = list.as_of < Some(begun);
-            if is_newer {
+            let is_latest = list.as_of <= Some(begun);
+            if is_latest {
                 *list = List { members: members.into(), as_of: Some(begun) };
                 self.changes.send_if_modified(|known| {
                     let is_other = *known != list.members;
@@ -100,7 +100,7 @@ impl Roster {
                     is_other
                 });
             }
-            is_newer
+            is_latest
         });
         Ok(())
     }

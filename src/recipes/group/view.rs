@@ -98,7 +98,7 @@ impl Group {
 
     /// Subscribes to the changes of the group from now on.
     pub fn changes(&self) -> Changes {
-        Changes::new(self.roster.changes())
+        Changes::new(self.roster.changes(), self.stop.clone())
     }
 
     /// Returns a handle of a lease that only the process should hold to which `name` belongs. In other processes an

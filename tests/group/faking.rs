@@ -1,0 +1,149 @@
+//! Elections and groups on the fake cluster.
+
+use std::time::Duration;
+
+use tenure::api::Code;
+use tenure::client::{CallError, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::election::{Election, ElectionOptions, ResignError};
+use tenure::group::{Group, GroupError, MemberOptions};
+use tenure::testing::{FakeCluster, Line, Switch};
+use tenure::types::{InvalidValue, Metadata};
+
+use crate::cluster::{NEVER, until};
+
+fn candidate(manager: &LeaseManager, options: ElectionOptions) -> Election {
+    Election::new(manager, "leader", options).expect("the options are valid")
+}
+
+fn code(error: &CallError) -> Option<Code> {
+    match error {
+        CallError::Refused(problem) => Some(problem.code),
+        _ => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn resignation_waits_for_the_work_for_its_drain_time() {
+    let cluster = FakeCluster::new();
+    let options = ElectionOptions::new().drain(Duration::from_millis(50));
+    let leadership = candidate(&cluster.manager(), options).campaign().await.expect("elected");
+    leadership.before_resign(std::future::pending::<()>).detach();
+    let began = tokio::time::Instant::now();
+    let refused = leadership.resign().await;
+    assert!(matches!(&refused, Err(ResignError::Call(error)) if code(error) == Some(Code::NotDrained)), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(cluster.manager().try_acquire("leader").await.expect("an answer").is_none(), "the work goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cut_off_leader_has_its_grace_to_stop() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let options = ElectionOptions::new().ttl(Duration::from_secs(60)).grace(Duration::from_secs(10));
+    let leadership = candidate(&manager, options).campaign().await.expect("elected");
+    let (stopping, lost) = (leadership.stopping(), leadership.lost());
+    switch.set(Line::Cut);
+    cluster.clock().advance(Duration::from_secs(50));
+    until("the leader must stop", || stopping.is_cancelled()).await;
+    assert!(leadership.is_leader() && !lost.is_cancelled());
+    cluster.clock().advance(Duration::from_secs(10));
+    until("the leadership is lost", || lost.is_cancelled()).await;
+}
+
+#[tokio::test]
+async fn lock_delay_follows_a_revoked_leader() {
+    let cluster = FakeCluster::new();
+    let options = ElectionOptions::new().lock_delay(Duration::from_secs(20));
+    let _leadership = candidate(&cluster.manager(), options).campaign().await.expect("elected");
+    cluster.lose("leader", Loss::Revoked);
+    let other = cluster.manager().lease("leader").expect("a name");
+    let refused = other.acquire(Wait::No).await.expect_err("it is delayed");
+    assert_eq!(code(&refused), Some(Code::LockDelay));
+    cluster.clock().advance(Duration::from_secs(21));
+    other.acquire(Wait::No).await.expect("the delay is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn campaign_goes_on_after_an_unknown_outcome() {
+    let cluster = FakeCluster::new();
+    cluster.unknown("leader");
+    let election = candidate(&cluster.manager(), ElectionOptions::new());
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!campaign.is_finished());
+    cluster.mark_free("leader");
+    assert!(campaign.await.expect("no panic").expect("elected").is_leader());
+}
+
+#[tokio::test]
+async fn resignation_without_an_answer_can_be_repeated() {
+    let cluster = FakeCluster::new();
+    let leadership = candidate(&cluster.manager(), ElectionOptions::new()).campaign().await.expect("elected");
+    cluster.unknown("leader");
+    let unknown = leadership.resign().await;
+    assert!(matches!(unknown, Err(ResignError::Call(CallError::Unknown { .. }))), "{unknown:?}");
+    cluster.mark_free("leader");
+    assert_eq!((leadership.resign().await, leadership.resign().await), (Ok(true), Ok(false)));
+    assert!(cluster.manager().try_acquire("leader").await.expect("an answer").is_some());
+}
+
+#[tokio::test]
+async fn keys_of_the_library_are_refused() {
+    let manager = FakeCluster::new().manager();
+    let metadata = Metadata::new([("tenure.x".to_owned(), String::new())].into()).expect("within its limits");
+    let refused = Election::new(&manager, "leader", ElectionOptions::new().metadata(metadata.clone())).map(drop);
+    assert_eq!(refused, Err(InvalidValue::ReservedKey("tenure.x".to_owned())));
+    let refused = Group::join(&manager, "workers", MemberOptions::new("a").metadata(metadata)).await.map(drop);
+    assert_eq!(refused, Err(GroupError::Invalid(InvalidValue::ReservedKey("tenure.x".to_owned()))));
+}
+
+#[tokio::test]
+async fn dropped_group_ends_its_task() {
+    let manager = FakeCluster::new().manager();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let group = Group::watch(&manager, "workers", NEVER).await.expect("an answer");
+    assert!(tasks() > before);
+    drop(group);
+    until("the task ends", || tasks() == before).await;
+}
+
+/// A lease of the group keeps its list of members.
+#[tokio::test(start_paused = true)]
+async fn changes_end_with_their_group() {
+    let manager = FakeCluster::new().manager();
+    for closes in [true, false] {
+        let group = Group::watch(&manager, "workers", NEVER).await.expect("an answer");
+        let mut changes = group.changes();
+        let lease = group.lease("shard", LeaseOptions::new()).expect("a name");
+        match closes {
+            true => group.close().await,
+            false => drop(group),
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(1), changes.next()).await;
+        assert_eq!(ended, Ok(None), "closed: {closes}");
+        assert!(!lease.should_hold());
+    }
+}
+
+/// The clock of the fake cluster stands still.
+#[tokio::test]
+async fn refresh_shows_a_member_that_joined_at_the_same_time() {
+    let cluster = FakeCluster::new();
+    let group = Group::watch(&cluster.manager(), "workers", NEVER).await.expect("an answer");
+    let member = Group::join(&cluster.manager(), "workers", MemberOptions::new("a")).await.expect("the member joins");
+    group.refresh().await.expect("an answer");
+    assert_eq!((group.snapshot().all.len(), member.snapshot().all.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn live_member_keeps_its_token_when_it_rejoins() {
+    let manager = FakeCluster::new().manager();
+    let mut member = Group::join(&manager, "workers", MemberOptions::new("a")).await.expect("the member joins");
+    let lost = member.lost();
+    let token = member.snapshot().me.expect("there is a member").token;
+    member.rejoin().await.expect("it is a member");
+    assert_eq!(member.snapshot().me.expect("there is a member").token, token);
+    assert!(member.is_member() && !lost.is_cancelled());
+}

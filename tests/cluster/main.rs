@@ -15,7 +15,10 @@ mod forming;
 mod isolated_leader;
 mod settings;
 mod stale_reads;
+mod stalls;
 mod stopping;
+mod ticks;
+mod time_limits;
 mod waits;
 
 fn name(text: &str) -> LeaseName {

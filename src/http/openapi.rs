@@ -153,6 +153,8 @@ fn complete(path: &str, operation: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
 
     fn nulls(path: &str, value: &Value, found: &mut Vec<String>) {
@@ -197,5 +199,78 @@ mod tests {
         for bad in ["", "~", "a~", "~1", "a", "a~-1", "a~1~2"] {
             assert!(!validator.is_valid(&json!(bad)), "{bad}");
         }
+    }
+
+    #[test]
+    fn each_operation_has_its_statuses() {
+        const CLAIM: &str = "200 307 400 408 409 413 415 429 501 503 504";
+        const FREE: &str = "200 307 400 408 413 415 429 501 503 504";
+        const READ: &str = "200 307 400 429 501 503 504";
+        let expected = [
+            ("delete /v1/leases/{name}", READ),
+            ("get /livez", "200 503"),
+            ("get /metrics", "200"),
+            ("get /openapi.json", "200"),
+            ("get /readyz", "200 503"),
+            ("get /v1/cluster", "200 503"),
+            ("get /v1/leases", READ),
+            ("get /v1/leases/{name}", "200 307 400 404 429 501 503 504"),
+            ("get /v1/leases/{name}/explain", READ),
+            ("get /v1/leases/{name}/history", READ),
+            ("get /v1/leases/{name}/queue", READ),
+            ("get /v1/watch", "200 400 410 429 503"),
+            ("get /version", "200"),
+            ("post /v1/leases/{name}/acquire", CLAIM),
+            ("post /v1/leases/{name}/handover", CLAIM),
+            ("post /v1/leases/{name}/metadata", CLAIM),
+            ("post /v1/leases/{name}/release", FREE),
+            ("post /v1/leases/{name}/renew", CLAIM),
+            ("post /v1/renew", FREE),
+        ];
+        let document: Value = serde_json::from_str(&document()).expect("the document is JSON");
+        let mut statuses = BTreeMap::new();
+        for (path, methods) in document["paths"].as_object().expect("the document has paths") {
+            for (method, operation) in methods.as_object().expect("a path has methods") {
+                let responses = operation["responses"].as_object().expect("an operation has responses");
+                let codes: BTreeSet<&str> = responses.keys().map(String::as_str).collect();
+                let codes = codes.into_iter().collect::<Vec<_>>().join(" ");
+                statuses.insert(format!("{method} {path}"), codes);
+            }
+        }
+        let expected = expected.map(|(operation, codes)| (operation.to_owned(), codes.to_owned()));
+        assert_eq!(statuses, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn query_parameters_accept_what_the_node_accepts() {
+        let document: Value = serde_json::from_str(&document()).expect("the document is JSON");
+        for (path, method, name, good, bad) in [
+            ("/v1/leases", "get", "holder", vec![json!("a b"), json!("é")], vec![json!(""), json!("\u{85}")]),
+            ("/v1/leases/{name}/explain", "get", "holder", vec![json!("h".repeat(200))], vec![json!("h".repeat(201))]),
+            ("/v1/leases", "get", "state", vec![json!("active,,renewed"), json!("")], vec![json!("gone")]),
+            ("/v1/leases", "get", "limit", vec![json!(1), json!(1_000)], vec![json!(0), json!(1_001)]),
+            ("/v1/leases", "get", "consistency", vec![json!("stale"), json!("leader")], vec![json!("weak")]),
+            ("/v1/watch", "get", "after", vec![json!("5"), json!("1.2")], vec![json!("1.2.3"), json!("x"), json!("")]),
+            ("/v1/leases/{name}", "delete", "reason", vec![json!("r".repeat(500))], vec![json!("r".repeat(501))]),
+            ("/v1/leases/{name}", "get", "name", vec![json!("n".repeat(200))], vec![json!("n".repeat(201)), json!("")]),
+        ] {
+            let parameters = document["paths"][path][method]["parameters"].as_array().expect("it has parameters");
+            let parameter = parameters.iter().find(|parameter| parameter["name"] == name).expect("it has this one");
+            let schema = inline(&document, &parameter["schema"]);
+            let validator = jsonschema::validator_for(&schema).expect("a schema");
+            for value in good {
+                assert!(validator.is_valid(&value), "{path}: {name} {value} is refused");
+            }
+            for value in bad {
+                assert!(!validator.is_valid(&value), "{path}: {name} {value} is accepted");
+            }
+        }
+    }
+
+    /// The schema with the components that it refers to.
+    fn inline(document: &Value, schema: &Value) -> Value {
+        let mut schema = schema.clone();
+        schema["components"] = document["components"].clone();
+        schema
     }
 }

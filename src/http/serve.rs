@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,6 +21,8 @@ use tracing::{debug, error, warn};
 
 use super::app::{App, Settings, standalone_router};
 use super::{NodeRef, observe};
+use crate::api::{Code, NODE_HEADER, Problem};
+use crate::types::NodeId;
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -35,11 +38,8 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// accept a head of up to twice this size.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
-/// The response on a connection above the limit. The listener never reads the request, so it is certainly not applied.
-const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-    content-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 181\r\n\r\n\
-    {\"type\":\"urn:tenure:problem:not_ready\",\"title\":\"The node is not ready\",\"status\":503,\
-    \"detail\":\"the node has as many connections as it takes\",\"code\":\"not_ready\",\"retry_after_ms\":1000}";
+/// The header `retry-after` of the response on a connection above the limit, in seconds.
+const REJECTION_RETRY_SECONDS: u64 = 1;
 
 /// Serves requests until `shutdown` is cancelled, and returns when the last connection has completed its request.
 ///
@@ -52,6 +52,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shutdown: CancellationToken) {
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
+    let rejection = too_many_connections(settings.node);
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
     let router = standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
@@ -73,10 +74,10 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
                     counter!("tenure_http_connections_refused_total").increment(1);
                     match rejections.clone().try_acquire_owned() {
                         Ok(permit) => {
-                            connections.spawn(reject(stream, shutdown.clone(), permit));
+                            connections.spawn(reject(stream, rejection.clone(), shutdown.clone(), permit));
                         }
                         // The send buffer of a new socket is empty, so the write is complete unless the peer is gone.
-                        Err(_) => _ = stream.try_write(TOO_MANY_CONNECTIONS),
+                        Err(_) => _ = stream.try_write(&rejection),
                     }
                 }
             },
@@ -152,15 +153,31 @@ fn set_keep_alive(stream: &TcpStream, write_timeout: Duration) -> io::Result<()>
     Ok(())
 }
 
-/// Sends [`TOO_MANY_CONNECTIONS`] after the first byte of the request, and reads the request before it closes.
+/// The response of this node on a connection above the limit. The listener never reads the request, so it is certainly
+/// not applied.
+fn too_many_connections(node: NodeId) -> Bytes {
+    let problem = Problem {
+        retry_after_ms: Some(REJECTION_RETRY_SECONDS * 1_000),
+        ..Problem::new(Code::NotReady, "the node has as many connections as it takes")
+    };
+    let body = serde_json::to_string(&problem).expect("API types have string keys and finite numbers");
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n{NODE_HEADER}: {node}\r\n\
+         retry-after: {REJECTION_RETRY_SECONDS}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    Bytes::from(head + &body)
+}
+
+/// Sends `rejection` after the first byte of the request, and reads the request before it closes.
 ///
 /// HTTP clients treat a response before the request as an error. If unread bytes remain at the close, the kernel sends
 /// a reset, and the client may not see the response.
-async fn reject(mut stream: TcpStream, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
+async fn reject(mut stream: TcpStream, rejection: Bytes, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
     let rejected = async {
         // After the timeout, a client that has sent nothing gets the response, too.
         let _ = tokio::time::timeout(REJECTION_TIMEOUT, stream.peek(&mut [0])).await;
-        stream.write_all(TOO_MANY_CONNECTIONS).await?;
+        stream.write_all(&rejection).await?;
         stream.shutdown().await?;
         let mut unread = tokio::io::sink();
         let _ = tokio::time::timeout(REJECTION_TIMEOUT, tokio::io::copy(&mut stream, &mut unread)).await;
@@ -183,14 +200,55 @@ fn report(ended: Result<(), JoinError>) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt::{socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl};
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
     #[test]
     fn connection_rejection_is_a_complete_response() {
-        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).expect("the response is UTF-8");
+        let response = too_many_connections(7);
+        let text = std::str::from_utf8(&response).expect("the response is UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());
-        let problem: crate::api::Problem = serde_json::from_str(body).expect("the body is a problem");
-        assert_eq!(problem.code, crate::api::Code::NotReady);
+        assert!(head.contains("\r\nx-tenure-node: 7\r\n") && head.contains("\r\nretry-after: 1\r\n"), "{head}");
+        let problem: Problem = serde_json::from_str(body).expect("the body is a problem");
+        assert_eq!((problem.code, problem.status), (Code::NotReady, 503));
+    }
+
+    #[test]
+    fn default_time_limits_are_the_documented_ones() {
+        let Settings { head_timeout, body_timeout, write_timeout, watch_keep_alive, .. } = Settings::new(1);
+        let seconds = [head_timeout, body_timeout, write_timeout, watch_keep_alive].map(|limit| limit.as_secs());
+        assert_eq!(seconds, [60, 10, 30, 10]);
+    }
+
+    #[tokio::test]
+    async fn kernel_ends_a_connection_without_a_client_after_30_s() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound");
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let stream = stream.into_std().expect("a socket");
+        let socket = stream.try_clone().expect("a free file descriptor");
+        let stream = TcpStream::from_std(stream).expect("a socket");
+        let (settings, shutdown) = (Settings::new(1), CancellationToken::new());
+        let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
+        let router = standalone_router(App::new(NodeRef::empty(), settings, shutdown.clone()));
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
+        let served = tokio::spawn(connection(stream, router, timeouts, shutdown.clone(), permit));
+        client.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the connection is open");
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        assert!(socket_keepalive(&socket).expect("a socket"), "the kernel probes the client");
+        let (first, next) = (tcp_keepidle(&socket).expect("a socket"), tcp_keepintvl(&socket).expect("a socket"));
+        let probes = tcp_keepcnt(&socket).expect("a socket");
+        assert_eq!((first, next, probes), (Duration::from_secs(15), Duration::from_secs(5), 3));
+        assert_eq!(first + next * probes, Duration::from_secs(30));
+        #[cfg(target_os = "linux")]
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&socket).expect("a socket"), 30_000);
+        shutdown.cancel();
+        served.await.expect("no panic");
     }
 }

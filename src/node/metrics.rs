@@ -159,9 +159,13 @@ mod tests {
     }
 
     fn value(render: &PrometheusHandle, series: &str) -> u64 {
+        text(render, series).parse().expect("a number")
+    }
+
+    fn text(render: &PrometheusHandle, series: &str) -> String {
         let text = render.render();
         let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {series} in:\n{text}")).parse().expect("a number")
+        value.unwrap_or_else(|| panic!("no {series} in:\n{text}")).to_owned()
     }
 
     /// The disk of a single node hangs, so two entries stay in flight and the later commands wait.
@@ -210,5 +214,38 @@ mod tests {
         tokio::time::sleep(INTERVAL).await;
         assert_eq!(waiting(), [0, 3]);
         assert!(urgent.iter().all(|waits| !waits.is_finished()), "a release is not refused");
+    }
+
+    /// Only the restarted node has the recorder.
+    #[tokio::test(start_paused = true)]
+    async fn restarted_follower_counts_the_replayed_transitions() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let mut cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        for number in 0..5 {
+            let granted = cluster.node(leader).request(claim(&format!("job-{number}")), Forward::Once).await;
+            granted.expect("answered");
+        }
+        let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        cluster.crash(follower).await;
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        cluster.restart(follower).await;
+        let applied = cluster.node(leader).status().await.applied;
+        while cluster.node(follower).status().await.applied < applied {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let granted = value(&render, "tenure_lease_transitions_total{change=\"granted\"}");
+        assert_eq!(granted, 5);
+        tokio::time::sleep(2 * INTERVAL).await;
+        assert_eq!(value(&render, "tenure_raft_leader"), 0);
+        let contact =
+            || text(&render, "tenure_raft_leader_contact_seconds").parse::<f64>().expect("a number of seconds");
+        let connected = contact();
+        assert!(connected < 1.0, "the leader sends heartbeats: {connected} s");
+        cluster.board.isolate(follower, cluster.ids());
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let isolated = contact();
+        assert!((4.0..7.0).contains(&isolated), "the node is isolated for 6 s: {isolated} s");
     }
 }

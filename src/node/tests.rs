@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -12,8 +13,12 @@ use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerO
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
-use crate::node::request::route::NodeReply;
+use crate::node::RequestError;
+use crate::node::request::propose::ProposeError;
+use crate::node::request::route::{NodeReply, NodeService};
+use crate::peer::{Service, Services};
 use crate::raft::Proposal;
+use crate::storage::codec;
 use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
@@ -98,6 +103,8 @@ async fn leader_withdraws_the_waits_of_a_silent_node() {
     assert_eq!(waiters(&node).await, 1, "the follower is connected");
     cluster.board.isolate(follower, cluster.ids());
     let left = until_waiters(&node, 0).await;
+    // Four leadership leases since the last acknowledgement, which is at most one heartbeat old.
+    assert!(left >= Duration::from_millis(1_200), "before the leaderless time: {left:?}");
     assert!(left <= Duration::from_secs(2), "after the leaderless time plus one poll: {left:?}");
     assert!(matches!(waiting.await.expect("the task does not panic"), NodeReply::StillWaits));
     assert!(holder.is_held());
@@ -491,4 +498,38 @@ async fn lease_with_too_many_bytes_is_full() {
     let expected = (429, &"lease_full".into(), &MAX_RETAINED_NAME_BYTES.into());
     assert_eq!((status, &told["code"], &told["limit"]), expected, "{told}");
     node.shutdown().await;
+}
+
+/// A leader whose version does not know a request.
+struct OlderLeader;
+
+impl Service for OlderLeader {
+    async fn serve(&self, _: NodeId, _: Bytes) -> Bytes {
+        let refused = RequestError::Unreadable("the leader cannot decode it".to_owned());
+        codec::encode(&NodeReply::Done(Box::new(Err(refused)))).into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_of_a_later_version_is_unreadable() {
+    let (cluster, leader, [follower, _]) = start().await;
+    let service = NodeService(cluster.node(leader).inner.clone());
+    // A forwarded request of a kind that this version does not have.
+    let reply = service.serve(follower, Bytes::from_static(&[0, 99])).await;
+    let reply: NodeReply = codec::decode(&reply, 1_024).expect("a reply");
+    assert!(matches!(&reply, NodeReply::Done(done) if matches!(**done, Err(RequestError::Unreadable(_)))), "{reply:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_the_leader_does_not_know_is_refused_at_once() {
+    let (cluster, leader, [follower, _]) = start().await;
+    let unreadable = RequestError::Unreadable("the leader cannot decode it".to_owned());
+    assert_eq!(ProposeError::from(unreadable.clone()), ProposeError::Refused(unreadable.clone()));
+    let raft = cluster.node(leader).inner.raft.service();
+    cluster.board.attach(leader, Services { raft, node: OlderLeader });
+    let begun = Instant::now();
+    let refused = cluster.node(follower).request(claim_of("a"), Forward::Once).await;
+    assert_eq!(refused, Err(unreadable));
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
 }

@@ -173,3 +173,51 @@ fn reached_machine_bounds_are_refused_with_429() {
         assert_eq!((problem.status, problem.code, problem.limit), (429, code, Some(limit)));
     }
 }
+
+#[test]
+fn lease_has_its_times() {
+    let lease = |deadline| Lease {
+        name: LeaseName::new("a").expect("valid"),
+        holder: HolderId::new("h").expect("valid"),
+        token: FencingToken { term: 3, index: 4 },
+        ttl: Ttl::millis(5_000).expect("valid"),
+        deadline,
+        state: LeaseState::Active,
+        granted_at: 10,
+        granted_wall_ms: 1,
+        renewed_at: 20,
+        renewed_wall_ms: 2,
+        renewals: 6,
+        metadata: Metadata::default(),
+        limit: 7,
+        lock_delay_ms: 8,
+        waiters: 9,
+        metadata_version: 11,
+    };
+    // An overdue lease is held until a log entry expires it.
+    for (deadline, now, expires_in_ms) in [(Some(500), 700, Some(0)), (Some(500), 300, Some(200)), (None, 300, None)] {
+        let answer = Answer::Outcome(Outcome::Held { lease: lease(deadline), fresh: true });
+        let granted = granted(answer, now).expect("it is granted");
+        assert_eq!(granted.expires_in_ms, expires_in_ms, "deadline {deadline:?} at {now}");
+        let walls = (granted.granted_at, granted.renewed_at);
+        assert_eq!(walls, (Timestamp::from_millis(1), Timestamp::from_millis(2)));
+        let numbers = (granted.term, granted.index, granted.ttl_ms, granted.renewals);
+        assert_eq!(numbers, (3, 4, Some(5_000), 6));
+        let counts = (granted.limit, granted.lock_delay_ms, granted.waiters, granted.metadata_version);
+        assert_eq!(counts, (7, 8, 9, 11));
+    }
+}
+
+#[test]
+fn waiter_has_its_times() {
+    let holder = HolderId::new("h").expect("valid");
+    let waiter = Waiter { holder, since: 100, since_wall_ms: 1, until: 500 };
+    for (now, waited_ms, expires_in_ms) in [(250, 150, 250), (50, 0, 450), (700, 600, 0)] {
+        let answer = Answer::Queue(vec![waiter.clone()]);
+        let shown = queue(LeaseName::new("a").expect("valid"), answer, now).expect("a queue");
+        assert_eq!((shown.total, shown.waiters.len()), (1, 1));
+        let first = &shown.waiters[0];
+        let times = (first.since_at, first.waited_ms, first.expires_in_ms);
+        assert_eq!(times, (Timestamp::from_millis(1), waited_ms, expires_in_ms), "at {now}");
+    }
+}

@@ -17,7 +17,10 @@ mod isolated_leader;
 mod settings;
 mod stale_reads;
 mod status;
+mod stalls;
 mod stopping;
+mod ticks;
+mod time_limits;
 mod waits;
 
 fn name(text: &str) -> LeaseName {

@@ -16,8 +16,19 @@ const TTL_MS: u64 = 600_000;
 /// long.
 #[tokio::test(start_paused = true)]
 async fn waiting_requests_keep_their_places_beyond_the_patience() {
-    let patience = Duration::from_millis(LeaseSettings::default().limits.patience_ms);
-    let cluster = start().await;
+    keep_their_places(LeaseSettings::default()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_keep_their_places_beyond_a_short_patience() {
+    let mut settings = LeaseSettings::default();
+    settings.limits.patience_ms = 1_000;
+    keep_their_places(settings).await;
+}
+
+async fn keep_their_places(settings: LeaseSettings) {
+    let patience = Duration::from_millis(settings.limits.patience_ms);
+    let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
     let waiting = cluster.ids().map(|at| {

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use crate::cluster::{Cluster, SOON};
 use crate::steady::strict;
 
-strict!(open_requests_are_answered_after_the_listener_stops);
+strict!(open_requests_are_answered_after_the_listener_stops, watch_ends_when_the_listener_stops);
 
 /// Two requests are open: a claim that waits, and the release with an incomplete body that ends its wait.
 async fn open_requests_are_answered_after_the_listener_stops() {
@@ -43,5 +43,16 @@ async fn open_requests_are_answered_after_the_listener_stops() {
     let granted = tokio::time::timeout(SOON, waiting).await.expect("the claim is answered").expect("no panic");
     let granted: serde_json::Value = granted.expect("an answer").json().await.expect("JSON");
     assert_eq!(granted["holder"], json!("b"), "{granted}");
+    cluster.end().await;
+}
+
+async fn watch_ends_when_the_listener_stops() {
+    let cluster = Cluster::start().await;
+    let mut stream = cluster.client.get(cluster.url("/v1/watch")).send().await.expect("a stream");
+    stream.chunk().await.expect("the stream is readable").expect("the stream begins with its position");
+    cluster.stop_listening();
+    let ended = async { while stream.chunk().await.expect("the stream has a complete end").is_some() {} };
+    tokio::time::timeout(SOON, ended).await.expect("the stream ends in time");
+    assert_eq!(cluster.node.health().not_ready, None, "the node does not end with its listener");
     cluster.end().await;
 }

@@ -16,6 +16,8 @@ strict!(
     refusal_names_the_bound_of_waiters_or_leases,
     lost_renewal_names_the_cause_and_the_holder,
     batch_renewal_has_one_result_per_lease,
+    list_has_the_leases_of_its_filter,
+    list_without_a_limit_has_100_leases,
     metadata_update_requires_the_current_version,
     hand_over_goes_to_the_named_waiter,
     revoke_keeps_the_reason_and_the_queue,
@@ -157,6 +159,50 @@ async fn batch_renewal_has_one_result_per_lease() {
         }
     }
     cluster.end().await;
+}
+
+async fn list_has_the_leases_of_its_filter() {
+    let cluster = Cluster::start().await;
+    cluster.acquire("active-a", "a").await;
+    cluster.acquire("active-b", "b").await;
+    for (name, holder, change) in [("released-a", "a", "release"), ("renewed-b", "b", "renew")] {
+        let token = cluster.acquire(name, holder).await;
+        let body = json!({"holder": holder, "token": token});
+        assert_eq!(cluster.post(&format!("/v1/leases/{name}/{change}"), body).await.0, 200);
+    }
+    for (query, expected) in [
+        ("", &["active-a", "active-b", "released-a", "renewed-b"][..]),
+        ("holder=a", &["active-a", "released-a"]),
+        ("holder=b", &["active-b", "renewed-b"]),
+        ("state=released", &["released-a"]),
+        ("state=active", &["active-a", "active-b", "renewed-b"]),
+        ("state=renewed", &["renewed-b"]),
+        ("state=active,released&holder=a", &["active-a", "released-a"]),
+        ("state=released&holder=b", &[]),
+        ("prefix=re&holder=b", &["renewed-b"]),
+    ] {
+        let (_, page) = cluster.get(&format!("/v1/leases?{query}")).await;
+        let names: Vec<&str> = leases(&page).iter().filter_map(|lease| lease["name"].as_str()).collect();
+        assert_eq!(names, expected, "{query}: {page}");
+    }
+    cluster.end().await;
+}
+
+async fn list_without_a_limit_has_100_leases() {
+    let cluster = Cluster::start().await;
+    for number in 0..101 {
+        cluster.acquire(&format!("job-{number:03}"), "a").await;
+    }
+    let (_, page) = cluster.get("/v1/leases").await;
+    assert_eq!(leases(&page).len(), 100);
+    let cursor = page["cursor"].as_str().expect("one lease is left");
+    let (_, rest) = cluster.get(&format!("/v1/leases?cursor={cursor}")).await;
+    assert_eq!((leases(&rest).len(), &leases(&rest)[0]["name"]), (1, &json!("job-100")), "{rest}");
+    cluster.end().await;
+}
+
+fn leases(page: &Value) -> &[Value] {
+    page["leases"].as_array().expect("a list")
 }
 
 async fn metadata_update_requires_the_current_version() {

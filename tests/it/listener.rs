@@ -240,7 +240,7 @@ async fn excess_connection_is_refused_and_the_others_stay() {
     assert_eq!(&answer, b"HTTP/1.1 200");
     let refusal = read_to_end(&mut listener.connect().await).await;
     let (head, body) = refusal.split_once("\r\n\r\n").expect("the answer has a head and a body");
-    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    assert!(head.starts_with("HTTP/1.1 503") && head.contains("\r\nx-tenure-node: 7\r\n"), "{head}");
     assert_eq!(serde_json::from_str::<Problem>(body).expect("a problem").code, Code::NotReady);
     // A client on a busy machine sends its request later. The refusal must wait for the request.
     let mut late = listener.connect().await;

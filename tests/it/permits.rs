@@ -342,3 +342,22 @@ async fn each_read_takes_its_consistency() {
     }
     node.end().await;
 }
+
+/// The node has never heard from a leader.
+#[tokio::test]
+async fn state_of_unknown_age_has_no_age_header() {
+    let node = Leaderless::start(|_| {}).await;
+    for path in [
+        "/v1/leases?consistency=stale",
+        "/v1/leases/a?consistency=stale",
+        "/v1/leases/a/history?consistency=stale",
+        "/v1/leases/a/queue?consistency=stale",
+        "/v1/leases/a/explain?consistency=stale",
+    ] {
+        let answer = node.send(get(path), Body::empty()).await;
+        let headers = answer.headers();
+        assert!(headers.contains_key("x-tenure-index"), "{path}: {headers:?}");
+        assert!(!headers.contains_key("x-tenure-stale-ms"), "{path}: {headers:?}");
+    }
+    node.end().await;
+}

@@ -177,4 +177,30 @@ mod cluster_tests {
         assert!(matches!(answer, Err(ProposeError::Unknown(_))), "a part was applied: {answer:?}");
         cluster.shutdown().await;
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn results_of_a_split_batch_keep_its_order() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        cluster.leader().await;
+        let node = cluster.node(1);
+        let mut leases = Vec::new();
+        for number in 0..300 {
+            let name = LeaseName::new(format!("{number:0>200}")).expect("valid");
+            leases.push(acquire(node, name).await);
+        }
+        leases.iter_mut().step_by(7).for_each(|wrong| wrong.token.index += 1);
+        assert!(split(leases.clone()).len() > 1, "the batch needs several commands");
+        let batch = Request::Change(Command::Renew { holder: holder(), leases: leases.clone() });
+        let renewed = match node.request(batch, Forward::Once).await.expect("answered").answer {
+            Answer::Outcome(Outcome::Renewed(renewed)) => renewed,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(renewed.len(), leases.len());
+        for (at, (asked, renewed)) in leases.into_iter().zip(renewed).enumerate() {
+            let renewed = renewed.ok().map(|lease| (lease.name, lease.token));
+            let expected = (at % 7 != 0).then_some((asked.name, asked.token));
+            assert_eq!(renewed, expected, "result {at}");
+        }
+        cluster.shutdown().await;
+    }
 }

@@ -1,0 +1,55 @@
+//! A disk that hangs for a short and for a long time.
+
+use std::time::Duration;
+
+use tenure::node::NodeFailure;
+use tenure::testing::{Cluster, SyncMode, TestNode};
+use tokio::time::Instant;
+
+use super::{acquire, held, start};
+
+/// Longer than each test runs. While the lease is held, each node writes an entry every second.
+const TTL_MS: u64 = 600_000;
+
+async fn until_ready(node: &TestNode) {
+    while node.health().not_ready.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn survives_a_stall(cluster: &Cluster, at: u64) {
+    let node = cluster.node(at);
+    cluster.hang_disk(at);
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    let health = node.health();
+    assert_eq!(health.failed, None, "the stall has not lasted for 30 s");
+    assert!(health.not_ready.is_some_and(|why| why.contains("disk is stalled")), "{:?}", node.health());
+    cluster.disk(at).set_mode(SyncMode::Inline);
+    cluster.disk(at).sync();
+    let ready = tokio::time::timeout(Duration::from_secs(5), until_ready(node)).await;
+    assert!(ready.is_ok(), "the disk works again: {:?}", node.health());
+    let again = Instant::now();
+    cluster.hang_disk(at);
+    let failed = tokio::time::timeout(Duration::from_secs(60), node.wait_failed()).await;
+    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
+    let stalled = again.elapsed();
+    let range = Duration::from_secs(30)..Duration::from_secs(32);
+    assert!(range.contains(&stalled), "30 s, the time to the next write and one poll: {stalled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_survives_a_stall_below_30_s() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
+    survives_a_stall(&cluster, leader).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn follower_survives_a_stall_below_30_s() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    survives_a_stall(&cluster, follower).await;
+}

@@ -15,6 +15,7 @@ mod forming;
 mod isolated_leader;
 mod settings;
 mod stale_reads;
+mod status;
 mod stopping;
 mod waits;
 

@@ -35,7 +35,7 @@ async fn idle_cluster_writes_nothing() {
         applied
     };
     let before = applied().await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(applied().await, before);
     cluster.shutdown().await;
 }

@@ -53,7 +53,7 @@ pub enum Command {
         /// Show only names with this prefix
         #[arg(default_value = "")]
         prefix: String,
-        /// Resume after this position, the `id` of an event [default: now]
+        /// Resume after the event with this `index.part`; `-o json` shows both numbers [default: now]
         #[arg(long, value_name = "ID")]
         after: Option<EventId>,
         #[command(flatten)]

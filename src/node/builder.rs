@@ -213,6 +213,71 @@ mod tests {
         assert_eq!((config.id, config.data), (2, dev.nodes[1].data.clone()));
     }
 
+    /// Every key of the file has a value that is not its default.
+    #[test]
+    fn node_of_a_file_has_all_settings_of_the_file() {
+        let text = r#"
+            cluster = "orders"
+            allow_insecure_network = true
+            [[node]]
+            id = 1
+            http = "10.0.0.1:8001"
+            peer = "10.0.0.1:9001"
+            data = "one"
+            [[node]]
+            id = 2
+            http = "10.0.0.2:8001"
+            peer = "10.0.0.2:9001"
+            data = "two"
+            [raft]
+            profile = "wan"
+            heartbeat_interval_ms = 100
+            election_timeout_min_ms = 400
+            election_timeout_max_ms = 700
+            drift_permille = 20
+            snapshot_every = 30000
+            snapshot_keep = 3000
+            [lease]
+            default_ttl_ms = 40000
+            min_ttl_ms = 200
+            max_ttl_ms = 50000000
+            allow_infinite_ttl = false
+            max_leases = 1000
+            max_waiters = 100
+            patience_ms = 20000
+            history = 8
+            ended_keep_ms = 1000
+            ended_keep = 50
+            tick_ms = 500
+            "#;
+        let config = Config::parse(text, std::path::Path::new("/var")).expect("the file is valid");
+        let (settings, listener) = Node::builder_from(&config, 2).check().expect("the settings are valid");
+        assert!(listener.is_none());
+        assert_eq!((settings.cluster.as_str(), settings.id), ("orders", 2));
+        assert_eq!(settings.members, config.members());
+        assert_eq!(settings.data, std::path::Path::new("/var/two"));
+        let timings = RaftTimings {
+            heartbeat_interval_ms: 100,
+            election_timeout_min_ms: 400,
+            election_timeout_max_ms: 700,
+            drift_permille: 20,
+            snapshot_every: 30_000,
+            snapshot_keep: 3_000,
+        };
+        assert_eq!(settings.raft, timings);
+        let limits = config::Limits {
+            max_leases: 1_000,
+            max_waiters: 100,
+            history: 8,
+            ended_keep_ms: 1_000,
+            ended_keep: 50,
+            patience_ms: 20_000,
+        };
+        assert_eq!(settings.lease, LeaseSettings { limits, tick_ms: 500 });
+        let ttl = TtlPolicy { default_ms: 40_000, min_ms: 200, max_ms: 50_000_000, infinite: false };
+        assert_eq!(settings.ttl, ttl);
+    }
+
     #[tokio::test]
     async fn start_reports_all_problems_at_once() {
         let bad = Node::builder("no spaces")

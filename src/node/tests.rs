@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use super::{Answer, Forward, Local, Query, Request};
+use super::{Answer, Forward, Local, Query, Request, RequestError};
 use crate::api::Code;
 use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerOptions, RetryBudget, Wait};
 use crate::config::{LeaseSettings, RaftTimings};
@@ -21,6 +21,8 @@ use crate::raft::Proposal;
 use crate::storage::codec;
 use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
+
+mod ending;
 
 /// Less than `patience_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);

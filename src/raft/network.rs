@@ -289,7 +289,9 @@ mod snapshot_tests {
 
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use super::super::types::log_id;
+    use openraft::storage::Snapshot;
+
+    use super::super::types::{SnapshotMeta, log_id};
     use super::super::wire::AppendReply;
     use super::*;
     use crate::config::RaftTimings;
@@ -305,6 +307,8 @@ mod tests {
         Lost,
         /// The answer never comes.
         Pending,
+        /// Answered as a part of a snapshot, which other calls report as an unexpected type of answer.
+        Continued,
     }
 
     /// A transport that writes down the announced commit index at the moment when a message leaves.
@@ -322,6 +326,7 @@ mod tests {
                 Fate::Answered => Ok(wire::encode(&Reply::Append(AppendReply::Success))),
                 Fate::Lost => Err(PeerError::Lost { target, reason: "the test loses it".to_owned() }),
                 Fate::Pending => std::future::pending().await,
+                Fate::Continued => Ok(wire::encode(&Reply::SnapshotContinue)),
             }
         }
 
@@ -373,6 +378,46 @@ mod tests {
             let expected = [(Lane::Log, disk_timeout), (Lane::Control, RPCOption::new(heartbeat).soft_ttl())];
             assert_eq!(*transport.0.lock(), expected);
         }
+    }
+
+    /// Entries and snapshots are large. Heartbeats, votes and transfers must not wait behind them.
+    #[tokio::test]
+    async fn each_kind_of_message_has_its_lane() {
+        let seen = Arc::default();
+        let transport = Recorder { announced: Arc::default(), seen: Arc::clone(&seen), fate: Fate::Continued };
+        let storage = MemoryStorage::new(SyncMode::default());
+        let mut network = Network {
+            transport,
+            storage: storage.clone(),
+            announced_commit: Arc::default(),
+            sending: OutgoingSnapshots::default(),
+            disk_timeout: Duration::from_secs(1),
+        };
+        let mut log = network.new_client(2, &PeerInfo::default()).await;
+        let mut heartbeat = network.new_heartbeat_client(2, &PeerInfo::default()).await;
+        let lanes = || seen.lock().drain(..).map(|(lane, _): (Lane, u64)| lane).collect::<Vec<_>>();
+        let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
+        let option = || RPCOption::new(Duration::from_secs(1));
+        let append = || AppendEntriesRequest { vote: by, prev_log_id: None, leader_commit: None, entries: Vec::new() };
+        log.append_entries(append(), option()).await.expect_err("another type of answer");
+        assert_eq!(lanes(), [Lane::Log], "entries");
+        heartbeat.append_entries(append(), option()).await.expect_err("another type of answer");
+        assert_eq!(lanes(), [Lane::Control], "a heartbeat");
+        for link in [&mut log, &mut heartbeat] {
+            link.vote(VoteRequest::new(by, None), option()).await.expect_err("another type of answer");
+            link.pre_vote(VoteRequest::new(by, None), option()).await.expect_err("another type of answer");
+            let transfer = TransferLeaderRequest::new(by, 2, None);
+            link.transfer_leader(transfer, option()).await.expect_err("another type of answer");
+            assert_eq!(lanes(), [Lane::Control; 3], "two votes and a transfer");
+        }
+        let mut writer = storage.begin_snapshot().expect("the store works");
+        writer.push(b"snapshot").expect("the store works");
+        let manifest = writer.finish_blocking(Vec::new()).expect("the store works");
+        let snapshot =
+            Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage, manifest } };
+        let sent = log.full_snapshot(by, snapshot, std::future::pending(), option()).await;
+        sent.expect_err("another type of answer");
+        assert_eq!(lanes(), [Lane::Snapshot; 3], "the begin, the bytes and the end");
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ mod appends;
 #[cfg(feature = "testing")]
 mod calls;
 #[cfg(feature = "testing")]
+mod joins;
+#[cfg(feature = "testing")]
 mod snapshots;
 #[cfg(feature = "testing")]
 mod transfers;

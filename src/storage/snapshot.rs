@@ -274,3 +274,24 @@ impl WindowState {
         Ok(free)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// More chunks would delay a log entry behind them.
+    #[test]
+    fn writer_waits_while_16_chunks_are_in_flight() {
+        let window = Window::default();
+        for _ in 0..16 {
+            assert_eq!(window.acquire().now_or_never(), Some(Ok(())));
+        }
+        let mut next = Box::pin(window.acquire());
+        assert_eq!(next.as_mut().now_or_never(), None);
+        window.release(Ok(()));
+        assert_eq!(next.now_or_never(), Some(Ok(())));
+        assert_eq!(window.acquire().now_or_never(), None, "one chunk was released");
+    }
+}

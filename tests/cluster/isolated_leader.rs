@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata as Labels, Recorder, SharedString, Unit};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::{Acquire, Command, LeaseState, Outcome};
+use tenure::lease::{Acquire, Command, LeaseState, Outcome, Renewal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response, Role};
 use tenure::testing::{Cluster, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
@@ -256,6 +256,82 @@ async fn leader_that_hears_no_follower_is_replaced() {
     release(cluster.node(next), &lease).await;
     let granted = held(cluster.node(next), acquire("b", 60_000, None)).await;
     assert!(granted.token > lease.token);
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
+/// Cluster time stands still while no node leads.
+#[tokio::test(start_paused = true)]
+async fn outage_shortens_no_lease_and_no_wait() {
+    const OUTAGE: Duration = Duration::from_secs(60);
+    for crashes in [false, true] {
+        let (mut cluster, leader, second, third) = start().await;
+        let lease = held(cluster.node(leader), acquire("a", 10_000, None)).await;
+        let node = cluster.node(leader).clone();
+        let waiting = tokio::spawn(async move { ask(&node, acquire("waits", 10_000, Some(10_000))).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if crashes {
+            for id in cluster.ids() {
+                cluster.crash(id).await;
+            }
+            tokio::time::sleep(OUTAGE).await;
+            for id in cluster.ids() {
+                cluster.restart(id).await;
+            }
+        } else {
+            for id in cluster.ids() {
+                cluster.board.isolate(id, cluster.ids());
+            }
+            tokio::time::sleep(OUTAGE).await;
+            // The other nodes reach no majority without the old leader, so it leads again.
+            for other in [second, third] {
+                cluster.board.reconnect(leader, other);
+                cluster.board.reconnect(other, leader);
+            }
+        }
+        let ended = waiting.await.expect("no panic");
+        assert!(matches!(ended, Err(RequestError::Unknown(_))), "the wait may still be granted: {ended:?}");
+        let next = cluster.leader().await;
+        assert_eq!(queue(cluster.node(next)).await, [holder("waits")], "all nodes crash: {crashes}");
+        release(cluster.node(next), &lease).await;
+        cluster.board.heal();
+        cluster.shutdown().await;
+    }
+}
+
+/// Two entries are in flight at most. Without a majority they never finish, so queued commands must not wait for them.
+#[tokio::test(start_paused = true)]
+async fn commands_queued_at_an_isolated_leader_end_with_no_leader() {
+    let (cluster, leader, ..) = start().await;
+    let lease = held(cluster.node(leader), acquire("a", 60_000, None)).await;
+    let claim = |text: &str| {
+        let Request::Acquire(claim) = acquire("b", 60_000, None) else { unreachable!("it is a claim") };
+        Request::Acquire(Acquire { name: LeaseName::new(text).expect("valid"), ..claim })
+    };
+    let renew = || {
+        let leases = vec![Renewal { name: name(), token: lease.token, ttl: None }];
+        Request::Change(Command::Renew { holder: lease.holder.clone(), leases })
+    };
+    let send = |request| {
+        let node = cluster.node(leader).clone();
+        tokio::spawn(async move { ask(&node, request).await })
+    };
+    cluster.board.isolate(leader, cluster.ids());
+    let isolated = Instant::now();
+    let mut in_flight = Vec::new();
+    for text in ["first", "second"] {
+        in_flight.push(send(claim(text)));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for queued in [renew(), renew(), renew(), claim("third"), claim("fourth")].map(send) {
+        assert_eq!(queued.await.expect("no panic"), Err(RequestError::NoLeader));
+        assert!(isolated.elapsed() < ENDED, "after {:?}", isolated.elapsed());
+    }
+    for sent in in_flight {
+        let answer = sent.await.expect("no panic");
+        assert!(matches!(answer, Err(RequestError::Unknown(_))), "it is in the log of the old leader: {answer:?}");
+    }
     cluster.board.heal();
     cluster.leader().await;
     cluster.shutdown().await;

@@ -1,9 +1,11 @@
 //! Tests the output and the exit codes of the client commands against a running cluster.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::client::{Call, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, place};
@@ -15,6 +17,10 @@ strict!(
     commands_acquire_renew_show_and_release_a_lease,
     commands_hand_over_revoke_and_watch,
     exit_code_shows_refused_unknown_or_unavailable,
+    invalid_configuration_exits_with_2,
+    flag_overrides_the_environment,
+    watch_without_a_cluster_tries_again,
+    list_shows_more_leases_than_one_page,
 );
 
 /// A command that has exited.
@@ -158,6 +164,17 @@ async fn commands_hand_over_revoke_and_watch() {
     let shown_pairs: Vec<_> = shown.iter().map(|event| (event["event"].as_str(), event["holder"].as_str())).collect();
     assert_eq!(shown_pairs, expected.map(|(event, holder)| (Some(event), Some(holder))), "{shown:?}");
     assert_eq!(shown[3]["reason"], "maintenance", "{shown:?}");
+    let after = format!("{}.{}", shown[2]["index"], shown[2]["part"]);
+    let mut resumed = start(&cluster, &format!("lease watch duty --after {after} -o json"));
+    let began = Instant::now();
+    while !resumed.printed().contains('\n') {
+        assert!(began.elapsed() < SOON, "the watch shows no event: {}", resumed.said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    resumed.signal(Signal::INT);
+    resumed.exit(SOON).await;
+    let first = resumed.printed().lines().next().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    assert_eq!(first.as_ref(), Some(&shown[3]), "the event after {after}");
     assert!(watch.is_running(), "a watch runs until it is interrupted");
     watch.signal(Signal::INT);
     watch.exit(SOON).await;
@@ -213,4 +230,75 @@ async fn exit_code_shows_refused_unknown_or_unavailable() {
     assert_eq!(leaderless.code, Some(4), "with the default timeout: {leaderless:?}");
     let nowhere = run(&cluster, &format!("lease list --timeout 1s --endpoints 127.0.0.1:{}", port::free())).await;
     assert_eq!(nowhere.code, Some(4), "{nowhere:?}");
+}
+
+/// Runs a command without a cluster.
+async fn run_alone(folder: &Path, line: &str, environment: &[(&str, &str)]) -> CommandOutput {
+    let mut command = tenure();
+    command.args(line.split(' ')).envs(environment.iter().copied()).current_dir(folder);
+    finish(Process::start("alone", command, folder)).await
+}
+
+/// A configuration file of one node with the id 1.
+fn write_config(file: &Path, http: &str, more: &str) {
+    let node = format!("[[node]]\nid = 1\nhttp = \"{http}\"\npeer = \"127.0.0.1:7201\"\ndata = \"data\"\n");
+    std::fs::write(file, format!("cluster = \"test\"\n{node}{more}")).expect("the folder is writable");
+}
+
+async fn invalid_configuration_exits_with_2() {
+    let folder = TempDir::new().expect("a folder");
+    write_config(&folder.path().join("bad.toml"), "nowhere", "[raft]\nprofile = \"moon\"\n");
+    write_config(&folder.path().join("good.toml"), "127.0.0.1:7101", "");
+    for command in ["config check bad.toml", "serve --config bad.toml --node 1"] {
+        let invalid = run_alone(folder.path(), command, &[]).await;
+        assert_eq!(invalid.code, Some(2), "{invalid:?}");
+        for (key, line) in [("node[1].http", "(line 4)"), ("raft.profile", "(line 8)")] {
+            let problem = invalid.stderr.lines().find(|text| text.contains(key));
+            assert!(problem.is_some_and(|text| text.contains(line)), "{key}: {invalid:?}");
+        }
+    }
+    let valid = run_alone(folder.path(), "config check good.toml", &[]).await;
+    assert_eq!(valid.code, Some(0), "{valid:?}");
+    assert!(valid.stdout.trim_start().starts_with("NODE") && valid.stdout.contains("127.0.0.1:7101"), "{valid:?}");
+}
+
+async fn flag_overrides_the_environment() {
+    let folder = TempDir::new().expect("a folder");
+    write_config(&folder.path().join("good.toml"), "127.0.0.1:7101", "");
+    let environment = [("TENURE_CONFIG", "good.toml"), ("TENURE_NODE", "9")];
+    for (command, node) in [("serve", 9), ("serve --node 8", 8)] {
+        let invalid = run_alone(folder.path(), command, &environment).await;
+        assert_eq!(invalid.code, Some(2), "{invalid:?}");
+        assert!(invalid.stderr.contains(&format!("good.toml has no node {node}: expected one of 1")), "{invalid:?}");
+    }
+    let environment = [("TENURE_HOLDER", "a"), ("TENURE_TOKEN", "5")];
+    let nowhere = format!("lease release jobs --endpoints 127.0.0.1:{} --timeout 300ms", port::free());
+    let unavailable = run_alone(folder.path(), &nowhere, &environment).await;
+    assert_eq!(unavailable.code, Some(4), "the environment has the holder and the token: {unavailable:?}");
+}
+
+async fn watch_without_a_cluster_tries_again() {
+    let folder = TempDir::new().expect("a folder");
+    let mut command = tenure();
+    let endpoint = format!("127.0.0.1:{}", port::free());
+    command.args(["lease", "watch", "x", "--timeout", "200ms", "--endpoints", &endpoint]);
+    let mut watch = Process::start("watch", command, folder.path());
+    let began = Instant::now();
+    while watch.said().matches("; retrying").count() < 2 {
+        assert!(watch.is_running() && began.elapsed() < SOON, "{}", watch.said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(watch.is_running());
+}
+
+/// A page has at most 500 leases.
+async fn list_shows_more_leases_than_one_page() {
+    let cluster = Cluster::start("").await;
+    let names: Vec<String> = (0..501).map(|number| format!("many-{number}")).collect();
+    futures_util::future::join_all(names.iter().map(|name| cluster.client.acquire(name, "a", 60_000))).await;
+    for (limit, shown) in [(501, 501), (500, 500)] {
+        let list = run(&cluster, &format!("lease list many- --limit {limit} -o json")).await;
+        assert_eq!(list.json().as_array().map(Vec::len), Some(shown), "limit {limit}");
+        assert_eq!(list.stderr.contains("more leases exist"), limit < 501, "limit {limit}: {}", list.stderr);
+    }
 }

@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::client::Call;
-use crate::cluster::{Cluster, NODES};
+use crate::cluster::{Cluster, NODES, SOON};
 use crate::figures;
 use crate::prober::Prober;
 use crate::steady::steady;
 
-steady!(sigterm_transfers_leadership_and_ends_in_time, sigterm_to_all_nodes_ends_all_in_time);
+steady!(
+    sigterm_transfers_leadership_and_ends_in_time,
+    sigterm_to_all_nodes_ends_all_in_time,
+    second_sigterm_ends_the_process_at_once,
+);
 
 /// The shutdown limit in `tenure serve --help`.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
@@ -57,4 +61,21 @@ async fn sigterm_to_all_nodes_ends_all_in_time() {
     }
     cluster.launch_all().await;
     cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
+}
+
+/// The held lease delays the end of the first shutdown by half a second.
+async fn second_sigterm_ends_the_process_at_once() {
+    let mut cluster = Cluster::start("").await;
+    cluster.client.acquire("jobs", "a", 60_000).await;
+    let stops = cluster.follower().await;
+    let process = cluster.node(stops);
+    process.signal(Signal::TERM);
+    let began = Instant::now();
+    while !process.said().contains("shutting down") {
+        assert!(began.elapsed() < SOON, "{}", process.said());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    process.signal(Signal::TERM);
+    let said = process.failure(Duration::from_millis(250)).await;
+    assert!(said.contains("second SIGTERM: exiting at once"), "{said}");
 }

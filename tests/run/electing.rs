@@ -2,11 +2,17 @@
 
 use rustix::process::Signal;
 
+use crate::client::Call;
 use crate::process::{Process, tenure};
 use crate::steady::steady;
 use crate::world::{World, code};
 
-steady!(observers_see_successive_leaders, command_runs_in_each_leadership_until_it_exits,);
+steady!(
+    observers_see_successive_leaders,
+    leader_holds_the_lease_with_its_options,
+    term_before_the_election_exits_with_124,
+    command_runs_in_each_leadership_until_it_exits,
+);
 
 fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
     let mut command = tenure();
@@ -47,6 +53,34 @@ async fn observers_see_successive_leaders() {
     wait_for_output(&second, r#""reason":"revoked""#).await;
     observer.signal(Signal::INT);
     assert_eq!(code(&mut observer).await, 0);
+}
+
+async fn leader_holds_the_lease_with_its_options() {
+    let world = World::start().await;
+    let mut observer = elect(&world, "observer", "--observe", None);
+    wait_for_output(&observer, r#""holder":null"#).await;
+    let mut first = elect(&world, "first", "--meta k=v --lock-delay 7s", None);
+    wait_for_output(&first, r#""event":"elected""#).await;
+    wait_for_output(&observer, r#""metadata":{"k":"v"}"#).await;
+    let lease = world.cluster.client.done(0, &Call::get("/v1/leases/duty")).await;
+    let options = (&lease["holder"], &lease["ttl_ms"], &lease["metadata"]["k"], &lease["lock_delay_ms"]);
+    assert_eq!(options, (&"first".into(), &2_000.into(), &"v".into(), &7_000.into()), "{lease}");
+    first.signal(Signal::TERM);
+    assert_eq!(code(&mut first).await, 0);
+    observer.signal(Signal::INT);
+    assert_eq!(code(&mut observer).await, 0);
+}
+
+async fn term_before_the_election_exits_with_124() {
+    let world = World::start().await;
+    world.cluster.client.acquire("duty", "other", 60_000).await;
+    let mut candidate = elect(&world, "candidate", "", Some("mark ran never"));
+    while !world.has_waiter("duty").await {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    candidate.signal(Signal::TERM);
+    assert_eq!(code(&mut candidate).await, 124, "{}", candidate.said());
+    assert!(!world.has_waiter("duty").await && world.marks("never").is_empty());
 }
 
 async fn command_runs_in_each_leadership_until_it_exits() {

@@ -13,6 +13,7 @@ use crate::world::{World, code};
 steady!(
     exit_code_tells_the_end_of_the_command,
     command_has_its_lease_in_the_environment,
+    infinite_lease_is_released_after_the_command,
     command_inherits_stdin,
     waiter_gets_the_lease_after_the_command_exits,
     waiting_run_starts_after_the_grant,
@@ -47,10 +48,12 @@ async fn exit_code_tells_the_end_of_the_command() {
 
 async fn command_has_its_lease_in_the_environment() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 2s --holder me --meta host=x", "env > $D/env; mark up marks; exec sleep 60");
+    let options = "job --ttl 2s --holder me --meta host=x --lock-delay 7s";
+    let mut run = world.run(options, "env > $D/env; mark up marks; exec sleep 60");
     world.wait_for_mark("marks", "up").await;
     let lease = world.cluster.client.done(0, &crate::client::Call::get("/v1/leases/job")).await;
     assert_eq!((&lease["holder"], &lease["metadata"]["host"]), (&"me".into(), &"x".into()), "{lease}");
+    assert_eq!(lease["lock_delay_ms"], 7_000, "{lease}");
     let token = lease["token"].as_str().expect("a decimal string");
     let environment = world.text("env");
     let endpoints: Vec<String> = world.link.endpoints().split(',').map(|url| format!("{url}/")).collect();
@@ -67,6 +70,16 @@ async fn command_has_its_lease_in_the_environment() {
     assert!(world.is_held("job").await, "the lease is renewed beyond its ttl");
     run.signal(Signal::TERM);
     assert_eq!(code(&mut run).await, 143);
+}
+
+async fn infinite_lease_is_released_after_the_command() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl infinite", "mark up marks; sleep 0.5; exit 6");
+    world.wait_for_mark("marks", "up").await;
+    let lease = world.cluster.client.done(0, &crate::client::Call::get("/v1/leases/job")).await;
+    assert_eq!((&lease["state"], lease.get("ttl_ms")), (&"active".into(), Some(&serde_json::Value::Null)), "{lease}");
+    assert_eq!(code(&mut run).await, 6);
+    assert!(!world.is_held("job").await);
 }
 
 async fn command_inherits_stdin() {

@@ -44,3 +44,31 @@ async fn leadership_goes_to_no_voter_that_lacks_over_256_entries() {
     let transferred = transfer_with(200).await;
     assert!(transferred.is_ok(), "{transferred:?}");
 }
+
+/// The first target cannot be reached. With two transfers at once, openraft would make both targets stand for election.
+#[tokio::test(start_paused = true)]
+async fn second_transfer_begins_after_the_end_of_the_first() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let followers: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
+    let third = cluster.node(followers[1]);
+    let term = third.leadership().term;
+    cluster.board.cut(leader, followers[0]);
+    let mut transfers = Vec::new();
+    for to in followers {
+        let node = cluster.node(leader).clone();
+        transfers.push(tokio::spawn(async move { node.transfer_leadership_within(to, TIMEOUT).await }));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Less than an election timeout, and enough for an election of a target.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(third.leadership().term, term, "no node stands for election");
+    assert!(!transfers[1].is_finished());
+    cluster.board.heal();
+    for transfer in transfers {
+        // Another node leads after the leadership lease, so the second transfer may find that this node does not lead.
+        let ended = transfer.await.expect("no panic");
+        assert!(matches!(ended, Ok(_) | Err(TransferError::NotLeader)), "{ended:?}");
+    }
+    cluster.shutdown().await;
+}

@@ -305,3 +305,43 @@ fn metrics_count_each_group_and_its_entries() {
     assert!((6_000.0..12_000.0).contains(&written), "{written}");
     assert_eq!(value("tenure_storage_group_bytes_sum"), written);
 }
+
+/// A small entry adds fewer bytes than the bound on a group, so only the bound on its entries ends the group.
+#[cfg(feature = "cli")]
+#[test]
+fn group_has_at_most_1024_entries() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let dir = tempfile::tempdir().unwrap();
+    let storage = metrics::with_local_recorder(&recorder, || open(dir.path()));
+    wait(|done| storage.append(entries(1, 0..5_000, 10), done)).unwrap();
+    storage.close();
+    let text = render.render();
+    let largest = text.lines().find_map(|line| line.strip_prefix("tenure_storage_group_entries{quantile=\"1\"} "));
+    let largest: f64 = largest.unwrap_or_else(|| panic!("no largest group in:\n{text}")).parse().expect("a number");
+    // The summary rounds its values.
+    assert!((1_000.0..1_035.0).contains(&largest), "{largest}");
+}
+
+/// A node fails if one commit takes too long.
+#[test]
+fn age_of_a_commit_is_known_only_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    assert_eq!(storage.committing_for(), None);
+    wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    assert_eq!(storage.committing_for(), None, "the first commit is finished");
+    let (done, durable) = mpsc::channel();
+    storage.append(entries(1, 0..400, 100_000), Box::new(move |result| drop(done.send(result))));
+    let mut ages = Vec::new();
+    let appended = loop {
+        match durable.recv_timeout(Duration::from_micros(100)) {
+            Err(mpsc::RecvTimeoutError::Timeout) => ages.extend(storage.committing_for()),
+            appended => break appended,
+        }
+    };
+    appended.expect("the store runs every callback").unwrap();
+    assert!(!ages.is_empty(), "no age during a commit");
+    wait(|done| storage.save_vote(vote(2), done)).unwrap();
+    assert_eq!(storage.committing_for(), None, "all commits are finished");
+}

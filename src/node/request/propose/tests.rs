@@ -263,11 +263,18 @@ fn commands_that_keep_or_free_leases_are_urgent() {
     for command in urgent {
         assert_eq!(Class::of(&command), Class::Urgent, "{command:?}");
     }
-    assert_eq!(Class::of(&Command::Revoke { name: name(), reason: String::new() }), Class::Ordinary);
+    let metadata = Metadata::default();
+    let ordinary = [
+        Command::Revoke { name: name(), reason: String::new() },
+        Command::UpdateMetadata { name: name(), holder: holder(), token, version: 1, metadata },
+    ];
+    for command in ordinary {
+        assert_eq!(Class::of(&command), Class::Ordinary, "{command:?}");
+    }
 }
 
-/// The largest command of each kind.
-fn largest() -> Vec<Command> {
+/// The largest command of the kind after this one. A new kind of command needs a place in this order.
+fn largest_after(kind: Option<&Command>) -> Option<Command> {
     let name = || LeaseName::new("n".repeat(MAX_NAME_BYTES)).expect("valid");
     let holder = || HolderId::new("h".repeat(MAX_HOLDER_BYTES)).expect("valid");
     let token = FencingToken { term: u64::MAX, index: u64::MAX };
@@ -286,17 +293,25 @@ fn largest() -> Vec<Command> {
         patience_ms: u64::MAX,
     };
     let (wait_ms, lock_delay_ms, limit) = (Some(u64::MAX), u64::MAX, u32::MAX);
-    vec![
-        Command::Acquire(Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata }),
-        Command::Renew { holder: holder(), leases: (0..200).map(|_| renewal()).collect() },
-        Command::Release { name: name(), holder: holder(), token },
-        Command::Revoke { name: name(), reason: "r".repeat(MAX_REASON_BYTES) },
-        Command::HandOver { name: name(), holder: holder(), token, to: Some(holder()) },
-        Command::KeepWaiting { waiters: (0..100).map(|_| waiter()).collect() },
-        Command::LeaveQueue { waiter: waiter() },
-        Command::Tick,
-        Command::SetLimits(limits),
-    ]
+    let next = match kind {
+        None => {
+            let claim = Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata };
+            Command::Acquire(claim)
+        }
+        Some(Command::Acquire(_)) => Command::Renew { holder: holder(), leases: (0..200).map(|_| renewal()).collect() },
+        Some(Command::Renew { .. }) => Command::Release { name: name(), holder: holder(), token },
+        Some(Command::Release { .. }) => Command::Revoke { name: name(), reason: "r".repeat(MAX_REASON_BYTES) },
+        Some(Command::Revoke { .. }) => Command::HandOver { name: name(), holder: holder(), token, to: Some(holder()) },
+        Some(Command::HandOver { .. }) => Command::KeepWaiting { waiters: (0..100).map(|_| waiter()).collect() },
+        Some(Command::KeepWaiting { .. }) => Command::LeaveQueue { waiter: waiter() },
+        Some(Command::LeaveQueue { .. }) => Command::Tick,
+        Some(Command::Tick) => Command::SetLimits(limits),
+        Some(Command::SetLimits(_)) => {
+            Command::UpdateMetadata { name: name(), holder: holder(), token, version: u64::MAX, metadata }
+        }
+        Some(Command::UpdateMetadata { .. }) => return None,
+    };
+    Some(next)
 }
 
 #[test]
@@ -304,7 +319,8 @@ fn weight_is_at_least_the_encoded_size() {
     let stamp = Stamp { now: u64::MAX, wall_ms: u64::MAX };
     let bytes = |commands: Vec<Command>| Proposal::leases(&Batch { stamp, commands }).0.len();
     let empty = bytes(Vec::new());
-    for command in largest() {
+    let largest = std::iter::successors(largest_after(None), |kind| largest_after(Some(kind)));
+    for command in largest {
         let (taken, weighed) = (bytes(vec![command.clone()]) - empty, weight(&command));
         assert!(taken <= weighed, "{taken} bytes have weight {weighed}: {command:?}");
     }
@@ -324,4 +340,26 @@ async fn command_weighs_at_most_64_kib() {
     let refused = proposer.propose(revoke(65_537)).now_or_never();
     assert_eq!(refused, Some(Err(ProposeError::Refused(RequestError::TooLarge))));
     assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
+}
+
+/// A grant without a caller would block the lease until its ttl is over. A release without a caller frees it.
+#[tokio::test]
+async fn claim_without_a_caller_is_not_proposed() {
+    let name = || LeaseName::new("n").expect("valid");
+    let holder = |text: &str| HolderId::new(text).expect("valid");
+    let claim = |by: &str| {
+        let (ttl, metadata) = (Ttl::millis(1_000).expect("valid"), Metadata::default());
+        let (wait_ms, lock_delay_ms, limit) = (None, 0, 1);
+        Command::Acquire(Acquire { name: name(), holder: holder(by), ttl, wait_ms, lock_delay_ms, limit, metadata })
+    };
+    let release =
+        Command::Release { name: name(), holder: holder("releases"), token: FencingToken { term: 1, index: 5 } };
+    let (proposer, jobs) = Proposer::new();
+    assert_eq!(proposer.propose(claim("is gone")).now_or_never(), None);
+    let mut waits = Box::pin(proposer.propose(claim("waits")));
+    assert_eq!(waits.as_mut().now_or_never(), None);
+    assert_eq!(proposer.propose(release.clone()).now_or_never(), None);
+    let entry: Vec<_> = jobs.next_entry().expect("two commands").into_iter().map(|taken| taken.job.command).collect();
+    assert_eq!(entry, [release, claim("waits")]);
+    assert!(jobs.next_entry().is_none());
 }

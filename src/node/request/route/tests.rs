@@ -3,8 +3,9 @@
 use super::*;
 use crate::api::MAX_RENEW_ITEMS;
 use crate::lease::Renewal;
+use crate::node::Query;
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Ttl};
+use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Metadata, Ttl};
 
 #[test]
 fn refusal_after_a_lost_answer_stays_unknown() {
@@ -37,9 +38,55 @@ fn only_idempotent_changes_are_repeated() {
         (Command::Release { name: name(), holder: holder(), token }, false),
         (Command::HandOver { name: name(), holder: holder(), token, to: None }, false),
         (Command::Revoke { name: name(), reason: String::new() }, false),
+        (
+            Command::UpdateMetadata {
+                name: name(),
+                holder: holder(),
+                token,
+                version: 1,
+                metadata: Metadata::default(),
+            },
+            true,
+        ),
     ];
     for (command, repeats) in changes {
         assert_eq!(Request::Change(command.clone()).is_idempotent(), repeats, "{command:?}");
+    }
+}
+
+/// Requests that keep or free a lease must not wait behind other requests on their way to the leader.
+#[test]
+fn requests_that_keep_or_free_leases_have_the_urgent_lane() {
+    let name = || LeaseName::new("n").expect("valid");
+    let holder = || HolderId::new("h").expect("valid");
+    let token = FencingToken { term: 1, index: 5 };
+    let waiter = || WaiterId { name: name(), holder: holder() };
+    let claim = |wait_ms| {
+        let (ttl, metadata) = (Ttl::millis(1_000).expect("valid"), Metadata::default());
+        let (lock_delay_ms, limit) = (0, 1);
+        Request::Acquire(Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata })
+    };
+    let urgent = [
+        Command::Renew { holder: holder(), leases: Vec::new() },
+        Command::Release { name: name(), holder: holder(), token },
+        Command::HandOver { name: name(), holder: holder(), token, to: None },
+        Command::LeaveQueue { waiter: waiter() },
+        Command::KeepWaiting { waiters: vec![waiter()] },
+    ];
+    for command in urgent {
+        assert_eq!(Request::Change(command.clone()).lane(), Lane::Urgent, "{command:?}");
+    }
+    let metadata = Metadata::default();
+    let ordinary = [
+        claim(None),
+        claim(Some(1_000)),
+        Request::Change(Command::Revoke { name: name(), reason: String::new() }),
+        Request::Change(Command::UpdateMetadata { name: name(), holder: holder(), token, version: 1, metadata }),
+        Request::Read { query: Query::Lease(name()), consistency: Consistency::Leader },
+        Request::Members,
+    ];
+    for request in ordinary {
+        assert_eq!(request.lane(), Lane::Request, "{request:?}");
     }
 }
 

@@ -1,0 +1,84 @@
+//! Nodes that fail or stop: their commands in flight, and their probes.
+
+use super::*;
+
+fn claim_without_a_wait(name: &str) -> Request {
+    let Request::Acquire(claim) = waiting_claim() else { unreachable!("it is a claim") };
+    Request::Acquire(Acquire { name: LeaseName::new(name).expect("valid"), wait_ms: None, ..claim })
+}
+
+/// A node has at most two entries in flight, so the last claim is still in the queue.
+#[tokio::test(start_paused = true)]
+async fn stopped_node_does_not_know_its_commands_in_flight() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    let node = cluster.node(1).clone();
+    let held = node.request(claim_without_a_wait("held"), Forward::Once).await.expect("answered").answer;
+    let Answer::Outcome(Outcome::Held { lease, .. }) = held else { panic!("{held:?}") };
+    cluster.hang_disk(1);
+    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    let mut ended = Vec::new();
+    for request in [claim_without_a_wait("first"), Request::Change(release), claim_without_a_wait("queued")] {
+        let node = node.clone();
+        ended.push(tokio::spawn(async move { node.request(request, Forward::Once).await }));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    node.kill().await;
+    let [claim, release, queued] = ended.try_into().expect("three requests");
+    for in_flight in [claim, release] {
+        let answer = in_flight.await.expect("no panic");
+        assert!(matches!(answer, Err(RequestError::Unknown(_))), "a restarted node has its entry: {answer:?}");
+    }
+    assert_eq!(queued.await.expect("no panic"), Err(RequestError::ShuttingDown));
+}
+
+async fn probe(url: &str, path: &str) -> (u16, serde_json::Value) {
+    problem(reqwest::get(format!("{url}{path}")).await.expect("an answer")).await
+}
+
+#[tokio::test]
+async fn failed_node_fails_both_probes() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (node, url) = served(data.path(), LeaseSettings::default()).await;
+    assert_eq!((probe(&url, "/livez").await.0, probe(&url, "/readyz").await.0), (200, 200));
+    // The core accepts the request, and panics when it runs it.
+    let _ = node.raft().raft().external_request(|_| panic!("the test stops Raft")).await;
+    tokio::time::timeout(LONG, node.wait_failed()).await.expect("the node notices it");
+    let stopping = tokio::spawn({
+        let node = node.clone();
+        async move { node.shutdown().await }
+    });
+    // A failed node that also shuts down needs a restart.
+    for path in ["/livez", "/readyz"] {
+        let (status, told) = probe(&url, path).await;
+        assert_eq!((status, &told["code"]), (503, &"failed".into()), "{path}: {told}");
+    }
+    stopping.await.expect("no panic");
+    let (status, told) = probe(&url, "/readyz").await;
+    assert_eq!((status, &told["code"]), (503, &"failed".into()), "it also shuts down: {told}");
+}
+
+#[tokio::test]
+async fn node_is_alive_while_it_shuts_down() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (node, url) = served(data.path(), LeaseSettings::default()).await;
+    // A held lease delays the end of the shutdown.
+    node.request(claim_without_a_wait("held"), Forward::Once).await.expect("answered");
+    let stopping = tokio::spawn({
+        let node = node.clone();
+        async move { node.shutdown().await }
+    });
+    while node.health().not_ready.is_none() {
+        tokio::task::yield_now().await;
+    }
+    for when in ["during the shutdown", "afterwards"] {
+        let ((alive, _), (ready, told)) = (probe(&url, "/livez").await, probe(&url, "/readyz").await);
+        assert_eq!((alive, ready, &told["code"]), (200, 503, &"not_ready".into()), "{when}: {told}");
+        if when == "during the shutdown" {
+            while !stopping.is_finished() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    stopping.await.expect("no panic");
+}

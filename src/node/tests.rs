@@ -13,7 +13,6 @@ use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerO
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
-use crate::node::RequestError;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::route::{NodeReply, NodeService};
 use crate::peer::{Service, Services};

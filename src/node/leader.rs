@@ -48,12 +48,20 @@ impl LeaderClock {
     /// Starts leading in `term`. Cluster time continues from `state_now`.
     ///
     /// This node does not know how much time passed since that value was committed. Leases last longer by that time,
-    /// never shorter. The same holds for a leader that regains its majority: an entry with a later timestamp of its
-    /// earlier clock does no harm, because the state's time never decreases.
+    /// never shorter.
     pub fn begin(&self, term: u64, state_now: ClusterMs) -> LeaderTerm {
         let leader_term = LeaderTerm { term, base: state_now, since: self.clock.elapsed() };
         self.leader_term.send_replace(Some(leader_term));
         leader_term
+    }
+
+    /// Continues from the time of the state if that is ahead of this clock.
+    ///
+    /// A leader that regains its majority begins before the entries of its earlier clock are applied. Their timestamps
+    /// can be later by the time without a majority. Without this, cluster time would stand still for as long, and leases
+    /// that are granted meanwhile would last longer.
+    fn follow(&self, leader_term: LeaderTerm, state_now: ClusterMs) -> LeaderTerm {
+        if state_now > self.now(&leader_term) { self.begin(leader_term.term, state_now) } else { leader_term }
     }
 
     pub fn end(&self) {
@@ -172,10 +180,11 @@ impl<S: Storage> Timekeeper<S> {
         self.known.record(&self.raft, term).await;
         let mut progress = self.raft.replica().progress();
         let state_now = progress.borrow_and_update().now;
-        let leader_term = self.clock.begin(term, state_now);
+        let mut leader_term = self.clock.begin(term, state_now);
         tracing::info!(term, cluster_time = state_now, "this node became the leader");
         loop {
             let applied = *progress.borrow_and_update();
+            leader_term = self.clock.follow(leader_term, applied.now);
             let pause = self.tick_if_due(&leader_term, &applied).await;
             tokio::select! {
                 _ = progress.changed() => {}
@@ -279,6 +288,24 @@ mod clock_tests {
         let (_, held) = apply(2, clock.stamp(&leader_term), Command::Tick);
         assert_eq!(held, 0, "a tick at its due time expires the lease");
         lasts
+    }
+
+    /// Found by `scripts/faults`: the leader was suspended for 5 s, and leases that it granted then lasted 2.8 s longer.
+    #[test]
+    fn clock_follows_a_later_entry_of_the_clock_before() {
+        let manual = ManualClock::new();
+        let clock = LeaderClock::new(Arc::new(manual.clone()));
+        let before = clock.begin(1, 5_000);
+        manual.advance(Duration::from_secs(5));
+        let in_flight = clock.stamp(&before).now;
+        clock.end();
+        let again = clock.begin(1, 5_200);
+        manual.advance(Duration::from_millis(10));
+        assert_eq!(clock.follow(again, 5_205), again, "the state is behind");
+        let again = clock.follow(again, in_flight);
+        assert_eq!((clock.now(&again), clock.leader_term()), (10_000, Some(again)));
+        manual.advance(Duration::from_millis(7));
+        assert_eq!(clock.now(&again), 10_007);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure::client::{CallError, LeaseManager, ManagerOptions, Wait};
 use tenure::election::{Election, ElectionOptions};
-use tenure::node::{Local, RequestError};
+use tenure::lease::Command;
+use tenure::node::{Local, Request, RequestError};
 use tenure::testing::TokioClock;
 use tokio::time::Instant;
 
@@ -33,6 +34,27 @@ async fn node_is_not_ready_from_the_start_of_its_shutdown() {
         assert_eq!(node.health().not_ready.as_deref(), Some("the node is shutting down"), "afterwards");
         cluster.shutdown().await;
     }
+}
+
+/// Clients of other nodes may still read, to confirm their releases.
+#[tokio::test(start_paused = true)]
+async fn stopping_leader_stays_for_50_ms_after_the_last_lease() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let node = cluster.node(leader).clone();
+    let shutdown = tokio::spawn(async move {
+        node.shutdown().await;
+        Instant::now()
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    ask(cluster.node(other), Request::Change(release)).await.expect("answered");
+    let released = Instant::now();
+    let stayed = shutdown.await.expect("no panic") - released;
+    assert!((45..150).contains(&stayed.as_millis()), "the leader stays for {stayed:?}");
+    cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

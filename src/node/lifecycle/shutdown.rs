@@ -139,12 +139,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let mut idle = std::pin::pin!(time::sleep(IDLE_TIME));
             while self.raft.leadership().leader.is_some() {
                 let in_use = replica.read(is_in_use);
-                if in_use {
-                    idle.set(time::sleep(IDLE_TIME));
-                }
                 tokio::select! {
                     changed = progress.changed() => if changed.is_err() { return },
                     () = idle.as_mut(), if !in_use => return,
+                }
+                if in_use {
+                    // This entry may have ended the last lease.
+                    idle.set(time::sleep(IDLE_TIME));
                 }
             }
         };

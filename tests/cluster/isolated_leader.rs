@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata as Labels, Recorder, SharedString, Unit};
+use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Command, LeaseState, Outcome, Renewal};
-use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response, Role};
+use tenure::node::{Answer, Consistency, Query, Request, RequestError, Role};
 use tenure::testing::{Cluster, TestNode};
-use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
+use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
+
+use super::{ask, held, holder};
 
 /// Upper bound of the time from the isolation of a leader until its requests end. It exceeds the retry time of a
 /// request without a leader.
@@ -18,38 +20,15 @@ const ENDED: Duration = Duration::from_secs(3);
 const WAIT_MS: u64 = 60_000;
 
 fn name() -> LeaseName {
-    LeaseName::new("job").expect("valid")
-}
-
-fn holder(text: &str) -> HolderId {
-    HolderId::new(text).expect("valid")
+    super::name("job")
 }
 
 fn acquire(by: &str, ttl_ms: u64, wait_ms: Option<u64>) -> Request {
-    Request::Acquire(Acquire {
-        name: name(),
-        holder: holder(by),
-        ttl: Ttl::millis(ttl_ms).expect("valid"),
-        wait_ms,
-        lock_delay_ms: 0,
-        limit: 1,
-        metadata: Metadata::default(),
-    })
+    super::acquire("job", by, ttl_ms, wait_ms)
 }
 
 fn read(query: Query, consistency: Consistency) -> Request {
     Request::Read { query, consistency }
-}
-
-async fn ask(node: &TestNode, request: Request) -> Result<Response, RequestError> {
-    node.request(request, Forward::Once).await
-}
-
-async fn held(node: &TestNode, request: Request) -> tenure::lease::Lease {
-    match ask(node, request).await.expect("answered").answer {
-        Answer::Outcome(Outcome::Held { lease, .. }) => lease,
-        other => panic!("not held: {other:?}"),
-    }
 }
 
 async fn release(node: &TestNode, lease: &tenure::lease::Lease) {
@@ -357,13 +336,13 @@ impl Recorder for LeaderGauge {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, _: &Key, _: &Labels<'_>) -> Counter {
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
         Counter::noop()
     }
-    fn register_gauge(&self, key: &Key, _: &Labels<'_>) -> Gauge {
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
         if key.name() == "tenure_raft_leader" { Gauge::from_arc(Arc::new(self.clone())) } else { Gauge::noop() }
     }
-    fn register_histogram(&self, _: &Key, _: &Labels<'_>) -> Histogram {
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
         Histogram::noop()
     }
 }

@@ -455,6 +455,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn confirmed_read_waits_for_all_committed_entries() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let node = cluster.node(leader(&cluster).await).clone();
+        let raft = node.raft();
+        let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+        let stall = raft.raft.external_state_machine_request(move |_| Box::pin(async move { _ = resumed.await }));
+        stall.await.expect("Raft runs");
+        let (term, writer) = (raft.leadership().term, node.clone());
+        let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
+        let write = tokio::spawn(async move { writer.raft().propose(term, Proposal::leases(&tick)).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut read = Box::pin(raft.await_readable(Duration::from_secs(5)));
+        let early = tokio::time::timeout(Duration::from_millis(100), &mut read).await;
+        assert!(early.is_err(), "a follower may show an entry that this node has not applied: {early:?}");
+        resume.send(()).expect("the state machine waits");
+        assert_eq!(read.await, Ok(()));
+        let (at, _) = write.await.expect("no panic").expect("the node leads");
+        assert!(raft.replica.read(|state| state.applied.is_some_and(|applied| applied.index >= at.index)));
+        cluster.shutdown().await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn local_read_waits_for_the_announced_commit_index() {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = leader(&cluster).await;

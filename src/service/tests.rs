@@ -60,9 +60,13 @@ fn claim_at_the_bounds_is_accepted() {
 
 #[test]
 fn revoke_reason_has_at_most_500_bytes() {
-    let revoke = |bytes: usize| revoke(LeaseName::new("a").expect("valid"), "r".repeat(bytes));
-    assert!(matches!(revoke(500), Ok(Request::Change(Command::Revoke { reason, .. })) if reason.len() == 500));
-    assert_eq!(revoke(501).map(drop).expect_err("the reason is above the bound").code, Code::Invalid);
+    let revoke = |character: &str, count| revoke(LeaseName::new("a").expect("valid"), character.repeat(count));
+    for (character, most) in [("r", 500), ("é", 250), ("🦀", 125)] {
+        let taken = revoke(character, most);
+        assert!(matches!(taken, Ok(Request::Change(Command::Revoke { reason, .. })) if reason.len() == 500));
+        let refused = revoke(character, most + 1).map(drop).expect_err("the reason is above the bound");
+        assert_eq!(refused.code, Code::Invalid, "{character}");
+    }
 }
 
 #[test]

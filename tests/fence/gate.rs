@@ -178,7 +178,8 @@ struct FailingStore {
 
 impl HighWaterStore for FailingStore {
     fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
-        Ok(vec![("a".into(), HighWater::NONE), ("a".into(), HighWater::NONE.offer(token(5)).unwrap())])
+        let mark = |index| ("a".to_owned(), HighWater::NONE.offer(token(index)).unwrap());
+        Ok(vec![("a".to_owned(), HighWater::NONE), mark(5), mark(3)])
     }
 
     fn remember(&mut self, resource: &str, mark: HighWater) -> io::Result<()> {
@@ -196,7 +197,7 @@ async fn gate_stores_marks_before_writes_and_fails_with_its_store() {
     let stored = Arc::new(Mutex::new(Vec::new()));
     let gate = Gate::keeping(FailingStore { stored: Arc::clone(&stored), fails_after: 1 })
         .expect("the store recalls its marks");
-    assert!(matches!(gate.enter("a", token(4)).await, Err(Refused::Stale(_))), "the higher one of two recalled marks");
+    assert!(matches!(gate.enter("a", token(4)).await, Err(Refused::Stale(_))), "the highest recalled mark");
     let before = gate.admit("a", token(6), || async { stored.lock().unwrap().clone() }).await.expect("higher");
     assert_eq!(before, [("a".to_owned(), token(6).as_u64())]);
     gate.admit("a", token(6), || async {}).await.expect("an equal token stores no mark");

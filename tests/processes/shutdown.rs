@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::client::Call;
-use crate::cluster::{Cluster, NODES, SOON};
+use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures;
 use crate::prober::Prober;
 use crate::steady::steady;
@@ -14,6 +14,7 @@ steady!(
     sigterm_transfers_leadership_and_ends_in_time,
     sigterm_to_all_nodes_ends_all_in_time,
     second_sigterm_ends_the_process_at_once,
+    sigterm_ends_a_waiting_request_and_transfers_leadership,
 );
 
 /// The shutdown limit in `tenure serve --help`.
@@ -47,6 +48,26 @@ async fn sigterm_transfers_leadership_and_ends_in_time() {
     figures::print("from SIGTERM to the end of the process", &mut ends);
     figures::print("gap in service at a planned end of the leader", &mut gaps);
     assert!(figures::percentile(&gaps, 50) < LONGEST_GAP, "{gaps:?}");
+}
+
+async fn sigterm_ends_a_waiting_request_and_transfers_leadership() {
+    let mut cluster = Cluster::start("").await;
+    let client = cluster.client.clone();
+    client.acquire("jobs", "a", 60_000).await;
+    let leader = cluster.leader().await;
+    let waits = client.clone();
+    let waiting = tokio::spawn(async move {
+        waits.attempt(place(leader), &Call::wait("jobs", "b", 60_000, Duration::from_secs(60))).await
+    });
+    let queue = Call::get("/v1/leases/jobs/queue");
+    while client.done(0, &queue).await["waiters"].as_array().is_none_or(|waiters| waiters.is_empty()) {}
+    let asked = Instant::now();
+    cluster.node(leader).signal(Signal::TERM);
+    let status = cluster.node(leader).exit(STOPS_WITHIN + SOON).await;
+    let (took, said) = (asked.elapsed(), cluster.node(leader).said());
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(took < STOPS_WITHIN / 2 && said.contains("leadership transferred"), "after {took:?}: {said}");
+    waiting.await.expect("no panic");
 }
 
 async fn sigterm_to_all_nodes_ends_all_in_time() {

@@ -197,6 +197,17 @@ mod tests {
         Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit: 1, metadata })
     }
 
+    #[test]
+    fn local_wait_stays_until_its_last_request_ends() {
+        let waits = Arc::new(LocalWaits::default());
+        let id = WaiterId { name: name(), holder: holder(1) };
+        let (first, second) = (waits.register(id.clone()), waits.register(id.clone()));
+        drop(first);
+        assert_eq!(waits.ids(), [id], "the other request still waits");
+        drop(second);
+        assert_eq!(waits.ids(), []);
+    }
+
     struct Leader {
         machine: Machine,
         registry: Arc<WaitRegistry>,

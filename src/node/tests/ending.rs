@@ -7,6 +7,29 @@ fn claim_without_a_wait(name: &str) -> Request {
     Request::Acquire(Acquire { name: LeaseName::new(name).expect("valid"), wait_ms: None, ..claim })
 }
 
+/// Urgent commands may wait for as long as they need, so the claim behind them has the first time limit.
+#[tokio::test(start_paused = true)]
+async fn claim_behind_an_urgent_command_is_refused_after_800_ms() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    let node = cluster.node(1).clone();
+    let held = node.request(claim_without_a_wait("held"), Forward::Once).await.expect("answered").answer;
+    let Answer::Outcome(Outcome::Held { lease, .. }) = held else { panic!("{held:?}") };
+    cluster.hang_disk(1);
+    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    for request in [claim_without_a_wait("first"), claim_without_a_wait("second"), Request::Change(release)] {
+        let node = node.clone();
+        tokio::spawn(async move { node.request(request, Forward::Once).await });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let began = Instant::now();
+    let refused = node.request(claim_without_a_wait("late"), Forward::Once).await;
+    assert_eq!(refused, Err(RequestError::Busy));
+    let waited = began.elapsed();
+    assert!((Duration::from_millis(800)..Duration::from_millis(850)).contains(&waited), "{waited:?}");
+    node.kill().await;
+}
+
 /// A node has at most two entries in flight, so the last claim is still in the queue.
 #[tokio::test(start_paused = true)]
 async fn stopped_node_does_not_know_its_commands_in_flight() {

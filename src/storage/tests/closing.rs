@@ -203,6 +203,17 @@ fn snapshots_that_crashes_interrupted_leave_the_disk() {
 
 /// The store does not restart in between.
 #[test]
+fn replaced_snapshot_leaves_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    (0..3).for_each(|seed| drop(write_snapshot(&storage, 200_000, seed)));
+    (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
+    storage.close();
+    assert_eq!(stored_records(dir.path(), "snap"), 49, "the chunks of one snapshot");
+}
+
+/// The store does not restart in between.
+#[test]
 fn failed_snapshots_and_truncated_entries_leave_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());

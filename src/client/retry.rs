@@ -1,5 +1,6 @@
 //! The attempts of one request, and their combined result.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -96,20 +97,21 @@ where
 {
     let began = Instant::now();
     let mut in_flight = FuturesUnordered::new();
-    let mut results = AttemptResults { policy, ambiguous: None, not_done: String::new() };
+    let mut results = AttemptResults { policy, ambiguous: None, not_done: BTreeMap::new() };
     let mut pause = FIRST_PAUSE;
     let total = budget.total.saturating_add(wait);
     let whole_attempt = |elapsed: Duration| budget.attempt.saturating_add(wait.saturating_sub(elapsed));
     for number in 0.. {
         let left = total.saturating_sub(began.elapsed());
         let limit = if policy.uses_remaining_time() { left } else { whole_attempt(began.elapsed()) };
-        in_flight.push(attempt(AttemptContext { number, elapsed: began.elapsed(), limit }));
+        let ended = attempt(AttemptContext { number, elapsed: began.elapsed(), limit });
+        in_flight.push(async move { (number % nodes, ended.await) });
         let ended = match policy {
             RetryPolicy::Renewal => tokio::time::timeout(budget.attempt, in_flight.next()).await.ok().flatten(),
             _ => in_flight.next().await,
         };
         let is_late = ended.is_none();
-        if let Some(result) = ended.and_then(|ended| results.add(ended)) {
+        if let Some(result) = ended.and_then(|(node, ended)| results.add(node, ended)) {
             return result;
         }
         if !is_late && (number + 1) % nodes == 0 {
@@ -122,8 +124,8 @@ where
             break;
         }
     }
-    while let Some(ended) = in_flight.next().await {
-        if let Some(result) = results.add(ended) {
+    while let Some((node, ended)) = in_flight.next().await {
+        if let Some(result) = results.add(node, ended) {
             return result;
         }
     }
@@ -135,23 +137,27 @@ struct AttemptResults {
     policy: RetryPolicy,
     /// Why an attempt may have been applied, if there is such an attempt.
     ambiguous: Option<String>,
-    /// Why the last attempt that was not applied failed.
-    not_done: String,
+    /// For each node, why its last attempt that was not applied failed.
+    not_done: BTreeMap<usize, String>,
 }
 
 impl AttemptResults {
     /// Adds the result of an attempt. Returns the result of the request if it is resolved.
-    fn add<T>(&mut self, ended: Attempt<T>) -> Option<Result<ResolvedAnswer<T>, CallError>> {
+    fn add<T>(&mut self, node: usize, ended: Attempt<T>) -> Option<Result<ResolvedAnswer<T>, CallError>> {
         match ended {
             Attempt::Done(answer) => return Some(Ok(ResolvedAnswer { answer, ambiguous: self.ambiguous.take() })),
             Attempt::Refused(problem) => return Some(Err(refusal_error(self.policy, self.ambiguous.take(), problem))),
-            Attempt::NotDone(why) => self.not_done = why,
+            Attempt::NotDone(why) => {
+                self.not_done.insert(node, why);
+            }
             #[cfg(feature = "server")]
             Attempt::ShutDown => {
                 let unknown = self.ambiguous.take().map(|why| CallError::Unknown { why, last: None });
                 return Some(Err(unknown.unwrap_or(CallError::ShutDown)));
             }
-            Attempt::Unknown(why) if self.policy == RetryPolicy::Read => self.not_done = why,
+            Attempt::Unknown(why) if self.policy == RetryPolicy::Read => {
+                self.not_done.insert(node, why);
+            }
             Attempt::Unknown(why) if self.policy == RetryPolicy::Never => {
                 return Some(Err(CallError::Unknown { why, last: None }));
             }
@@ -164,7 +170,11 @@ impl AttemptResults {
     fn error(self) -> CallError {
         match self.ambiguous {
             Some(why) => CallError::Unknown { why, last: None },
-            None => CallError::Unavailable(self.not_done),
+            None => {
+                let mut reasons: Vec<String> = self.not_done.into_values().collect();
+                reasons.dedup();
+                CallError::Unavailable(reasons.join("; "))
+            }
         }
     }
 }
@@ -255,6 +265,22 @@ mod tests {
             "not unknown: each attempt returned NotDone"
         );
         assert!((2..=3).contains(&begun), "{begun}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unavailable_names_the_last_error_of_each_node() {
+        let budget = RetryBudget::within(Duration::from_secs(2));
+        let result: Result<ResolvedAnswer<()>, CallError> =
+            attempts(RetryPolicy::Read, budget, Duration::ZERO, 3, |context| async move {
+                match context.number % 3 {
+                    0 => Attempt::NotDone(if context.number == 0 { "a: starting" } else { "a: no leader" }.to_owned()),
+                    1 => Attempt::Unknown("b: no answer".to_owned()),
+                    _ => Attempt::NotDone("c: refused".to_owned()),
+                }
+            })
+            .await;
+        let all = "a: no leader; b: no answer; c: refused";
+        assert_eq!(result, Err(CallError::Unavailable(all.to_owned())));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! The event stream of a cluster. It resumes after a broken connection.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
@@ -84,6 +85,8 @@ impl Watch {
         let first = endpoints.preferred();
         let mut query = vec![("prefix", self.prefix.clone())];
         query.extend(self.position.map(|position| ("after", position.to_string())));
+        // For each node, why its last attempt failed.
+        let mut reasons = BTreeMap::new();
         for attempt in 0.. {
             let (index, endpoint) = endpoints.at(first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
@@ -97,8 +100,9 @@ impl Watch {
                 Ok(Err(error)) => describe_error(endpoint, &error),
                 Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.budget.total),
             };
+            reasons.insert(index, why);
             if began.elapsed() >= self.remote.budget.total {
-                return Err(CallError::Unavailable(why));
+                return Err(CallError::Unavailable(reasons.into_values().collect::<Vec<_>>().join("; ")));
             }
             if (attempt + 1) % endpoints.len() == 0 {
                 tokio::time::sleep(RECONNECT_DELAY).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Problem, Timestamp};
+use super::{Event, Problem, Timestamp, TtlMs};
 use crate::token::FencingToken;
 use crate::types::LeaseState;
 
@@ -24,8 +24,8 @@ pub struct Lease {
     pub term: u64,
     /// Log index of the grant.
     pub index: u64,
-    /// `null` for an infinite ttl.
-    pub ttl_ms: Option<u64>,
+    /// The ttl of the grant or of the last renewal.
+    pub ttl_ms: TtlMs,
     /// Approximate time to the expiry, at least 0. A lease reads as held until a log entry expires it. `null`: infinite
     /// or ended.
     pub expires_in_ms: Option<u64>,

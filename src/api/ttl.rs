@@ -1,4 +1,4 @@
-//! The ttl in a request.
+//! The ttl in requests and responses.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::types::{InvalidValue, Ttl};
 /// JSON form of an infinite ttl.
 pub(super) const INFINITE: &str = "infinite";
 
-/// A ttl in a request: an integer of milliseconds, or the string `infinite`. The node checks the cluster's bounds
-/// later.
+/// A ttl: an integer of milliseconds, or the string `infinite`. The node checks that of a request against the cluster's
+/// bounds later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TtlMs {
     /// A finite ttl in milliseconds.
@@ -21,8 +21,15 @@ pub enum TtlMs {
 }
 
 impl TtlMs {
-    /// Reads a field that can be absent but not `null`. In a response `null` means an infinite ttl; in a request a
-    /// client could take it for the default, so it is invalid.
+    /// The milliseconds. `None`: infinite.
+    pub fn as_millis(self) -> Option<u64> {
+        match self {
+            TtlMs::Millis(ms) => Some(ms),
+            TtlMs::Infinite => None,
+        }
+    }
+
+    /// Reads a field that can be absent but not `null`: a client could mean the default by it, or an infinite ttl.
     pub(super) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TtlMs>, D::Error> {
         TtlMs::deserialize(deserializer).map(Some)
     }
@@ -36,6 +43,12 @@ impl TryFrom<TtlMs> for Ttl {
             TtlMs::Millis(ms) => Ttl::millis(ms),
             TtlMs::Infinite => Ok(Ttl::INFINITE),
         }
+    }
+}
+
+impl From<Ttl> for TtlMs {
+    fn from(ttl: Ttl) -> TtlMs {
+        ttl.as_millis().map_or(TtlMs::Infinite, TtlMs::Millis)
     }
 }
 

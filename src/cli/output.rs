@@ -57,7 +57,7 @@ pub fn leases(leases: &[Lease]) -> Result<(), Failure> {
             lease.state.as_str().replace('_', " "),
             lease.holder.clone(),
             lease.token.to_string(),
-            lease.ttl_ms.map_or("infinite".to_owned(), duration::show),
+            lease.ttl_ms.as_millis().map_or("infinite".to_owned(), duration::show),
             lease.expires_in_ms.map_or("-".to_owned(), duration::show),
             lease.renewals.to_string(),
             lease.waiters.to_string(),

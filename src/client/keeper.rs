@@ -142,7 +142,7 @@ async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<Renewa
 
 fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Duration, now: Duration) {
     match (result.lease, result.problem.and_then(|problem| problem.why)) {
-        (Some(lease), _) => hold.renewed(token, lease.ttl_ms.map(Duration::from_millis), sent, now),
+        (Some(lease), _) => hold.renewed(token, lease.ttl_ms.as_millis().map(Duration::from_millis), sent, now),
         (None, Some(why)) => hold.lose(token, Loss::from(why)),
         (None, None) => hold.renewal_failed(token, now),
     }

@@ -435,7 +435,7 @@ impl Drop for AmbiguousClaim<'_> {
 }
 
 fn ttl(lease: &Lease) -> Option<Duration> {
-    lease.ttl_ms.map(Duration::from_millis)
+    lease.ttl_ms.as_millis().map(Duration::from_millis)
 }
 
 /// The time that the grant certainly lasts, counted from the moment when the claim was sent. It is less than the ttl if

@@ -213,7 +213,7 @@ fn lease_of(lease: Lease, now: ClusterMs) -> api::Lease {
         token: lease.token,
         term: lease.token.term,
         index: lease.token.index,
-        ttl_ms: lease.ttl.as_millis(),
+        ttl_ms: lease.ttl.into(),
         expires_in_ms: lease.deadline.map(|deadline| deadline.saturating_sub(now)),
         state: lease.state,
         granted_at: api::Timestamp::from_millis(lease.granted_wall_ms),

@@ -1,6 +1,7 @@
 //! Tests of the conversion of requests, refusals and errors.
 
 use super::*;
+use crate::api::TtlMs;
 use crate::token::FencingToken;
 use crate::types::HolderId;
 
@@ -206,7 +207,7 @@ fn lease_has_its_times() {
         let walls = (granted.granted_at, granted.renewed_at);
         assert_eq!(walls, (Timestamp::from_millis(1), Timestamp::from_millis(2)));
         let numbers = (granted.term, granted.index, granted.ttl_ms, granted.renewals);
-        assert_eq!(numbers, (3, 4, Some(5_000), 6));
+        assert_eq!(numbers, (3, 4, TtlMs::Millis(5_000), 6));
         let counts = (granted.limit, granted.lock_delay_ms, granted.waiters, granted.metadata_version);
         assert_eq!(counts, (7, 8, 9, 11));
     }

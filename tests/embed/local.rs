@@ -62,7 +62,7 @@ async fn operations_work_at_the_leader_and_at_a_follower() {
 
 async fn claims(at: &Local, job: &str) {
     let lease = acquire(at, job, "a").await;
-    assert_eq!((lease.name.as_str(), lease.holder.as_str(), lease.ttl_ms), (job, "a", Some(60_000)));
+    assert_eq!((lease.name.as_str(), lease.holder.as_str(), lease.ttl_ms), (job, "a", TtlMs::Millis(60_000)));
     assert_eq!(acquire(at, job, "a").await.token, lease.token, "the same holder keeps its token");
     let held = refused(at.acquire(name(job), claim("b"), BUDGET).await);
     assert_eq!((held.code, held.holder.as_deref(), held.token), (Code::Held, Some("a"), Some(lease.token)));
@@ -208,6 +208,6 @@ async fn ttl_policy_of_a_node_applies_in_process() {
     let problem = refused(at.acquire(name("job"), infinite, BUDGET).await);
     assert!(problem.detail.contains("60000 ms"), "{problem:?}");
     let granted = at.acquire(name("job"), Acquire::new(holder("a")), BUDGET).await.expect("granted");
-    assert_eq!(granted.ttl_ms, Some(5_000));
+    assert_eq!(granted.ttl_ms, TtlMs::Millis(5_000));
     node.shutdown().await;
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::LeaseManager;
+use tenure::api::TtlMs;
 use tenure::client::{HoldState, LeaseOptions, Loss, ManagerOptions, Wait, WithError};
 use tenure::clock::{Clock, Suspended};
 use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
@@ -185,7 +186,7 @@ async fn infinite_lease_lasts_until_revoked(world: &World) {
     tokio::time::sleep(TTL * 2).await;
     assert!(lease.is_held(), "an infinite lease has no deadline");
     let shown = world.remote().get(lease.name()).await.expect("the cluster answers");
-    assert_eq!((shown.ttl_ms, shown.expires_in_ms), (None, None));
+    assert_eq!((shown.ttl_ms, shown.expires_in_ms), (TtlMs::Infinite, None));
     holder.switch.set(Line::Up);
     world.remote().revoke(lease.name(), "").await.expect("the cluster answers");
     assert_eq!(lease.check().await, Ok(false));

@@ -242,7 +242,7 @@ pub fn failure(error: &CallError) -> Ended {
 
 fn held(lease: &api::Lease) -> Ended {
     // The node computes the time left after the client sent the request, so it is a lower bound from that time on.
-    Ended::Held(lease.token, lease.ttl_ms.map(|ttl| lease.expires_in_ms.map_or(ttl, |left| left.min(ttl))))
+    Ended::Held(lease.token, lease.ttl_ms.as_millis().map(|ttl| lease.expires_in_ms.map_or(ttl, |left| left.min(ttl))))
 }
 
 /// Calls a node as a client in the same process does.

@@ -56,7 +56,7 @@ pub(crate) fn wait_ms(wait: Duration) -> u64 {
     wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
 
-/// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:-]*`, at most [`MAX_NAME_BYTES`] bytes.
+/// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:/-]*`, at most [`MAX_NAME_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LeaseName(Arc<str>);
@@ -85,7 +85,7 @@ impl LeaseName {
     pub fn new(name: impl Into<Arc<str>>) -> Result<LeaseName, InvalidValue> {
         let name = name.into();
         let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-        let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
         if name.len() > MAX_NAME_BYTES {
             return Err(InvalidValue::TooLong { what: "lease name", bytes: name.len(), max: MAX_NAME_BYTES });
         }
@@ -304,7 +304,9 @@ impl From<Ttl> for Option<u64> {
 #[non_exhaustive]
 pub enum InvalidValue {
     /// A lease name with invalid characters.
-    #[error("lease name {0:?} must start with a letter or digit, and use only letters, digits, '.', '_', ':' and '-'")]
+    #[error(
+        "lease name {0:?} must start with a letter or digit, and use only letters, digits, '.', '_', ':', '/' and '-'"
+    )]
     Name(String),
     /// A holder that is empty or has control characters.
     #[error("a holder must have 1 to {MAX_HOLDER_BYTES} bytes and no control characters")]

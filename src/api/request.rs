@@ -81,7 +81,7 @@ pub struct RenewBatch {
 #[serde(deny_unknown_fields)]
 pub struct RenewItem {
     /// The name of the lease.
-    #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"))]
+    #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$"))]
     pub name: LeaseName,
     /// The token of the grant.
     #[cfg_attr(feature = "server", schema(value_type = String, pattern = "^[0-9]+$", example = "281474976710661"))]

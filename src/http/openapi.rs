@@ -34,9 +34,9 @@ pub(super) fn without_paths() -> utoipa::openapi::OpenApi {
 }
 
 /// A lease name. All characters are ASCII, so `maxLength` in characters equals the limit in bytes.
-const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]*$";
+const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$";
 /// The cursor of a page.
-const CURSOR_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}~[0-9]{1,19}$";
+const CURSOR_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}~[0-9]{1,19}$";
 /// A holder has no control characters.
 const HOLDER_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// States, separated by commas. The parser ignores empty ones.

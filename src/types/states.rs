@@ -84,6 +84,17 @@ pub enum Consistency {
     Stale,
 }
 
+impl Consistency {
+    /// The name in JSON and in queries.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Consistency::Leader => "leader",
+            Consistency::Linearizable => "linearizable",
+            Consistency::Stale => "stale",
+        }
+    }
+}
+
 open_enum! {
     /// The Raft role of a node.
     Role {

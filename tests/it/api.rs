@@ -2,6 +2,9 @@
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tenure::api::{Acquire, Code, HandOver, Release, Renew, UpdateMetadata};
+use tenure::client::{CallError, Remote};
+use tenure::types::{HolderId, LeaseName, Metadata};
 
 use crate::cluster::{Cluster, SOON, read};
 use crate::steady::strict;
@@ -13,6 +16,7 @@ strict!(
     pages_and_batches_with_large_metadata_stay_small,
     read_of_one_name_lists_1000_and_counts_the_others,
     disconnected_waiter_leaves_the_queue,
+    names_with_slashes_work_in_each_path,
 );
 
 async fn lease_goes_from_claim_to_release() {
@@ -223,5 +227,36 @@ async fn disconnected_waiter_leaves_the_queue() {
         .expect("an answer");
     let lease: Value = answer.json().await.expect("JSON");
     assert_eq!(lease["token"], granted["token"]);
+    cluster.end().await;
+}
+
+/// The second name ends like a path of the API, and the third one has an empty part.
+async fn names_with_slashes_work_in_each_path() {
+    let cluster = Cluster::start().await;
+    let remote = Remote::new(format!("http://{}", cluster.address).parse().expect("an endpoint"));
+    let holder = HolderId::new("a").expect("valid");
+    for text in ["billing/nightly", "billing/nightly/acquire", "billing//nightly/"] {
+        let name = LeaseName::new(text).expect("valid");
+        let lease = remote.acquire(&name, &Acquire::new(holder.clone())).await.expect("free");
+        assert_eq!(lease.name, text);
+        let renew = Renew { holder: holder.clone(), token: lease.token, ttl_ms: None };
+        assert_eq!(remote.renew(&name, &renew).await.expect("held").token, lease.token);
+        let metadata = Metadata::new([("a".to_owned(), "b".to_owned())].into()).expect("valid");
+        let update = UpdateMetadata { holder: holder.clone(), token: lease.token, version: 0, metadata };
+        assert_eq!(remote.update_metadata(&name, &update).await.expect("held").metadata_version, 1);
+        assert_eq!(remote.get(&name).await.expect("held").token, lease.token);
+        assert_eq!(remote.history(&name).await.expect("a list").transitions.len(), 1);
+        assert_eq!(remote.queue(&name).await.expect("a list").total, 0);
+        assert_eq!(remote.explain(&name, None).await.expect("held").held.len(), 1);
+        let refused = remote.hand_over(&name, &HandOver { holder: holder.clone(), token: lease.token, to: None }).await;
+        assert!(matches!(refused, Err(CallError::Refused(problem)) if problem.code == Code::NoSuchWaiter));
+        let release = Release { holder: holder.clone(), token: lease.token };
+        assert!(remote.release(&name, &release).await.expect("held").released);
+        assert_eq!(remote.revoke(&name, "").await.expect("answered").revoked, 0);
+    }
+    let (status, lease) = cluster.get("/v1/leases/billing%2Fnightly").await;
+    assert_eq!((status, &lease["name"]), (200, &json!("billing/nightly")));
+    let (status, page) = cluster.get("/v1/leases?prefix=billing/nightly&state=released").await;
+    assert_eq!((status, page["leases"].as_array().map(Vec::len)), (200, Some(2)), "{page}");
     cluster.end().await;
 }

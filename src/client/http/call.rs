@@ -71,7 +71,7 @@ impl Call {
         endpoint: &reqwest::Url,
         context: AttemptContext,
     ) -> Attempt<Vec<u8>> {
-        let url = endpoint.join(&self.path).expect("a path consists of lease names, which need no escapes");
+        let url = endpoint.join(&self.path).expect("a path has no scheme and no host");
         let mut request = http.request(self.method.clone(), url).query(&self.query);
         if let Some(body) = &self.body {
             request = request.header("content-type", "application/json").body(body(context.elapsed));

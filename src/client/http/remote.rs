@@ -13,7 +13,7 @@ use crate::api::{
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
 use crate::client::{CallError, RetryBudget};
-use crate::types::{HolderId, LeaseName, wait_ms};
+use crate::types::{Consistency, HolderId, LeaseName, wait_ms};
 
 /// Default limit of one request with its retries, without its wait for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +45,7 @@ pub struct Remote {
     pub(super) http: reqwest::Client,
     pub(super) endpoints: Endpoints,
     pub(super) budget: RetryBudget,
+    consistency: Consistency,
 }
 
 /// A filter of leases. The default lists all leases.
@@ -90,12 +91,19 @@ impl Remote {
     /// Creates a client with the program's HTTP client, for example one with TLS certificates. That client should not
     /// retry requests and should not follow redirects.
     pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
-        Remote { http, endpoints, budget: RetryBudget::within(DEFAULT_TIMEOUT) }
+        let budget = RetryBudget::within(DEFAULT_TIMEOUT);
+        Remote { http, endpoints, budget, consistency: Consistency::default() }
     }
 
     /// Sets the time limit of one request with its retries, without its wait for a lease. Default: 5 s.
     pub fn with_timeout(self, timeout: Duration) -> Remote {
         Remote { budget: RetryBudget::within(timeout), ..self }
+    }
+
+    /// Sets the consistency of reads of leases. Default: [`Consistency::Leader`]. With [`Consistency::Stale`], a node
+    /// without a leader answers, too.
+    pub fn with_consistency(self, consistency: Consistency) -> Remote {
+        Remote { consistency, ..self }
     }
 
     /// Claims a lease. The request is retried after a lost answer: a claim of the same holder is idempotent.
@@ -118,7 +126,7 @@ impl Remote {
         let call = Call {
             body: Some(Box::new(body)),
             wait: Some(QueueWait { longest: wait, probe }).filter(|_| !wait.is_zero()),
-            ..self.call(Method::POST, format!("v1/leases/{name}/acquire"), RetryPolicy::Claim)
+            ..self.call(Method::POST, lease_path(name, "/acquire"), RetryPolicy::Claim)
         };
         self.send(call).await
     }
@@ -129,7 +137,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` if the grant has ended, and the errors of [`Remote`].
     pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/renew"), renew, RetryPolicy::Renewal).await
+        self.post(lease_path(name, "/renew"), renew, RetryPolicy::Renewal).await
     }
 
     /// Renews at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS) leases. The request is retried after a lost
@@ -150,7 +158,7 @@ impl Remote {
     /// lease. The first attempt may have released the lease, or the grant had ended before.
     pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
         let json = to_json(release);
-        let path = format!("v1/leases/{name}/release");
+        let path = lease_path(name, "/release");
         let body = Some(Box::new(move |_| json.clone()) as Body);
         let call = Call { body, ..self.call(Method::POST, path, RetryPolicy::Release) };
         call.send(&self.http, &self.endpoints).await?.released()
@@ -162,7 +170,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` or `no_such_waiter`, and the errors of [`Remote`].
     pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/handover"), hand_over, RetryPolicy::Never).await
+        self.post(lease_path(name, "/handover"), hand_over, RetryPolicy::Never).await
     }
 
     /// Replaces the metadata of a held lease. The request is retried after a lost answer.
@@ -171,7 +179,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<Lease, CallError> {
-        self.post(format!("v1/leases/{name}/metadata"), update, RetryPolicy::Claim).await
+        self.post(lease_path(name, "/metadata"), update, RetryPolicy::Claim).await
     }
 
     /// Revokes a lease: ends the grants of all its holders. The request is not retried after a lost answer, because a
@@ -182,7 +190,7 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
         let query = vec![("reason", reason.to_owned())];
-        let call = Call { query, ..self.call(Method::DELETE, format!("v1/leases/{name}"), RetryPolicy::Never) };
+        let call = Call { query, ..self.call(Method::DELETE, lease_path(name, ""), RetryPolicy::Never) };
         self.send(call).await
     }
 
@@ -192,7 +200,7 @@ impl Remote {
     ///
     /// Refused with the code `not_found` if the cluster has no record of the lease, and the errors of [`Remote`].
     pub async fn get(&self, name: &LeaseName) -> Result<Lease, CallError> {
-        let mut lease: Lease = self.read(format!("v1/leases/{name}"), Vec::new()).await?;
+        let mut lease: Lease = self.read_leases(lease_path(name, ""), Vec::new()).await?;
         let query = ListQuery {
             prefix: name.to_string(),
             states: "active".to_owned(),
@@ -215,7 +223,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn history(&self, name: &LeaseName) -> Result<History, CallError> {
-        self.read(format!("v1/leases/{name}/history"), Vec::new()).await
+        self.read_leases(lease_path(name, "/history"), Vec::new()).await
     }
 
     /// Reads the queue of a lease.
@@ -224,7 +232,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn queue(&self, name: &LeaseName) -> Result<Queue, CallError> {
-        self.read(format!("v1/leases/{name}/queue"), Vec::new()).await
+        self.read_leases(lease_path(name, "/queue"), Vec::new()).await
     }
 
     /// Explains why a lease is held or free, and reads the standing of one holder with it.
@@ -234,7 +242,7 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Result<Explanation, CallError> {
         let query = holder.map(|holder| ("holder", holder.to_string())).into_iter().collect();
-        self.read(format!("v1/leases/{name}/explain"), query).await
+        self.read_leases(lease_path(name, "/explain"), query).await
     }
 
     /// Reads one page of leases. Pass the page's cursor to get the next one.
@@ -250,7 +258,7 @@ impl Remote {
         add("state", (!list.states.is_empty()).then(|| list.states.clone()));
         add("limit", list.limit.map(|limit| limit.to_string()));
         add("cursor", cursor.map(str::to_owned));
-        self.read("v1/leases".to_owned(), query).await
+        self.read_leases("v1/leases".to_owned(), query).await
     }
 
     /// Reads the status of the cluster from one node.
@@ -275,6 +283,17 @@ impl Remote {
         let json = to_json(body);
         let call = Call { body: Some(Box::new(move |_| json.clone())), ..self.call(Method::POST, path, policy) };
         self.send(call).await
+    }
+
+    /// Reads leases with the consistency of this client.
+    async fn read_leases<A>(&self, path: String, mut query: Vec<(&'static str, String)>) -> Result<A, CallError>
+    where
+        A: serde::de::DeserializeOwned,
+    {
+        if self.consistency != Consistency::default() {
+            query.push(("consistency", self.consistency.as_str().to_owned()));
+        }
+        self.read(path, query).await
     }
 
     async fn read<A>(&self, path: String, query: Vec<(&'static str, String)>) -> Result<A, CallError>
@@ -365,6 +384,11 @@ impl Events for Watch {
     fn position(&self) -> Option<EventId> {
         Watch::position(self)
     }
+}
+
+/// The path of a lease. Of the characters of a name, only the slash has a meaning in a path.
+fn lease_path(name: &LeaseName, action: &str) -> String {
+    format!("v1/leases/{}{action}", name.as_str().replace('/', "%2F"))
 }
 
 /// The interval of readiness probes for a claim with this ttl.

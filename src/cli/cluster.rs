@@ -16,6 +16,14 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The output format that the user asked for.
+    pub fn output(&self) -> Format {
+        let Command::Status { client } = self;
+        client.output
+    }
+}
+
 pub async fn run(command: Command) -> Result<(), Failure> {
     let Command::Status { client } = command;
     let cluster = client.remote().cluster().await?;

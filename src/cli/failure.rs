@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::api::Problem;
+use super::output::Format;
+use crate::api::{Code, Problem};
 use crate::client::CallError;
 
 /// An error of a command.
@@ -22,18 +23,55 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Prints the error on stderr, and returns the exit code.
-    pub fn report(self) -> ExitCode {
-        let (code, message) = match self {
-            Failure::Refused(problem) => (1, format!("refused ({}): {}", problem.code.as_str(), problem.detail)),
-            Failure::Unknown(why) => (3, why),
-            Failure::Unavailable(why) => (4, why),
-            Failure::Usage(why) => (2, why),
-            Failure::OutputClosed => return ExitCode::SUCCESS,
-            Failure::Other(error) => (1, format!("{error:#}")),
-        };
-        eprintln!("tenure: {message}");
+    /// Prints the error on stderr, and returns the exit code. With JSON, the error is a problem document on one line.
+    pub fn report(self, format: Format) -> ExitCode {
+        if let Failure::OutputClosed = self {
+            return ExitCode::SUCCESS;
+        }
+        let code = self.exit_code();
+        match format {
+            Format::Table => eprintln!("tenure: {}", self.message()),
+            Format::Json => eprintln!("{}", self.problem()),
+        }
         ExitCode::from(code)
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Failure::OutputClosed => 0,
+            Failure::Other(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Unknown(_) => 3,
+            Failure::Unavailable(_) => 4,
+            Failure::Refused(problem) => match problem.code {
+                Code::Invalid => 2,
+                Code::Held | Code::LockDelay | Code::WaitTimeout | Code::WaitAbandoned => 5,
+                Code::Lost => 6,
+                Code::NotFound => 7,
+                _ => 1,
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Failure::Refused(problem) => format!("refused ({}): {}", problem.code.as_str(), problem.detail),
+            Failure::Unknown(why) | Failure::Unavailable(why) | Failure::Usage(why) => why.clone(),
+            Failure::OutputClosed => String::new(),
+            Failure::Other(error) => format!("{error:#}"),
+        }
+    }
+
+    /// The problem document of the cluster, or one that this command makes.
+    fn problem(&self) -> serde_json::Value {
+        let code = match self {
+            Failure::Refused(problem) => return serde_json::json!(problem),
+            Failure::Unknown(_) => "outcome_unknown",
+            Failure::Unavailable(_) => "unavailable",
+            Failure::Usage(_) => "invalid",
+            Failure::OutputClosed | Failure::Other(_) => "failed",
+        };
+        serde_json::json!({"code": code, "detail": self.message()})
     }
 }
 

@@ -8,9 +8,9 @@ use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration, metadata};
 use crate::api::{self, Event, EventId, Lease, TtlMs};
-use crate::client::{CallError, ListQuery};
+use crate::client::{CallError, ListQuery, Remote};
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName, Metadata};
+use crate::types::{Consistency, HolderId, LeaseName, Metadata};
 
 /// Page size of a list.
 const PAGE: u32 = 500;
@@ -44,7 +44,7 @@ pub enum Command {
     Get {
         name: LeaseName,
         #[command(flatten)]
-        client: ClientArguments,
+        read: ReadArguments,
     },
     /// List leases
     List(List),
@@ -53,7 +53,7 @@ pub enum Command {
         /// Show only names with this prefix
         #[arg(default_value = "")]
         prefix: String,
-        /// Resume after the event with this `index.part`; `-o json` shows both numbers [default: now]
+        /// Resume after the event with this position, the first column of the output [default: now]
         #[arg(long, value_name = "ID")]
         after: Option<EventId>,
         #[command(flatten)]
@@ -63,13 +63,13 @@ pub enum Command {
     Queue {
         name: LeaseName,
         #[command(flatten)]
-        client: ClientArguments,
+        read: ReadArguments,
     },
     /// Show the last transitions of a lease
     History {
         name: LeaseName,
         #[command(flatten)]
-        client: ClientArguments,
+        read: ReadArguments,
     },
     /// Explain why a lease is held or not, and which waiter gets it next
     Explain {
@@ -78,7 +78,7 @@ pub enum Command {
         #[arg(long)]
         holder: Option<HolderId>,
         #[command(flatten)]
-        client: ClientArguments,
+        read: ReadArguments,
     },
     /// Take a lease from all its holders (for operators)
     Revoke {
@@ -154,7 +154,47 @@ pub struct List {
     #[arg(long, default_value_t = 1000)]
     limit: usize,
     #[command(flatten)]
+    read: ReadArguments,
+}
+
+/// The arguments of commands that read leases.
+#[derive(Args)]
+pub struct ReadArguments {
+    /// `leader`: the current state. `linearizable`: current also if the clocks of the nodes differ. `stale`: the state of
+    /// one node, also without a leader
+    #[arg(long, default_value = "leader", value_parser = parse_consistency, value_name = "CONSISTENCY")]
+    consistency: Consistency,
+    #[command(flatten)]
     client: ClientArguments,
+}
+
+impl ReadArguments {
+    fn remote(&self) -> Remote {
+        self.client.remote().with_consistency(self.consistency)
+    }
+}
+
+fn parse_consistency(text: &str) -> Result<Consistency, String> {
+    let known = [Consistency::Leader, Consistency::Linearizable, Consistency::Stale];
+    let expected = "expected leader, linearizable or stale";
+    known.into_iter().find(|known| known.as_str() == text).ok_or_else(|| expected.to_owned())
+}
+
+impl Command {
+    /// The output format that the user asked for.
+    pub fn output(&self) -> Format {
+        let client = match self {
+            Command::Acquire(arguments) => &arguments.client,
+            Command::Renew { held, .. } | Command::Release { held } | Command::Handover { held, .. } => &held.client,
+            Command::List(arguments) => &arguments.read.client,
+            Command::Get { read, .. }
+            | Command::Queue { read, .. }
+            | Command::History { read, .. }
+            | Command::Explain { read, .. } => &read.client,
+            Command::Watch { client, .. } | Command::Revoke { client, .. } => client,
+        };
+        client.output
+    }
 }
 
 pub async fn run(command: Command) -> Result<(), Failure> {
@@ -163,12 +203,12 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         Command::Renew { held, ttl } => renew(held, ttl).await,
         Command::Release { held } => release(held).await,
         Command::Handover { held, to } => hand_over(held, to).await,
-        Command::Get { name, client } => get(&name, &client).await,
+        Command::Get { name, read } => get(&name, &read).await,
         Command::List(arguments) => list(arguments).await,
         Command::Watch { prefix, after, client } => watch(&prefix, after, &client).await,
-        Command::Queue { name, client } => queue(&name, &client).await,
-        Command::History { name, client } => history(&name, &client).await,
-        Command::Explain { name, holder, client } => explain(&name, holder.as_ref(), &client).await,
+        Command::Queue { name, read } => queue(&name, &read).await,
+        Command::History { name, read } => history(&name, &read).await,
+        Command::Explain { name, holder, read } => explain(&name, holder.as_ref(), &read).await,
         Command::Revoke { name, reason, client } => revoke(&name, &reason, &client).await,
     }
 }
@@ -227,9 +267,9 @@ fn show_held(verb: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
     output::line(&lease.token.to_string())
 }
 
-async fn get(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
-    let lease = client.remote().get(name).await?;
-    match (client.output, &lease.holders) {
+async fn get(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
+    let lease = read.remote().get(name).await?;
+    match (read.client.output, &lease.holders) {
         (Format::Json, _) => output::json(&lease),
         (Format::Table, Some(holders)) => output::leases(holders),
         (Format::Table, None) => output::leases(std::slice::from_ref(&lease)),
@@ -237,7 +277,7 @@ async fn get(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> 
 }
 
 async fn list(arguments: List) -> Result<(), Failure> {
-    let remote = arguments.client.remote();
+    let remote = arguments.read.remote();
     let states = if arguments.all { String::new() } else { arguments.state };
     let query = ListQuery { prefix: arguments.prefix, holder: arguments.holder, states, limit: Some(PAGE) };
     let mut leases = Vec::new();
@@ -251,7 +291,7 @@ async fn list(arguments: List) -> Result<(), Failure> {
         }
     };
     leases.truncate(arguments.limit);
-    match arguments.client.output {
+    match arguments.read.client.output {
         Format::Json => output::json(&leases)?,
         Format::Table => output::leases(&leases)?,
     }
@@ -262,7 +302,17 @@ async fn list(arguments: List) -> Result<(), Failure> {
 }
 
 async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -> Result<(), Failure> {
-    let mut watch = client.remote().watch(prefix, after);
+    let remote = client.remote();
+    if let Some(after) = after
+        && let Ok(cluster) = remote.cluster().await
+        && cluster.applied < after.index
+    {
+        eprintln!(
+            "node {} has applied index {}: the watch waits for events after {after}",
+            cluster.node, cluster.applied
+        );
+    }
+    let mut watch = remote.watch(prefix, after);
     loop {
         match watch.next().await {
             Ok(event) => show_event(&event, client.output)?,
@@ -276,13 +326,16 @@ async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -
 fn show_event(event: &Event, format: Format) -> Result<(), Failure> {
     match format {
         Format::Json => output::json(event),
-        Format::Table => output::line(&output::transition(event)),
+        Format::Table => {
+            let position = EventId { index: event.index, part: Some(event.part) }.to_string();
+            output::line(&format!("{position:<8}  {}", output::transition(event)))
+        }
     }
 }
 
-async fn queue(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
-    let queue = client.remote().queue(name).await?;
-    if client.output == Format::Json {
+async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
+    let queue = read.remote().queue(name).await?;
+    if read.client.output == Format::Json {
         return output::json(&queue);
     }
     let rows = queue.waiters.iter().map(|waiter| {
@@ -292,17 +345,17 @@ async fn queue(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure
     output::table(&["PLACE", "HOLDER", "WAITED", "GIVES UP IN", "SINCE"], rows)
 }
 
-async fn history(name: &LeaseName, client: &ClientArguments) -> Result<(), Failure> {
-    let history = client.remote().history(name).await?;
-    match client.output {
+async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
+    let history = read.remote().history(name).await?;
+    match read.client.output {
         Format::Json => output::json(&history),
         Format::Table => history.transitions.iter().try_for_each(|event| output::line(&output::transition(event))),
     }
 }
 
-async fn explain(name: &LeaseName, holder: Option<&HolderId>, client: &ClientArguments) -> Result<(), Failure> {
-    let explanation = client.remote().explain(name, holder).await?;
-    match client.output {
+async fn explain(name: &LeaseName, holder: Option<&HolderId>, read: &ReadArguments) -> Result<(), Failure> {
+    let explanation = read.remote().explain(name, holder).await?;
+    match read.client.output {
         Format::Json => output::json(&explanation),
         Format::Table => output::line(&format!("{name}: {}", explanation.summary)),
     }

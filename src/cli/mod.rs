@@ -53,9 +53,12 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  success
   1  the cluster refused the request (stderr has the reason), or a node failed
-  2  the command line or a configuration file is invalid
+  2  the command line, a configuration file or a value is invalid
   3  unknown outcome: the request may be applied; it is safe to send it again
-  4  unavailable: no node could be reached or could serve; the request is certainly not applied";
+  4  unavailable: no node could be reached or could serve; the request is certainly not applied
+  5  another client has the lease, or the lease is in its lock delay
+  6  the lease is not held with this token: it is lost
+  7  the cluster has no record of the lease";
 
 #[derive(Subcommand)]
 enum Command {
@@ -116,6 +119,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report_usage(&error),
     };
+    let format = match &cli.command {
+        Command::Lease(command) => command.output(),
+        Command::Cluster(command) => command.output(),
+        _ => Format::Table,
+    };
     let ended = match cli.command {
         Command::Dev(arguments) => block_on(dev::run(arguments)),
         Command::Serve(arguments) => block_on(serve::run(arguments)),
@@ -139,7 +147,7 @@ pub fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(format),
     }
 }
 

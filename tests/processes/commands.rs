@@ -21,6 +21,9 @@ strict!(
     flag_overrides_the_environment,
     watch_without_a_cluster_tries_again,
     list_shows_more_leases_than_one_page,
+    errors_are_problem_documents_with_json,
+    watch_shows_the_position_that_after_takes,
+    stale_read_works_without_a_majority,
 );
 
 /// A command that has exited.
@@ -39,7 +42,13 @@ impl CommandOutput {
     }
 
     fn refused(&self, code: &str) {
-        assert_eq!(self.code, Some(1), "{self:?}");
+        let exit_code = match code {
+            "held" | "wait_timeout" => 5,
+            "lost" => 6,
+            "not_found" => 7,
+            _ => 1,
+        };
+        assert_eq!(self.code, Some(exit_code), "{self:?}");
         assert!(self.stderr.contains(&format!("refused ({code})")), "{self:?}");
     }
 }
@@ -301,4 +310,76 @@ async fn list_shows_more_leases_than_one_page() {
         assert_eq!(list.json().as_array().map(Vec::len), Some(shown), "limit {limit}");
         assert_eq!(list.stderr.contains("more leases exist"), limit < 501, "limit {limit}: {}", list.stderr);
     }
+}
+
+async fn errors_are_problem_documents_with_json() {
+    let cluster = Cluster::start("").await;
+    let held = json(&cluster, "lease acquire service/leader --holder a --ttl infinite").await;
+    assert_eq!((&held["name"], &held["ttl_ms"]), (&"service/leader".into(), &"infinite".into()), "{held}");
+    let nowhere = format!("lease get jobs --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
+    for (command, exit_code, code) in [
+        ("lease acquire service/leader --holder b", 5, "held"),
+        ("lease renew service/leader --holder b --token 5", 6, "lost"),
+        ("lease get nothing", 7, "not_found"),
+        ("lease acquire jobs --holder a --ttl 1ms", 2, "invalid"),
+        (&nowhere, 4, "unavailable"),
+    ] {
+        let failed = run(&cluster, &format!("{command} -o json")).await;
+        assert_eq!((failed.code, failed.stdout.as_str()), (Some(exit_code), ""), "{failed:?}");
+        let problem: Value = serde_json::from_str(&failed.stderr).expect("one JSON object");
+        assert_eq!(problem["code"], code, "{problem}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
+    }
+}
+
+async fn watch_shows_the_position_that_after_takes() {
+    let cluster = Cluster::start("").await;
+    cluster.client.acquire("jobs", "a", 60_000).await;
+    json(&cluster, "lease revoke jobs").await;
+    let printed = async |after: &str, lines: usize| {
+        let mut watch = start(&cluster, &format!("lease watch jobs --after {after}"));
+        let began = Instant::now();
+        while watch.printed().lines().count() < lines || (lines == 0 && watch.said().is_empty()) {
+            assert!(began.elapsed() < SOON, "the watch shows too few events: {}", watch.said());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        watch.signal(Signal::INT);
+        watch.exit(SOON).await;
+        (watch.printed(), watch.said())
+    };
+    let (all, _) = printed("0", 2).await;
+    let (granted, revoked) = all.split_once('\n').expect("two lines");
+    assert!(granted.contains("granted") && revoked.contains("revoked"), "{all}");
+    let position = granted.split(' ').next().expect("a first column");
+    assert_eq!(printed(position, 1).await.0, revoked, "the event after {position}");
+    let (events, said) = printed("1000000", 0).await;
+    assert_eq!(events, "");
+    assert!(said.contains("the watch waits for events after 1000000"), "{said}");
+}
+
+async fn stale_read_works_without_a_majority() {
+    let mut cluster = Cluster::start("").await;
+    cluster.client.acquire("jobs", "a", 60_000).await;
+    let leader = cluster.leader().await;
+    for id in NODES.into_iter().filter(|id| *id != leader) {
+        cluster.kill(id);
+    }
+    let began = Instant::now();
+    let failed = loop {
+        let read = run(&cluster, "lease get jobs --timeout 1s").await;
+        match read.code {
+            Some(0) => assert!(began.elapsed() < SOON, "the leader still leads"),
+            _ => break read,
+        }
+    };
+    assert_eq!(failed.code, Some(4), "{failed:?}");
+    for endpoint in cluster.client.endpoints().split(',') {
+        assert!(failed.stderr.contains(endpoint), "the error of {endpoint} is missing: {failed:?}");
+    }
+    for command in ["get jobs", "list jo", "history jobs", "explain jobs", "queue jobs"] {
+        let stale = run(&cluster, &format!("lease {command} --consistency stale")).await;
+        assert_eq!(stale.code, Some(0), "{command}: {stale:?}");
+    }
+    let wrong = run(&cluster, "lease get jobs --consistency maybe").await;
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("expected leader, linearizable or stale"), "{wrong:?}");
 }

@@ -65,7 +65,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
                 if observe { participant.observe(printer).await } else { participant.lead(printer, once).await };
             let _ = tokio::time::timeout(participant.plan.timeout, participant.manager.shutdown()).await;
             ended.unwrap_or_else(|failure| {
-                failure.report();
+                failure.report(Format::Table);
                 codes::FAILED
             })
         }

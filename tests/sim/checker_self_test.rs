@@ -1,5 +1,7 @@
 //! Checker self-test: the ledger accepts a short valid log and rejects wrong changes of it. [`judge`](super::judge) has its own tests.
 
+use std::time::Duration;
+
 use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Outcome, Renewal, Stamp};
 use tenure::storage::{LogRecord, Position};
 use tenure::testing::AppliedEntry;
@@ -7,6 +9,7 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::time::Instant;
 
+use super::invariants::cluster_time_advances::{self, Advance};
 use super::invariants::log_matching;
 use super::invariants::one_leader::Leaders;
 use super::ledger::Ledger;
@@ -81,6 +84,25 @@ fn valid_log_violates_no_invariant() {
     assert!(ledger.violations.is_empty(), "{:?}", ledger.violations.first().map(ToString::to_string));
     let grants = ledger.transitions().filter(|(_, seen)| matches!(seen.change, Change::Granted(_))).count();
     assert_eq!((grants, ledger.transitions().count()), (3, 5), "grants and transitions");
+}
+
+/// Entries of one term every 100 ms. `now` gives the cluster time of each, in milliseconds.
+fn advances(now: impl Fn(u64) -> u64) -> impl Iterator<Item = Advance> {
+    let advance = move |at| Advance { term: 1, at: Duration::from_millis(at), now: Duration::from_millis(now(at)) };
+    (0..50).map(|number| 100 * number).map(advance)
+}
+
+#[test]
+fn cluster_time_that_stands_still_is_detected() {
+    let check = |now: fn(u64) -> u64| cluster_time_advances::check(advances(now), 1.0);
+    assert_eq!(check(|at| at), Ok(()));
+    assert_eq!(check(|at| at.saturating_sub(500)), Ok(()), "entries are in flight for 500 ms");
+    assert!(check(|at| at.min(1_000).max(at.saturating_sub(600))).is_err(), "it stands still for 600 ms");
+    assert!(check(|at| at / 2).is_err(), "it runs at half the rate");
+    let restarted = advances(|at| at.min(1_000)).map(|entry| Advance { term: entry.at.as_millis() as u64, ..entry });
+    assert_eq!(cluster_time_advances::check(restarted, 1.0), Ok(()), "each leader starts anew");
+    let paused = advances(|at| at.min(1_000)).map(|entry| Advance { at: entry.at * 3, ..entry });
+    assert_eq!(cluster_time_advances::check(paused, 1.0), Ok(()), "a pause of 300 ms is time without a leader");
 }
 
 #[test]

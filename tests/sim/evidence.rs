@@ -16,6 +16,9 @@ use super::plan::Plan;
 use super::register::Write;
 use super::world::WorkStep;
 
+/// A longer pause between two entries counts as time without a leader.
+pub const LONGEST_COMMIT: Duration = Duration::from_millis(250);
+
 /// The records that the promises are checked against after a run.
 pub struct Evidence<'a> {
     pub plan: &'a Plan,
@@ -23,9 +26,12 @@ pub struct Evidence<'a> {
     pub history: &'a History,
     pub writes: &'a [Write],
     pub steps: &'a [WorkStep],
+    /// The end of the run.
+    pub now: Duration,
 }
 
 /// The result of all checks of a run.
+#[derive(Default)]
 pub struct Judged {
     pub broken: Vec<Broken>,
     /// Leases whose history the linearizability search could not decide.
@@ -43,9 +49,8 @@ fn bounds(plan: &Plan) -> Bounds {
         // Of the conversion between clock rates.
         rounding: Duration::from_nanos(1),
         observed: Observed::AtApply,
-        // The time bounds of expiries and waiters apply to real processes. Here, cluster time has exact ones.
-        tick: Duration::ZERO,
-        commit: Duration::ZERO,
+        tick: Duration::from_secs(1).div_f64(slowest),
+        commit: LONGEST_COMMIT,
     }
 }
 
@@ -53,7 +58,8 @@ impl Evidence<'_> {
     /// Checks all promises.
     pub fn judge(&self) -> Judged {
         let bounds = bounds(self.plan);
-        let mut judged = Judged { broken: Vec::new(), undecided: Vec::new() };
+        let mut judged = Judged::default();
+        let progress = self.ledger.progress();
         for name in leases() {
             let operations = self.operations_on(&name);
             let transitions = transitions_of(self.ledger, &name);
@@ -61,6 +67,9 @@ impl Evidence<'_> {
                 LeaseHistory { operations: &operations, queues: &[], transitions: &transitions, bounds: &bounds };
             let (broken, decided) = judge::check(name.as_str(), &history);
             judged.broken.extend(broken);
+            if self.plan.inside_drift {
+                judged.broken.extend(judge::check_bounds(name.as_str(), &history, &progress, self.now).0);
+            }
             if decided == SearchResult::TooHard {
                 judged.undecided.push(name.to_string());
             }

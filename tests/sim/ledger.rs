@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::invariants::committed_stays;
 use super::judge::replay::Replay;
-use super::judge::{self, Broken, replicas_agree};
+use super::judge::{self, Broken, Progress, replicas_agree};
 use super::world::lock;
 
 /// One applied log entry.
@@ -83,6 +83,13 @@ impl Ledger {
 
     pub fn transitions(&self) -> impl Iterator<Item = (&Entry, &Transition)> {
         self.entries.iter().flat_map(|entry| entry.transitions.iter().map(move |transition| (entry, transition)))
+    }
+
+    /// The commits of the cluster.
+    pub fn progress(&self) -> Progress {
+        let mut progress = Progress::default();
+        self.entries.iter().for_each(|entry| progress.saw(entry.index, entry.at));
+        progress
     }
 
     /// Records that a replica has applied an entry.

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::client::{self, LONGEST_TTL};
 use super::evidence::{Evidence, Judged};
+use super::invariants::cluster_time_advances::{self, Advance};
 use super::invariants::{log_matching, nobody_panics, one_leader};
 use super::judge::file::HistoryWriter;
 use super::judge::history::{Ended, History, Operation, What};
@@ -126,10 +127,22 @@ fn judge(world: &World) -> Verdict {
     let (ledger, history) = (lock(&world.ledger), lock(&world.history));
     let registers = lock(&world.registers);
     let (plan, steps) = (&world.plan, lock(&world.steps));
-    let evidence = Evidence { plan, ledger: &ledger, history: &history, writes: &registers.writes, steps: &steps };
+    let evidence = Evidence {
+        plan,
+        ledger: &ledger,
+        history: &history,
+        writes: &registers.writes,
+        steps: &steps,
+        now: world.now(),
+    };
     let mut violations = std::mem::take(&mut *lock(&world.violations));
     violations.extend(ledger.violations.iter().cloned());
     let Judged { broken, undecided } = evidence.judge();
+    if plan.inside_drift {
+        let advances = ledger.entries.iter().filter_map(Advance::of);
+        let advanced = cluster_time_advances::check(advances, plan.extreme_rates().0);
+        violations.extend(advanced.err().map(|how| Broken::of_cluster("cluster_time_advances", how)));
+    }
     violations.extend(broken);
     violations.extend(nobody_panics::check().err().map(|how| Broken::of_cluster("nobody_panics", how)));
     if world.plan.traced {

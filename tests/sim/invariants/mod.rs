@@ -1,6 +1,7 @@
 //! Invariants of the implementation that only the simulation sees, one per file. [`judge`](super::judge) has the
 //! promises to users.
 
+pub mod cluster_time_advances;
 pub mod committed_stays;
 pub mod log_matching;
 pub mod nobody_panics;

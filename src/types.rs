@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) mod open_enum;
 mod states;
 
-pub use states::{Consistency, GrantCause, LeaseState, LostReason, Role, StateFilter};
+pub use states::{Consistency, GrantCause, LeaseState, LostReason, MemberState, Role, StateFilter};
 
 /// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.
 pub type NodeId = u64;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::Role;
+use crate::types::{MemberState, Role};
 
 /// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,8 @@ pub struct Cluster {
     pub node: u64,
     /// `null` if the node knows no leader.
     pub leader: Option<u64>,
+    /// Whether the node reaches a leader that a majority acknowledges. Without one, no lease changes.
+    pub quorum: bool,
     /// The Raft term of this node.
     pub term: u64,
     /// Index of the last log entry that this node applied.
@@ -32,6 +34,8 @@ pub struct Member {
     pub id: u64,
     /// The Raft role of the node.
     pub role: Role,
+    /// As the leader sees it. Without a leader: whether it answers the node that you asked.
+    pub state: MemberState,
     /// `host:port` for clients.
     pub http: String,
     /// `host:port` for other nodes.

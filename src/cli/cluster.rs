@@ -9,7 +9,7 @@ use crate::api::{Cluster, Member};
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show the nodes, the leader and the replication lag
+    /// Show the nodes, the leader and the replication lag; exit code 4 without a quorum
     Status {
         #[command(flatten)]
         client: ClientArguments,
@@ -28,9 +28,14 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     let Command::Status { client } = command;
     let cluster = client.remote().cluster().await?;
     match client.output {
-        Format::Json => output::json(&cluster),
-        Format::Table => show(&cluster),
+        Format::Json => output::json(&cluster)?,
+        Format::Table => show(&cluster)?,
     }
+    if cluster.quorum {
+        return Ok(());
+    }
+    let why = "it reaches no leader with a majority, so no lease changes";
+    Err(Failure::Unavailable(format!("no quorum, as seen by node {}: {why}", cluster.node)))
 }
 
 fn show(cluster: &Cluster) -> Result<(), Failure> {
@@ -43,11 +48,12 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
         vec![
             member.id.to_string(),
             member.role.as_str().to_owned(),
+            member.state.as_str().to_owned(),
             member.http.clone(),
             member.peer.clone(),
             member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
             member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
         ]
     };
-    output::table(&["NODE", "ROLE", "HTTP", "PEER", "LAG", "LAST CONTACT"], cluster.members.iter().map(row))
+    output::table(&["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT"], cluster.members.iter().map(row))
 }

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use futures_util::future::{Either, FutureExt, join_all, select};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Node};
+use crate::node::membership::store_state_call;
 use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
-use crate::peer::Transport;
-use crate::raft::MemberState;
+use crate::peer::{Lane, Transport};
+use crate::raft::MemberProgress;
 use crate::storage::Storage;
-use crate::types::{NodeId, Role};
+use crate::types::{MemberState, NodeId, Role};
 
-/// Longest wait for the leader's view of the members.
-const LEADER_TIMEOUT: Duration = Duration::from_millis(250);
+/// Longest wait for the leader's view of the members, and for an answer of each member.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// A member that lacks this many log entries is lagging.
+const LAGGING: u64 = 1_000;
 
 /// The status of a cluster, from the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +29,8 @@ pub struct ClusterStatus {
     pub node: NodeId,
     /// The leader, if `node` knows one.
     pub leader: Option<NodeId>,
+    /// Whether `node` reaches a leader that a majority acknowledges. Without one, no lease changes.
+    pub quorum: bool,
     /// The Raft term of `node`.
     pub term: u64,
     /// Log index of the last entry that `node` applied.
@@ -41,6 +47,9 @@ pub struct Member {
     pub id: NodeId,
     /// Its Raft role.
     pub role: Role,
+    /// As the leader sees it. Without a quorum: whether it answers `node`.
+    #[serde(skip, default = "unknown")]
+    pub state: MemberState,
     /// Address of the public listener.
     pub http: String,
     /// Address of the peer listener.
@@ -55,7 +64,8 @@ pub struct Member {
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the status of the cluster.
     ///
-    /// The members are the leader's view, or this node's own view if the leader does not answer within 250 ms.
+    /// The members are the leader's view. If no leader answers within 250 ms, they are this node's own view, from the
+    /// members that answered it in that time.
     ///
     /// # Cancel safety
     ///
@@ -63,26 +73,41 @@ impl<S: Storage, T: Transport> Node<S, T> {
     pub async fn status(&self) -> ClusterStatus {
         let inner = &self.inner;
         let leadership = inner.raft.leadership();
-        let members = match leadership.leader {
-            Some(leader) if leader != inner.settings.id => {
-                self.members_at_leader().await.unwrap_or_else(|| inner.members())
-            }
-            _ => inner.members(),
+        let (quorum, members) = match leadership.leader {
+            Some(leader) if leader == inner.settings.id => (true, inner.judged_by_leader(inner.members())),
+            Some(_) => self.members_at_follower().await,
+            None => (false, inner.asked(inner.members()).boxed().await),
         };
         ClusterStatus {
             cluster_id: inner.settings.cluster.clone(),
             node: inner.settings.id,
             leader: leadership.leader,
+            quorum,
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
             members,
         }
     }
 
+    /// Returns whether the leader answers, and the members. Asks all members at once, so that one limit is enough.
+    async fn members_at_follower(&self) -> (bool, Vec<Member>) {
+        // Without the boxes, the types of the callers are nested too deeply for the compiler.
+        let own = self.inner.asked(self.inner.members()).boxed();
+        let (at_leader, own) = match select(self.members_at_leader().boxed(), own).await {
+            Either::Left((Some(members), _)) => (Some(members), Vec::new()),
+            Either::Left((None, own)) => (None, own.await),
+            Either::Right((own, at_leader)) => (at_leader.await, own),
+        };
+        match at_leader {
+            Some(members) => (true, self.inner.judged_by_leader(members)),
+            None => (false, own),
+        }
+    }
+
     async fn members_at_leader(&self) -> Option<Vec<Member>> {
         // One attempt: without an answer the caller falls back to this node's view.
         let asked = self.inner.attempt(Request::Members, Forward::Once);
-        match tokio::time::timeout(LEADER_TIMEOUT, asked).await.ok()?.ok()?.answer {
+        match tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?.answer {
             Answer::Members(members) => Some(members),
             _ => None,
         }
@@ -93,7 +118,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Returns the members from the view of this node. Only a leader knows their lag.
     pub(super) fn members(&self) -> Vec<Member> {
         let leader = self.raft.leadership().leader;
-        let member = |state: MemberState| {
+        let member = |state: MemberProgress| {
             let role = match (state.voter, Some(state.id) == leader) {
                 (false, _) => Role::Learner,
                 (true, true) => Role::Leader,
@@ -104,6 +129,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Member {
                 id: state.id,
                 role,
+                state: MemberState::Other,
                 http: state.info.http,
                 peer: state.info.peer,
                 lag: if is_self { state.lag.map(|_| 0) } else { state.lag },
@@ -111,5 +137,63 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         };
         self.raft.members().into_iter().map(member).collect()
+    }
+
+    /// Sets the state of each member from the leader's view.
+    fn judged_by_leader(&self, members: Vec<Member>) -> Vec<Member> {
+        let longest = self.settings.timeouts.leaderless;
+        members.into_iter().map(|member| Member { state: state_at_leader(&member, longest), ..member }).collect()
+    }
+
+    /// Sets the state of each member: whether it answers this node.
+    async fn asked(&self, members: Vec<Member>) -> Vec<Member> {
+        let asked = members.into_iter().map(|member| async move {
+            let answers = member.id == self.settings.id || {
+                let call =
+                    self.transport.call(member.id, &member.peer, Lane::Control, store_state_call(), ANSWER_TIMEOUT);
+                tokio::time::timeout(ANSWER_TIMEOUT, call).await.is_ok_and(|answer| answer.is_ok())
+            };
+            let state = if answers { MemberState::Ok } else { MemberState::Unreachable };
+            Member { state, ..member }
+        });
+        join_all(asked).await
+    }
+}
+
+/// The state of a member from the leader's view. It is unreachable if it acknowledged nothing for longer than `longest`.
+fn state_at_leader(member: &Member, longest: Duration) -> MemberState {
+    let is_heard = member.last_contact_ms.is_some_and(|ms| Duration::from_millis(ms) <= longest);
+    match member.role {
+        Role::Leader => MemberState::Ok,
+        _ if !is_heard => MemberState::Unreachable,
+        _ if member.lag.is_some_and(|lag| lag >= LAGGING) => MemberState::Lagging,
+        _ => MemberState::Ok,
+    }
+}
+
+/// The members in an answer of the leader have no states yet.
+fn unknown() -> MemberState {
+    MemberState::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_depends_on_the_contact_and_the_lag() {
+        let longest = Duration::from_millis(1_300);
+        let state = |role, last_contact_ms, lag| {
+            let (http, peer) = (String::new(), String::new());
+            let member = Member { id: 1, role, state: unknown(), http, peer, lag, last_contact_ms };
+            state_at_leader(&member, longest)
+        };
+        for role in [Role::Follower, Role::Learner] {
+            assert_eq!(state(role, Some(1_300), Some(999)), MemberState::Ok);
+            assert_eq!(state(role, Some(1_300), Some(1_000)), MemberState::Lagging);
+            assert_eq!(state(role, Some(1_301), Some(0)), MemberState::Unreachable);
+            assert_eq!(state(role, None, Some(1_000)), MemberState::Unreachable, "it was never heard");
+        }
+        assert_eq!(state(Role::Leader, Some(0), Some(0)), MemberState::Ok);
     }
 }

@@ -274,7 +274,7 @@ pub struct LeadershipWatch {
 
 /// This node's knowledge of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberState {
+pub struct MemberProgress {
     pub id: NodeId,
     pub info: PeerInfo,
     pub voter: bool,
@@ -372,14 +372,14 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     /// All members. On the leader, with the lag and the last contact of each.
-    pub fn members(&self) -> Vec<MemberState> {
+    pub fn members(&self) -> Vec<MemberProgress> {
         let metrics = self.metrics.borrow_watched();
         let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
         let last = metrics.last_log_index.unwrap_or_default();
         let state = |(&id, info): (&NodeId, &PeerInfo)| {
             let matched = metrics.replication.as_ref().and_then(|progress| progress.get(&id)).cloned().flatten();
             let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id)).cloned().flatten();
-            MemberState {
+            MemberProgress {
                 id,
                 info: info.clone(),
                 voter: voters.contains(&id),

@@ -20,7 +20,7 @@ pub(crate) mod types;
 mod voters;
 pub(crate) mod wire;
 
-pub use handle::{MemberState, RaftHandle, WriteError};
+pub use handle::{MemberProgress, RaftHandle, WriteError};
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};

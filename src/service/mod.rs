@@ -368,6 +368,7 @@ pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
     let members = status.members.into_iter().map(|member| api::Member {
         id: member.id,
         role: member.role,
+        state: member.state,
         http: member.http,
         peer: member.peer,
         lag: member.lag,
@@ -378,6 +379,7 @@ pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
         cluster_id: status.cluster_id,
         node: status.node,
         leader: status.leader,
+        quorum: status.quorum,
         term: status.term,
         applied: status.applied,
     }

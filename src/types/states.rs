@@ -84,6 +84,18 @@ pub enum Consistency {
     Stale,
 }
 
+open_enum! {
+    /// Whether a member of the cluster takes part in it.
+    MemberState {
+        /// It answers, and has most of the log.
+        Ok = "ok",
+        /// It answers, and lacks 1,000 log entries or more.
+        Lagging = "lagging",
+        /// It does not answer.
+        Unreachable = "unreachable",
+    }
+}
+
 impl Consistency {
     /// The name in JSON and in queries.
     pub fn as_str(self) -> &'static str {

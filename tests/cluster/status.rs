@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use tenure::config::RaftTimings;
+use tenure::node::ClusterStatus;
+use tenure::testing::Cluster;
+use tenure::types::MemberState;
 use tokio::time::Instant;
 
-use super::start;
+use super::{acquire, held, start};
 
 /// Without an answer of the leader, a follower knows only when the leader sent it a message.
 #[tokio::test(start_paused = true)]
@@ -27,6 +31,11 @@ async fn isolated_follower_has_a_contact_time_of_its_leader_only() {
     cluster.shutdown().await;
 }
 
+/// The states of the members, in the order of their ids.
+fn states(status: &ClusterStatus) -> Vec<MemberState> {
+    status.members.iter().map(|member| member.state).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn status_waits_250_ms_for_the_leader() {
     let cluster = start().await;
@@ -37,9 +46,57 @@ async fn status_waits_250_ms_for_the_leader() {
     let status = cluster.node(follower).status().await;
     let waited = began.elapsed();
     assert!((Duration::from_millis(250)..=Duration::from_millis(260)).contains(&waited), "{waited:?}");
-    assert_eq!((status.node, status.leader, status.members.len()), (follower, Some(leader), 3));
+    assert_eq!((status.node, status.leader, status.quorum), (follower, Some(leader), false));
     assert!(status.members.iter().all(|member| member.lag.is_none()), "only the leader knows the lag: {status:?}");
+    let unreachable = |id| if id == leader { MemberState::Unreachable } else { MemberState::Ok };
+    assert_eq!(states(&status), cluster.ids().map(unreachable).collect::<Vec<_>>(), "the third node answers");
     cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_shows_an_unreachable_member() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let mut others = cluster.ids().filter(|id| *id != leader);
+    let (dead, third) = (others.next().expect("three"), others.next().expect("three"));
+    let seen = async |cluster: &Cluster, by| {
+        let status = cluster.node(by).status().await;
+        let state = |id| status.members.iter().find(|member| member.id == id).expect("a member").state;
+        (status.quorum, state(leader), state(dead), state(third))
+    };
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    assert_eq!(seen(&cluster, third).await, (true, MemberState::Ok, MemberState::Ok, MemberState::Ok));
+    cluster.crash(dead).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(seen(&cluster, third).await, (true, MemberState::Ok, MemberState::Unreachable, MemberState::Ok));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn survivor_of_three_reports_no_quorum() {
+    for leads in [false, true] {
+        let mut cluster = start().await;
+        let leader = cluster.leader().await;
+        let survivor = cluster.ids().find(|id| (*id == leader) == leads).expect("a leader and followers");
+        let dead: Vec<_> = cluster.ids().filter(|id| *id != survivor).collect();
+        for id in &dead {
+            cluster.crash(*id).await;
+        }
+        // A leader leads until its leadership lease has expired.
+        tokio::time::sleep(if leads { RaftTimings::lan().isolation() } else { Duration::ZERO }).await;
+        let status = cluster.node(survivor).status().await;
+        assert!(!status.quorum, "the survivor led: {leads}: {status:?}");
+        for member in &status.members {
+            let state = if member.id == survivor { MemberState::Ok } else { MemberState::Unreachable };
+            assert_eq!(member.state, state, "the survivor led: {leads}: {member:?}");
+        }
+        for id in dead {
+            cluster.restart(id).await;
+        }
+        cluster.leader().await;
+        assert!(cluster.node(survivor).status().await.quorum);
+        cluster.shutdown().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

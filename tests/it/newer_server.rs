@@ -1,7 +1,9 @@
 //! The HTTP client against a server of a later version, whose answers have unknown names and fields.
 
 use serde_json::{Value, json};
-use tenure::api::{Code, EventKind, GrantCause, LeaseState, LostReason, RenewBatch, RenewItem, Role, Standing};
+use tenure::api::{
+    Code, EventKind, GrantCause, LeaseState, LostReason, MemberState, RenewBatch, RenewItem, Role, Standing,
+};
 use tenure::client::{CallError, LeaseManager, Loss, Wait};
 
 use crate::remote::{ScriptedNode, TOKEN, answer, holder, name, remote};
@@ -80,13 +82,12 @@ async fn unknown_lease_state_is_other() {
 
 async fn unknown_role_is_other() {
     let member = json!({
-        "id": 1, "role": "witness", "http": "a:1", "peer": "a:2", "lag": null, "last_contact_ms": null, "zone": "b"
+        "id": 1, "role": "witness", "state": "stopping", "http": "a:1", "peer": "a:2", "lag": null, "last_contact_ms": null, "zone": "b"
     });
-    let status =
-        json!({"cluster_id": "c", "node": 1, "leader": 1, "term": 1, "applied": 9, "members": [member], "zone": "b"});
+    let status = json!({"cluster_id": "c", "node": 1, "leader": 1, "quorum": true, "term": 1, "applied": 9, "members": [member], "zone": "b"});
     let node = ScriptedNode::start(vec![answer(200, status)]).await;
     let cluster = remote(&[&node.address]).cluster().await.expect("the status");
-    assert_eq!(cluster.members[0].role, Role::Other);
+    assert_eq!((cluster.members[0].role, cluster.members[0].state), (Role::Other, MemberState::Other));
 }
 
 async fn unknown_lost_reason_is_other() {

@@ -235,6 +235,10 @@ async fn exit_code_shows_refused_unknown_or_unavailable() {
         matches!(&leaderless, Outcome::NotDone(problem) if problem.contains("no_leader")),
         "one of three nodes answers not done: {leaderless:?}"
     );
+    let status = run(&cluster, "cluster status").await;
+    assert_eq!(status.code, Some(4), "{status:?}");
+    assert!(status.stderr.contains(&format!("no quorum, as seen by node {leader}")), "{status:?}");
+    assert_eq!(status.stdout.matches("unreachable").count(), 2, "{status:?}");
     let leaderless = run(&cluster, "lease acquire other --holder a --ttl 60s").await;
     assert_eq!(leaderless.code, Some(4), "with the default timeout: {leaderless:?}");
     let nowhere = run(&cluster, &format!("lease list --timeout 1s --endpoints 127.0.0.1:{}", port::free())).await;

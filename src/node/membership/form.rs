@@ -93,7 +93,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 }
 
 /// A call that changes nothing. The handshake before it presents this node to the other one.
-pub(super) fn store_state_call() -> Payload {
+pub(in crate::node) fn store_state_call() -> Payload {
     Payload::Node(NodeCall::<Request>::StoreState.encode())
 }
 

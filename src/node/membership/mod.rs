@@ -2,3 +2,5 @@
 
 mod form;
 pub(in crate::node) mod join;
+
+pub(in crate::node) use form::store_state_call;

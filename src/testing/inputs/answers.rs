@@ -48,8 +48,8 @@ fn answers() -> Vec<Vec<u8>> {
         format!(r#"g{{"leases":[{lease}],"cursor":"jobs~7"}}"#),
         format!(r#"h{{"name":"jobs","transitions":[{event}]}}"#),
         r#"q{"name":"jobs","total":1,"waiters":[{"place":0,"holder":"w","since_at":"2026-01-31T12:00:00.000Z","waited_ms":1,"expires_in_ms":2}]}"#.to_owned(),
-        format!(r#"c{{"cluster_id":"c","node":1,"leader":null,"term":1,"applied":2,"members":[{}]}}"#,
-            r#"{"id":1,"role":"leader","http":"a:1","peer":"a:2","lag":0,"last_contact_ms":null}"#),
+        format!(r#"c{{"cluster_id":"c","node":1,"leader":null,"quorum":false,"term":1,"applied":2,"members":[{}]}}"#,
+            r#"{"id":1,"role":"leader","state":"ok","http":"a:1","peer":"a:2","lag":0,"last_contact_ms":null}"#),
     ]
     .map(String::into_bytes)
     .to_vec()

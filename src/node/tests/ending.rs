@@ -7,9 +7,8 @@ fn claim_without_a_wait(name: &str) -> Request {
     Request::Acquire(Acquire { name: LeaseName::new(name).expect("valid"), wait_ms: None, ..claim })
 }
 
-/// Urgent commands may wait for as long as they need, so the claim behind them has the first time limit.
-#[tokio::test(start_paused = true)]
-async fn claim_behind_an_urgent_command_is_refused_after_800_ms() {
+/// A cluster of one node whose disk hangs, the node, and the release of a lease that it has granted before.
+async fn node_with_a_hung_disk() -> (Cluster, TestNode, Command) {
     let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
     cluster.leader().await;
     let node = cluster.node(1).clone();
@@ -17,6 +16,13 @@ async fn claim_behind_an_urgent_command_is_refused_after_800_ms() {
     let Answer::Outcome(Outcome::Held { lease, .. }) = held else { panic!("{held:?}") };
     cluster.hang_disk(1);
     let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    (cluster, node, release)
+}
+
+/// Urgent commands may wait for as long as they need, so the claim behind them has the first time limit.
+#[tokio::test(start_paused = true)]
+async fn claim_behind_an_urgent_command_is_refused_after_800_ms() {
+    let (_cluster, node, release) = node_with_a_hung_disk().await;
     for request in [claim_without_a_wait("first"), claim_without_a_wait("second"), Request::Change(release)] {
         let node = node.clone();
         tokio::spawn(async move { node.request(request, Forward::Once).await });
@@ -33,13 +39,7 @@ async fn claim_behind_an_urgent_command_is_refused_after_800_ms() {
 /// A node has at most two entries in flight, so the last claim is still in the queue.
 #[tokio::test(start_paused = true)]
 async fn stopped_node_does_not_know_its_commands_in_flight() {
-    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
-    cluster.leader().await;
-    let node = cluster.node(1).clone();
-    let held = node.request(claim_without_a_wait("held"), Forward::Once).await.expect("answered").answer;
-    let Answer::Outcome(Outcome::Held { lease, .. }) = held else { panic!("{held:?}") };
-    cluster.hang_disk(1);
-    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    let (_cluster, node, release) = node_with_a_hung_disk().await;
     let mut ended = Vec::new();
     for request in [claim_without_a_wait("first"), Request::Change(release), claim_without_a_wait("queued")] {
         let node = node.clone();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid};
 
 /// The interval at which a process is polled for its exit.
 const POLL: Duration = Duration::from_millis(5);
@@ -54,9 +54,16 @@ impl Process {
         self.child.id()
     }
 
+    /// Sends a signal. SIGSTOP has stopped all threads of the process when this returns.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot send {signal:?} to {}: {error}", self.name));
+        let mut sent = kill_process(pid, signal);
+        if signal == Signal::STOP {
+            // The thread that receives the signal may wait for a processor while the other threads still run.
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            sent = sent.and_then(|()| waitid(WaitId::Pid(pid), stopped).map(drop));
+        }
+        sent.unwrap_or_else(|error| panic!("cannot send {signal:?} to {}: {error}", self.name));
     }
 
     /// Sends SIGKILL and waits for the end of the process.

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod members;
 pub(crate) mod open_enum;
 mod states;
 
+pub use members::MemberChange;
 pub use states::{Consistency, GrantCause, LeaseState, LostReason, MemberState, Role, StateFilter};
 
 /// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.

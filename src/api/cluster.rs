@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::integer;
 use crate::types::{MemberState, Role};
 
 /// Response of `/v1/cluster`: the view of one node.
@@ -53,4 +54,72 @@ pub struct Member {
 pub struct Version {
     /// The version of the node.
     pub version: String,
+}
+
+/// Body of `POST /v1/cluster/members`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AddMember {
+    /// An id that no node of this cluster ever had.
+    #[serde(deserialize_with = "integer::required")]
+    #[cfg_attr(feature = "server", schema(minimum = 1, maximum = 9_223_372_036_854_775_807_u64))]
+    pub id: u64,
+    /// `host:port` of the public listener, as clients reach it.
+    pub http: String,
+    /// `host:port` of the peer listener, as other nodes reach it.
+    pub peer: String,
+}
+
+/// Body of `POST /v1/cluster/members/{id}/addresses`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Addresses {
+    /// `host:port` of the public listener, as clients reach it.
+    pub http: String,
+    /// `host:port` of the peer listener, as other nodes reach it.
+    pub peer: String,
+}
+
+/// Body of `POST /v1/cluster/members/{id}/replace`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceMember {
+    /// The member that becomes a voter in its place.
+    #[serde(deserialize_with = "integer::required")]
+    #[cfg_attr(feature = "server", schema(minimum = 1, maximum = 9_223_372_036_854_775_807_u64))]
+    pub with: u64,
+}
+
+/// Body of `POST /v1/cluster/transfer`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// The voter that becomes the leader. Absent: the one that lacks the fewest log entries.
+    #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "server", schema(minimum = 1, maximum = 9_223_372_036_854_775_807_u64))]
+    pub to: Option<u64>,
+}
+
+/// Response to a change of the members: the members after it, as the leader sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct Members {
+    /// The members of the cluster.
+    pub members: Vec<Member>,
+}
+
+/// Response to a transfer of the leadership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct Transferred {
+    /// The leader before the transfer.
+    pub from: u64,
+    /// The leader after the transfer.
+    pub leader: u64,
 }

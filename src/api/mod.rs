@@ -20,7 +20,7 @@ mod schema;
 mod timestamp;
 mod ttl;
 
-pub use cluster::{Cluster, Member, Version};
+pub use cluster::{AddMember, Addresses, Cluster, Member, Members, ReplaceMember, Transfer, Transferred, Version};
 pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};
 pub use lease::{History, Lease, LeasePage, Queue, Released, RenewResult, Renewed, Revoked, Waiter};

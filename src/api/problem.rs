@@ -118,8 +118,8 @@ macro_rules! codes {
 codes! {
     /// The request is malformed, or a value is outside its bounds. Certainly not done.
     Invalid = "invalid", 400, "The request is not valid";
-    /// The path or the lease does not exist.
-    NotFound = "not_found", 404, "The path or the lease does not exist";
+    /// The path, the lease or the member does not exist.
+    NotFound = "not_found", 404, "The path, the lease or the member does not exist";
     /// The path exists, and does not support this method.
     MethodNotAllowed = "method_not_allowed", 405, "The path does not support this method";
     /// The request body did not arrive in time. Certainly not done.
@@ -145,6 +145,10 @@ codes! {
     MetadataChanged = "metadata_changed", 409, "The metadata has another version";
     /// The named holder does not wait, or the queue has no waiter that can take the lease.
     NoSuchWaiter = "no_such_waiter", 409, "There is no such waiter";
+    /// The cluster makes another change of its members. Certainly not done.
+    ChangeInProgress = "change_in_progress", 409, "The cluster makes another change of its members";
+    /// The leader does not make this change of the members; the detail has the reason. Certainly not done.
+    MemberRefused = "member_refused", 409, "The change of the members is refused";
     /// The watch cannot resume there: the cluster no longer stores the next events.
     Compacted = "compacted", 410, "The events after this position are no longer stored";
     /// The request, or its answer, is larger than allowed.

@@ -6,6 +6,7 @@ use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration};
 use crate::api::{Cluster, Member};
+use crate::types::NodeId;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -14,18 +15,45 @@ pub enum Command {
         #[command(flatten)]
         client: ClientArguments,
     },
+    /// Transfer the leadership to another voter
+    Transfer {
+        /// The voter that becomes the leader; by default the one that lacks the fewest log entries
+        #[arg(long, value_name = "ID")]
+        to: Option<NodeId>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
 }
 
 impl Command {
     /// The output format that the user asked for.
     pub fn output(&self) -> Format {
-        let Command::Status { client } = self;
+        let (Command::Status { client } | Command::Transfer { client, .. }) = self;
         client.output
     }
 }
 
 pub async fn run(command: Command) -> Result<(), Failure> {
-    let Command::Status { client } = command;
+    match command {
+        Command::Status { client } => status(client).await,
+        Command::Transfer { to, client } => transfer(to, client).await,
+    }
+}
+
+async fn transfer(to: Option<NodeId>, client: ClientArguments) -> Result<(), Failure> {
+    let transferred = client.remote().transfer_leadership(to).await?;
+    match client.output {
+        Format::Json => output::json(&transferred),
+        Format::Table if transferred.from == transferred.leader => {
+            output::print(&format!("node {} was the leader already\n", transferred.leader))
+        }
+        Format::Table => {
+            output::print(&format!("node {} leads now, before: node {}\n", transferred.leader, transferred.from))
+        }
+    }
+}
+
+async fn status(client: ClientArguments) -> Result<(), Failure> {
     let cluster = client.remote().cluster().await?;
     match client.output {
         Format::Json => output::json(&cluster)?,
@@ -44,6 +72,10 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
         "cluster {}: {leader}, term {}, applied {} (as seen by node {})",
         cluster.cluster_id, cluster.term, cluster.applied, cluster.node
     );
+    show_members(&cluster.members)
+}
+
+pub fn show_members(members: &[Member]) -> Result<(), Failure> {
     let row = |member: &Member| {
         vec![
             member.id.to_string(),
@@ -55,5 +87,5 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
             member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
         ]
     };
-    output::table(&["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT"], cluster.members.iter().map(row))
+    output::table(&["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT"], members.iter().map(row))
 }

@@ -34,7 +34,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let metrics = telemetry::Metrics::install(None)?;
     announce(&config);
     // Concurrently, because the first start of a cluster needs all nodes.
-    let start = |entry| Host::start(&config, entry, config.nodes.len(), Some(metrics.render()));
+    let start = |entry| Host::start(&config, entry, false, config.nodes.len(), Some(metrics.render()));
     let hosts = tokio::select! {
         hosts = futures_util::future::try_join_all(config.nodes.iter().map(start)) => hosts?,
         _ = signals.next() => return Ok(()),

@@ -19,6 +19,8 @@ pub enum Failure {
     Usage(String),
     /// The reader of stdout has closed it, for instance `head`. This counts as success.
     OutputClosed,
+    /// The cluster removed the node of this process.
+    Removed(String),
     Other(anyhow::Error),
 }
 
@@ -43,6 +45,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Unknown(_) => 3,
             Failure::Unavailable(_) => 4,
+            Failure::Removed(_) => 8,
             Failure::Refused(problem) => match problem.code {
                 Code::Invalid => 2,
                 Code::Held | Code::LockDelay | Code::WaitTimeout | Code::WaitAbandoned => 5,
@@ -56,7 +59,9 @@ impl Failure {
     fn message(&self) -> String {
         match self {
             Failure::Refused(problem) => format!("refused ({}): {}", problem.code.as_str(), problem.detail),
-            Failure::Unknown(why) | Failure::Unavailable(why) | Failure::Usage(why) => why.clone(),
+            Failure::Unknown(why) | Failure::Unavailable(why) | Failure::Usage(why) | Failure::Removed(why) => {
+                why.clone()
+            }
             Failure::OutputClosed => String::new(),
             Failure::Other(error) => format!("{error:#}"),
         }
@@ -69,7 +74,7 @@ impl Failure {
             Failure::Unknown(_) => "outcome_unknown",
             Failure::Unavailable(_) => "unavailable",
             Failure::Usage(_) => "invalid",
-            Failure::OutputClosed | Failure::Other(_) => "failed",
+            Failure::OutputClosed | Failure::Removed(_) | Failure::Other(_) => "failed",
         };
         serde_json::json!({"code": code, "detail": self.message()})
     }

@@ -14,7 +14,7 @@ use super::open_files;
 use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeRef, RenderMetrics, Settings};
-use crate::node::Node;
+use crate::node::{Node, Refusal, StartError};
 
 /// Maximum time of a shutdown. After it, the process exits in any case.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,12 +37,14 @@ struct Http {
 }
 
 impl Host {
-    /// Opens the public listener, then starts the node. `nodes` is the number of nodes in this process.
+    /// Opens the public listener, then starts the node. `join`: it joins an existing cluster. `nodes` is the number of
+    /// nodes in this process.
     ///
     /// `/livez` and `/readyz` respond while the node starts.
     pub async fn start(
         config: &Config,
         entry: &NodeEntry,
+        join: bool,
         nodes: usize,
         metrics: Option<RenderMetrics>,
     ) -> Result<Host, Failure> {
@@ -52,10 +54,14 @@ impl Host {
         let limits = HttpLimits { max_connections, ..config.http };
         let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
         let http = Http::start(http_listener, node_ref.clone(), settings).map_err(Failure::Other)?;
-        let node = Node::builder_from(config, entry.id)
-            .start()
-            .await
-            .map_err(|error| Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))))?;
+        let builder = Node::builder_from(config, entry.id);
+        let builder = if join { builder.join() } else { builder };
+        let node = builder.start().await.map_err(|error| match error {
+            StartError::Refused(Refusal::Removed { .. }) => {
+                Failure::Removed(format!("node {} cannot start: {error}", entry.id))
+            }
+            error => Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))),
+        })?;
         node_ref.fill(&node);
         Ok(Host { node, http })
     }

@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `lease`, `cluster`, `config` | the commands for clients and operators |
+//! | `lease`, `cluster`, `member`, `config` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
@@ -24,6 +24,7 @@ mod elect;
 mod failure;
 mod host;
 mod lease;
+mod member;
 pub(crate) mod metadata;
 mod open_files;
 mod output;
@@ -58,7 +59,7 @@ Exit codes:
   4  unavailable: no node could be reached or could serve; the request is certainly not applied
   5  another client has the lease, or the lease is in its lock delay
   6  the lease is not held with this token: it is lost
-  7  the cluster has no record of the lease";
+  7  the cluster has no record of the lease, or the node is not a member";
 
 #[derive(Subcommand)]
 enum Command {
@@ -86,6 +87,9 @@ enum Command {
     /// Inspect the cluster
     #[command(subcommand, after_help = EXIT_CODES)]
     Cluster(cluster::Command),
+    /// Add, remove and replace nodes
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Member(member::Command),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
@@ -122,6 +126,7 @@ pub fn main() -> ExitCode {
     let format = match &cli.command {
         Command::Lease(command) => command.output(),
         Command::Cluster(command) => command.output(),
+        Command::Member(command) => command.output(),
         _ => Format::Table,
     };
     let ended = match cli.command {
@@ -129,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Serve(arguments) => block_on(serve::run(arguments)),
         Command::Lease(command) => block_on(lease::run(command)),
         Command::Cluster(command) => block_on(cluster::run(command)),
+        Command::Member(command) => block_on(member::run(command)),
         Command::Config(command) => config::run(command),
         Command::Completions { shell } => completions(shell),
         // These commands pass on the exit code of their child command, so they use other codes for their own errors.

@@ -10,13 +10,15 @@ use super::failure::Failure;
 use super::host::{Host, stop_all};
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
+use crate::node::{NodeFailure, Refusal};
 use crate::telemetry::{self, LogFormat};
 
 #[derive(Args)]
 #[command(after_help = "\
 On SIGTERM or SIGINT, the node transfers leadership, drains requests and exits with 0 within 10 s. A second signal \
 exits at once.
-If the node fails, for instance because its disk is full, it prints the reason and exits with 1.")]
+If the node fails, for instance because its disk is full, it prints the reason and exits with 1. If the cluster removed \
+it, it exits with 8: do not start it again.")]
 pub struct Arguments {
     /// Configuration file of the cluster, the same for all nodes
     #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
@@ -24,6 +26,9 @@ pub struct Arguments {
     /// Id of the node to run, from the file
     #[arg(long, env = "TENURE_NODE", value_name = "ID")]
     node: u64,
+    /// Join an existing cluster: the node forms none, and waits until `tenure member add` adds it
+    #[arg(long)]
+    join: bool,
     /// Log filter, in the syntax of tracing's EnvFilter, for instance `debug` or `info,tenure::raft=debug`
     #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::SERVE_LOG, value_name = "FILTER")]
     log: String,
@@ -40,7 +45,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let metrics = telemetry::Metrics::install(Some(entry.id))?;
     let host = tokio::select! {
-        host = Host::start(&config, entry, 1, Some(metrics.render())) => host?,
+        host = Host::start(&config, entry, arguments.join, 1, Some(metrics.render())) => host?,
         signal = signals.next() => {
             info!(signal, "stopped before the node had started");
             return Ok(());
@@ -49,7 +54,11 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     info!(node = entry.id, "the node has started");
     tokio::select! {
         why = host.node.wait_failed() => {
-            Err(Failure::Other(anyhow!("node {} cannot go on: {why}", entry.id)))
+            let message = format!("node {} cannot go on: {why}", entry.id);
+            Err(match why {
+                NodeFailure::Refused(Refusal::Removed { .. }) => Failure::Removed(message),
+                _ => Failure::Other(anyhow!(message)),
+            })
         }
         never = metrics.keep_up() => match never {},
         signal = signals.next() => {

@@ -26,7 +26,7 @@ pub use crate::lease::Limits;
 use address::is_loopback;
 pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
-pub(crate) use nodes::MemberConfig;
+pub(crate) use nodes::{MAX_ID, MemberConfig, address_problem};
 pub use nodes::{MAX_NODES, NodeEntry};
 pub use raft::RaftTimings;
 

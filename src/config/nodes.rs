@@ -12,7 +12,7 @@ use crate::types::NodeId;
 /// Maximum number of nodes in a cluster.
 pub const MAX_NODES: usize = 15;
 /// Largest node id: the largest integer of TOML.
-const MAX_ID: NodeId = i64::MAX as u64;
+pub(crate) const MAX_ID: NodeId = i64::MAX as u64;
 
 /// One `[[node]]` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,8 @@ pub(super) fn validate(
     add_duplicates("address", addresses.filter(|address| !address.is_empty()), found);
 }
 
-fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
+/// The problem of an address that nodes and clients connect to.
+pub(crate) fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
     match address::check(text) {
         Err(problem) => Some(problem),
         Ok(()) if !allow_insecure_network && !address::is_loopback(text) => Some(format!(

@@ -16,7 +16,7 @@ use super::admission::Admission;
 use super::observe::MetricsLayer;
 use super::openapi;
 use super::response::ProblemResponse;
-use super::{claims, reads, status, watch};
+use super::{claims, members, reads, status, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
@@ -191,6 +191,12 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(reads::list))
         .routes(routes!(watch::watch))
         .routes(routes!(status::cluster))
+        .routes(routes!(members::add))
+        .routes(routes!(members::promote))
+        .routes(routes!(members::replace))
+        .routes(routes!(members::update))
+        .routes(routes!(members::remove))
+        .routes(routes!(members::transfer))
         .routes(routes!(status::livez))
         .routes(routes!(status::readyz))
         .routes(routes!(status::version))

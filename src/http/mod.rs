@@ -13,7 +13,7 @@
 //! | `observe` | the node header and the request metrics |
 //! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
-//! | `claims`, `reads`, `watch`, `status` | the handlers |
+//! | `claims`, `reads`, `watch`, `status`, `members` | the handlers |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
 
@@ -21,6 +21,7 @@ mod admission;
 mod app;
 mod claims;
 mod input;
+mod members;
 mod observe;
 mod openapi;
 pub(crate) mod reads;

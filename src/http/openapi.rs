@@ -23,6 +23,7 @@ use crate::types::MAX_NAME_BYTES;
     tags(
         (name = "claims", description = "Change the holders of leases"),
         (name = "reads", description = "Read leases and watch them"),
+        (name = "members", description = "Change the members and the leader of the cluster"),
         (name = "status", description = "The node and its cluster"),
     )
 )]
@@ -57,8 +58,8 @@ struct CommonResponse {
 
 /// The properties of an operation that select its common responses.
 struct OperationTraits {
-    /// The request concerns leases, so the leader or this node's state machine answers it.
-    concerns_leases: bool,
+    /// The leader or this node's state machine answers the request.
+    forwarded: bool,
     has_body: bool,
     has_parameters: bool,
     needs_node: bool,
@@ -68,17 +69,17 @@ const COMMON: [CommonResponse; 9] = [
     CommonResponse {
         status: "307",
         description: "`not_leader`: only with `X-Tenure-No-Forward`",
-        applies: |it| it.concerns_leases,
+        applies: |it| it.forwarded,
     },
     CommonResponse { status: "400", description: "`invalid`", applies: |it| it.has_body || it.has_parameters },
     CommonResponse { status: "408", description: "`body_timeout`", applies: |it| it.has_body },
     CommonResponse { status: "413", description: "`too_large`", applies: |it| it.has_body },
     CommonResponse { status: "415", description: "`unsupported_media_type`", applies: |it| it.has_body },
-    CommonResponse { status: "429", description: "`too_busy`", applies: |it| it.concerns_leases },
+    CommonResponse { status: "429", description: "`too_busy`", applies: |it| it.forwarded },
     CommonResponse {
         status: "501",
         description: "`unsupported`: the leader's version does not support it",
-        applies: |it| it.concerns_leases,
+        applies: |it| it.forwarded,
     },
     CommonResponse {
         status: "503",
@@ -88,7 +89,7 @@ const COMMON: [CommonResponse; 9] = [
     CommonResponse {
         status: "504",
         description: "`outcome_unknown`: the request may be applied, now or later; send it again",
-        applies: |it| it.concerns_leases,
+        applies: |it| it.forwarded,
     },
 ];
 
@@ -128,7 +129,7 @@ fn complete(path: &str, operation: &mut Value) {
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     let has_parameters = parameters.as_ref().is_some_and(|parameters| !parameters.is_empty());
     for parameter in parameters.into_iter().flatten() {
-        if parameter["in"] == "path" {
+        if parameter["in"] == "path" && parameter["name"] == "name" {
             parameter["schema"] = json!({"type": "string", "pattern": NAME_PATTERN, "maxLength": MAX_NAME_BYTES});
         }
         let pattern = QUERY_PATTERNS.iter().find(|(name, _)| parameter["name"] == *name);
@@ -139,9 +140,9 @@ fn complete(path: &str, operation: &mut Value) {
         }
     }
     let needs_node = path.starts_with("/v1");
-    let concerns_leases = needs_node && !["/v1/watch", "/v1/cluster"].contains(&path);
+    let forwarded = needs_node && !["/v1/watch", "/v1/cluster"].contains(&path);
     let has_body = operation.get("requestBody").is_some();
-    let traits = OperationTraits { concerns_leases, has_body, has_parameters, needs_node };
+    let traits = OperationTraits { forwarded, has_body, has_parameters, needs_node };
     let responses = operation["responses"].as_object_mut().expect("an operation has responses");
     for CommonResponse { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&traits)) {
         let schema = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
@@ -204,9 +205,12 @@ mod tests {
     #[test]
     fn each_operation_has_its_statuses() {
         const CLAIM: &str = "200 307 400 408 409 413 415 429 501 503 504";
+        const MEMBER: &str = "200 307 400 404 409 429 501 503 504";
+        const MEMBER_BODY: &str = "200 307 400 404 408 409 413 415 429 501 503 504";
         const FREE: &str = "200 307 400 408 413 415 429 501 503 504";
         const READ: &str = "200 307 400 429 501 503 504";
         let expected = [
+            ("delete /v1/cluster/members/{id}", MEMBER),
             ("delete /v1/leases/{name}", READ),
             ("get /livez", "200 503"),
             ("get /metrics", "200"),
@@ -220,6 +224,11 @@ mod tests {
             ("get /v1/leases/{name}/queue", READ),
             ("get /v1/watch", "200 400 410 429 503"),
             ("get /version", "200"),
+            ("post /v1/cluster/members", CLAIM),
+            ("post /v1/cluster/members/{id}/addresses", MEMBER_BODY),
+            ("post /v1/cluster/members/{id}/promote", MEMBER),
+            ("post /v1/cluster/members/{id}/replace", MEMBER_BODY),
+            ("post /v1/cluster/transfer", MEMBER_BODY),
             ("post /v1/leases/{name}/acquire", CLAIM),
             ("post /v1/leases/{name}/handover", CLAIM),
             ("post /v1/leases/{name}/metadata", CLAIM),

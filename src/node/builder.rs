@@ -22,6 +22,7 @@ pub struct NodeBuilder {
     lease: LeaseSettings,
     ttl: TtlPolicy,
     allow_insecure_network: bool,
+    join: bool,
     peer_listener: Option<TcpListener>,
 }
 
@@ -61,6 +62,7 @@ impl Node {
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
             allow_insecure_network: false,
+            join: false,
             peer_listener: None,
         }
     }
@@ -76,6 +78,7 @@ impl Node {
             lease: config.lease,
             ttl: config.ttl,
             allow_insecure_network: config.allow_insecure_network,
+            join: false,
             peer_listener: None,
         }
     }
@@ -89,7 +92,7 @@ impl NodeBuilder {
 
     /// Adds one member of the cluster. Add every member, this node included, in any order.
     ///
-    /// The members are fixed when the cluster is formed. Both addresses are `host:port`. `http` is the address of the
+    /// The members form the cluster. Later, [`Node::change_members`] changes them. Both addresses are `host:port`. `http` is the address of the
     /// member's [router](Node::router): nodes report it to clients and do not listen on it. `peer` is the address that
     /// the other nodes connect to.
     pub fn member(mut self, id: NodeId, http: impl Into<String>, peer: impl Into<String>) -> NodeBuilder {
@@ -121,6 +124,12 @@ impl NodeBuilder {
     /// authenticates traffic on it. Without this setting a start accepts loopback addresses only.
     pub fn allow_insecure_network(self) -> NodeBuilder {
         NodeBuilder { allow_insecure_network: true, ..self }
+    }
+
+    /// Joins an existing cluster: the node forms no cluster, and waits until the cluster adds it as a member. Add this
+    /// node and at least one member of the cluster with [`member`](Self::member).
+    pub fn join(self) -> NodeBuilder {
+        NodeBuilder { join: true, ..self }
     }
 
     /// Accepts peer connections on this listener instead of binding this member's peer address.
@@ -162,7 +171,8 @@ impl NodeBuilder {
     }
 
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
-        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, allow_insecure_network, peer_listener } = self;
+        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, allow_insecure_network, join, peer_listener } =
+            self;
         let mut problems = config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl);
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
@@ -175,7 +185,8 @@ impl NodeBuilder {
         }
         match (id, data) {
             (Some(id), Some(data)) if problems.is_empty() && !data.as_os_str().is_empty() => {
-                Ok((NodeConfig { cluster, id, members, data, raft, lease, ttl }, peer_listener))
+                let config = NodeConfig { cluster, id, members, join, data, raft, lease, ttl, allow_insecure_network };
+                Ok((config, peer_listener))
             }
             (_, data) => {
                 if data.is_none_or(|data| data.as_os_str().is_empty()) {

@@ -38,7 +38,8 @@ pub enum NodeFailure {
     /// The disk has not finished a write for this long, which is at least 30 s.
     #[error("the disk has not finished a write for {0:?}")]
     DiskStalled(Duration),
-    /// A peer refuses this node, because its data directory is not the one that it joined with.
+    /// The cluster refuses this node: it removed the node, or the data directory is not the one that the node joined
+    /// with.
     #[error(transparent)]
     Refused(Refusal),
 }

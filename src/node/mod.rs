@@ -46,6 +46,11 @@ pub use lifecycle::promise::exchange as exchange_promise;
 pub use lifecycle::start::StartError;
 #[cfg(feature = "testing")]
 pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
+#[cfg(not(feature = "testing"))]
+pub(crate) use membership::MemberRefusal;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use membership::MemberRefusal;
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
 #[cfg(feature = "testing")]
@@ -131,6 +136,7 @@ struct NodeSettings {
     cluster: String,
     /// The ttls that this node accepts in requests.
     ttl: TtlPolicy,
+    allow_insecure_network: bool,
     timeouts: Timeouts,
 }
 

@@ -140,7 +140,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Sets the state of each member from the leader's view.
-    fn judged_by_leader(&self, members: Vec<Member>) -> Vec<Member> {
+    pub(super) fn judged_by_leader(&self, members: Vec<Member>) -> Vec<Member> {
         let longest = self.settings.timeouts.leaderless;
         members.into_iter().map(|member| Member { state: state_at_leader(&member, longest), ..member }).collect()
     }

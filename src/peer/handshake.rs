@@ -74,12 +74,21 @@ pub enum Refusal {
          version of Tenure on all nodes"
     )]
     OtherVersion { theirs: u8, ours: u8 },
+    /// The cluster removed the node.
+    #[error(
+        "node {node} was removed from the cluster: to add its machine again, start a node with a new id and an empty \
+         directory"
+    )]
+    Removed { node: NodeId },
 }
 
 /// The incarnations of the cluster's members that this node knows.
 pub trait Incarnations: Send + Sync + 'static {
     /// The incarnation that `node` joined with, if it has joined.
     fn joined(&self, node: NodeId) -> Option<u64>;
+
+    /// Whether the cluster removed `node`.
+    fn is_removed(&self, node: NodeId) -> bool;
 
     /// Called when this end has accepted the hello of `node`.
     fn observe(&self, node: NodeId, incarnation: u64);
@@ -109,6 +118,9 @@ impl PeerIdentity {
         }
         if other.from == self.node {
             return Some(Refusal::SharedId { node: self.node });
+        }
+        if known.is_removed(other.from) {
+            return Some(Refusal::Removed { node: other.from });
         }
         if let Some(joined) = known.joined(other.from).filter(|&joined| joined != other.incarnation) {
             return Some(Refusal::OtherDisk { node: other.from, joined, now: other.incarnation });
@@ -216,12 +228,16 @@ mod tests {
     #[derive(Default)]
     struct Known {
         joined: Option<u64>,
+        removed: Option<NodeId>,
         observed: Mutex<Vec<(NodeId, u64)>>,
     }
 
     impl Incarnations for Known {
         fn joined(&self, _: NodeId) -> Option<u64> {
             self.joined
+        }
+        fn is_removed(&self, node: NodeId) -> bool {
+            self.removed == Some(node)
         }
         fn observe(&self, node: NodeId, incarnation: u64) {
             self.observed.lock().push((node, incarnation));
@@ -287,6 +303,14 @@ mod tests {
         let (called, _) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
         assert_eq!(called, Err(Refusal::OtherDisk { node: 2, joined: 99, now: 22 }));
         assert_eq!(near.observed(), []);
+    }
+
+    #[tokio::test]
+    async fn removed_node_is_refused_and_learns_the_reason() {
+        let (near, far) = (Known::default(), Known { removed: Some(1), ..Known::default() });
+        let (called, answered) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
+        assert_eq!((called, answered), (Err(Refusal::Removed { node: 1 }), Err(Refusal::Removed { node: 1 })));
+        assert_eq!((near.observed(), far.observed()), (vec![], vec![]));
     }
 
     #[tokio::test]

@@ -30,6 +30,9 @@ impl Incarnations for AcceptAll {
     fn joined(&self, _: NodeId) -> Option<u64> {
         None
     }
+    fn is_removed(&self, _: NodeId) -> bool {
+        false
+    }
     fn observe(&self, _: NodeId, _: u64) {}
 }
 
@@ -285,6 +288,9 @@ struct Greeted(AtomicUsize);
 impl Incarnations for Greeted {
     fn joined(&self, _: NodeId) -> Option<u64> {
         None
+    }
+    fn is_removed(&self, _: NodeId) -> bool {
+        false
     }
     fn observe(&self, _: NodeId, _: u64) {
         self.0.fetch_add(1, Ordering::SeqCst);

@@ -337,6 +337,10 @@ mod tests {
             None
         }
 
+        fn is_removed(&self, _: NodeId) -> bool {
+            false
+        }
+
         fn observe(&self, _: NodeId, _: u64) {}
     }
 

@@ -43,6 +43,8 @@ pub struct RaftHandle<S: Storage> {
     announced_commit: Arc<AtomicU64>,
     pub(super) timings: RaftTimings,
     pub(super) transfers: Transfers,
+    /// Held during a change of the members.
+    pub(super) changing: Arc<tokio::sync::Mutex<()>>,
     pub(super) suspend: SuspendMeter,
     pub(super) contact: Arc<LeaderContact>,
 }
@@ -79,6 +81,7 @@ impl<S: Storage> RaftHandle<S> {
         let network = Network {
             transport,
             storage: storage.clone(),
+            replica: replica.clone(),
             announced_commit: announced_commit.clone(),
             sending: sending.clone(),
             disk_timeout: timings.disk_timeout(),
@@ -99,6 +102,7 @@ impl<S: Storage> RaftHandle<S> {
             announced_commit,
             timings,
             transfers: Transfers::default(),
+            changing: Arc::default(),
             suspend,
             contact: Arc::new(LeaderContact::new(clock)),
         })
@@ -110,7 +114,7 @@ impl<S: Storage> RaftHandle<S> {
 
     /// Returns the service that answers the Raft calls of other nodes.
     pub fn service(&self) -> RaftService<S> {
-        RaftService::new(self.raft.clone(), self.storage.clone(), self.contact.clone())
+        RaftService::new(self.raft.clone(), self.storage.clone(), self.replica.clone(), self.contact.clone())
     }
 
     #[cfg(feature = "testing")]

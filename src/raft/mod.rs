@@ -5,6 +5,7 @@
 
 mod handle;
 pub(crate) mod log;
+mod membership;
 mod network;
 mod runtime;
 mod service;
@@ -16,19 +17,18 @@ mod tests;
 mod timings;
 mod transfer;
 pub(crate) mod types;
-#[cfg(feature = "testing")]
-mod voters;
 pub(crate) mod wire;
 
 pub use handle::{MemberProgress, RaftHandle, WriteError};
 pub use log::{Joined, MAX_ENTRY_BYTES};
+pub use membership::{Change, ChangeError, CurrentMembership};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
+pub use transfer::TransferError;
 #[cfg(feature = "testing")]
 pub use {
     handle::CurrentLeader,
-    transfer::TransferError,
     wire::{Call, Reply},
 };
 

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::snapshot::SnapshotData;
-use super::state_machine::blocking;
+use super::state_machine::{Replica, blocking};
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
 use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, Transfer};
 use crate::peer::{Lane, Payload, PeerError, Transport};
@@ -46,6 +46,8 @@ const MAX_DEFERRAL: Duration = Duration::from_secs(600);
 pub struct Network<S, T> {
     pub transport: T,
     pub storage: S,
+    /// Has the current addresses of the members.
+    pub replica: Replica,
     /// Highest commit index in any sent message. No follower can have applied more.
     pub announced_commit: Arc<AtomicU64>,
     pub sending: OutgoingSnapshots,
@@ -83,7 +85,9 @@ impl<S: Storage, T: Transport> RaftNetworkFactory<TypeConfig> for Network<S, T> 
 impl<S: Storage, T: Transport> Link<S, T> {
     async fn call(&self, lane: Lane, call: &Call, timeout: Duration) -> Rpc<Reply> {
         let payload = Payload::Raft(wire::encode(call));
-        let sent = self.network.transport.call(self.target, &self.address, lane, payload, timeout).await;
+        // The address of a member can change, and openraft keeps the link.
+        let address = self.network.replica.peer_address(self.target).unwrap_or_else(|| self.address.clone());
+        let sent = self.network.transport.call(self.target, &address, lane, payload, timeout).await;
         let reply = sent.map_err(|error| rpc_error(&error))?;
         match wire::decode(&reply) {
             Ok(Reply::Failed(reason)) => Err(unreachable(reason)),
@@ -363,6 +367,7 @@ mod tests {
             let network = Network {
                 transport: transport.clone(),
                 storage: MemoryStorage::new(SyncMode::default()),
+                replica: Replica::new(Vec::new()),
                 announced_commit: Arc::default(),
                 sending: OutgoingSnapshots::default(),
                 disk_timeout,
@@ -389,6 +394,7 @@ mod tests {
         let mut network = Network {
             transport,
             storage: storage.clone(),
+            replica: Replica::new(Vec::new()),
             announced_commit: Arc::default(),
             sending: OutgoingSnapshots::default(),
             disk_timeout: Duration::from_secs(1),
@@ -430,7 +436,8 @@ mod tests {
                 let (storage, sending) = (MemoryStorage::new(SyncMode::default()), OutgoingSnapshots::default());
                 let disk_timeout = Duration::from_secs(1);
                 let announced = announced_commit.clone();
-                let network = Network { transport, storage, announced_commit, sending, disk_timeout };
+                let replica = Replica::new(Vec::new());
+                let network = Network { transport, storage, replica, announced_commit, sending, disk_timeout };
                 let mut link = network.link(2, &PeerInfo::default(), lane);
                 let send = |link: &mut Link<MemoryStorage, Recorder>, index: u64| {
                     let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };

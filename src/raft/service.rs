@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::handle::run_to_completion;
 use super::snapshot::{Meta, Reader, SnapshotData};
-use super::state_machine::StateMachine;
+use super::state_machine::{Replica, StateMachine};
 use super::types::{TypeConfig, vote, vote_record};
 use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, Transfer, VoteReply};
 use crate::clock::Clock;
@@ -26,6 +26,7 @@ use crate::types::NodeId;
 pub struct RaftService<S: Storage> {
     raft: Raft<TypeConfig, StateMachine<S>>,
     storage: S,
+    replica: Replica,
     contact: Arc<LeaderContact>,
     incoming: Mutex<HashMap<NodeId, Incoming<S>>>,
 }
@@ -40,13 +41,19 @@ impl<S: Storage> RaftService<S> {
     pub(super) fn new(
         raft: Raft<TypeConfig, StateMachine<S>>,
         storage: S,
+        replica: Replica,
         contact: Arc<LeaderContact>,
     ) -> RaftService<S> {
-        RaftService { raft, storage, contact, incoming: Mutex::default() }
+        RaftService { raft, storage, replica, contact, incoming: Mutex::default() }
     }
 
     async fn answer(&self, from: NodeId, call: Call) -> Reply {
         match call {
+            // A removed node must not begin an election. Its append is answered with the higher vote, so an old leader
+            // stops.
+            Call::Vote(_) | Call::PreVote(_) | Call::Transfer(_) if self.replica.is_removed(from) => {
+                Reply::Failed(format!("node {from} was removed from the cluster"))
+            }
             Call::Append(append) => self.append(from, append).await,
             Call::Vote(call) => {
                 let (raft, request) = (self.raft.clone(), RequestVote::request(call, from));

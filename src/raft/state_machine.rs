@@ -34,7 +34,37 @@ pub struct State {
     pub machine: Machine,
     pub applied: Option<LogId>,
     pub membership: Stored,
+    /// The incarnation that each node joined with. Removed nodes are included, so that no id is used again.
     pub joined: BTreeMap<NodeId, u64>,
+}
+
+/// The incarnation of a node that was removed before it joined.
+const NEVER_JOINED: u64 = 0;
+
+impl State {
+    /// Whether the node was a member and is not one now.
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.joined.contains_key(&node) && self.is_formed() && !self.is_member(node)
+    }
+
+    pub fn is_member(&self, node: NodeId) -> bool {
+        self.membership.membership().get_node(&node).is_some()
+    }
+
+    /// Whether this state has a membership.
+    pub fn is_formed(&self) -> bool {
+        self.membership.log_id().is_some()
+    }
+
+    fn set_membership(&mut self, membership: Stored) {
+        let removed =
+            self.membership.membership().nodes().filter(|(id, _)| membership.membership().get_node(id).is_none());
+        let removed: Vec<NodeId> = removed.map(|(id, _)| *id).collect();
+        for node in removed {
+            self.joined.entry(node).or_insert(NEVER_JOINED);
+        }
+        self.membership = membership;
+    }
 }
 
 /// The progress of this replica, for tasks that wait for it.
@@ -177,6 +207,16 @@ impl Replica {
         self.inner.state.read().clone()
     }
 
+    /// Whether the node was a member and is not one now. The removal is committed.
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.read(|state| state.is_removed(node))
+    }
+
+    /// The peer address of a member.
+    pub fn peer_address(&self, node: NodeId) -> Option<String> {
+        self.read(|state| state.membership.membership().get_node(&node).map(|info| info.peer.clone()))
+    }
+
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
     }
@@ -188,7 +228,7 @@ impl Replica {
         match &entry.payload {
             EntryPayload::Blank => {}
             EntryPayload::Membership(membership) => {
-                state.membership = Stored::new(Some(entry.log_id), membership.clone());
+                state.set_membership(Stored::new(Some(entry.log_id), membership.clone()));
             }
             EntryPayload::Normal(proposal) => match proposal.content()? {
                 Content::Leases(leases) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use openraft::{Config, ConfigError, SnapshotPolicy};
+use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
 
 use crate::config::RaftTimings;
 
@@ -60,6 +60,9 @@ impl RaftTimings {
             // The heartbeats of an isolated leader can prevent an election in a connected majority (openraft #2080).
             // With this setting, the leader withholds its heartbeats in every other interval and continues to lead.
             quorum_loss_probe_interval: Some(self.election_timeout_max_ms * 2),
+            // openraft would transfer the leadership of a removed leader, and local reads would not know it. Tenure
+            // transfers leadership before it removes a leader.
+            removed_leader_step_down: StepDownPolicy::Never,
             ..Config::default()
         };
         config.validate()

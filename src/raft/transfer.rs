@@ -66,7 +66,18 @@ impl<S: Storage> RaftHandle<S> {
     ///
     /// If the future is dropped after the transfer began, the transfer continues.
     pub async fn transfer_leadership(&self, timeout: Duration) -> Result<NodeId, TransferError> {
-        let to = self.successor()?;
+        let voters = self.current_membership().voters;
+        self.transfer_leadership_among(&voters, timeout).await
+    }
+
+    /// Transfers leadership to the one of these voters that lacks the fewest entries. Otherwise as
+    /// [`transfer_leadership`](Self::transfer_leadership).
+    pub async fn transfer_leadership_among(
+        &self,
+        voters: &BTreeSet<NodeId>,
+        timeout: Duration,
+    ) -> Result<NodeId, TransferError> {
+        let to = self.successor(voters)?;
         self.transfer_leadership_to(to, timeout).await
     }
 
@@ -103,10 +114,9 @@ impl<S: Storage> RaftHandle<S> {
 
     /// A voter with an almost complete log. A voter that lags could not win the election, and no write could succeed
     /// until another node did.
-    fn successor(&self) -> Result<NodeId, TransferError> {
+    fn successor(&self, voters: &BTreeSet<NodeId>) -> Result<NodeId, TransferError> {
         let metrics = self.metrics.borrow_watched();
         let progress = metrics.replication.as_ref().ok_or(TransferError::NotLeader)?;
-        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
         let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
         let others = progress.iter().filter(|(id, _)| **id != self.node && voters.contains(id));
         let lags = others.filter_map(|(id, matched)| matched.as_ref().map(|matched| (behind(matched.index), *id)));

@@ -12,7 +12,7 @@ use crate::lease::{Acquire, ListFilter, StateFilter, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{SledStorage, Storage};
-use crate::types::{ClusterMs, HolderId, LeaseName, wait_ms};
+use crate::types::{ClusterMs, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
 
 /// Pause before a watch reports again that its node has stopped, so that a caller that retries does not spin.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
@@ -39,6 +39,52 @@ impl<S: Storage, T: Transport> Node<S, T> {
         LeaseManager::new(Local::new(self.clone()))
     }
 
+    /// Changes the members of the cluster. Any node forwards it to the leader. Returns the members after the change.
+    ///
+    /// # Errors
+    ///
+    /// - [`Refused`](CallError::Refused) with the code `member_refused` and the reason, `change_in_progress`, or
+    ///   `not_found`.
+    /// - [`Unknown`](CallError::Unknown): the change may be made. If it began, the next leader completes it.
+    /// - [`Unavailable`](CallError::Unavailable): there is no leader. The change is not made.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the change may still be made.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), tenure::CallError> {
+    /// use tenure::types::MemberChange;
+    ///
+    /// let (http, peer) = ("10.0.0.4:7101".to_owned(), "10.0.0.4:7201".to_owned());
+    /// node.change_members(MemberChange::Add { id: 4, http, peer }).await?;
+    /// // When node 4 has started with `join` and has caught up, it is a voter.
+    /// node.change_members(MemberChange::Remove { id: 1, force: false }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn change_members(&self, change: MemberChange) -> Result<api::Members, CallError> {
+        let asked = self.request(Request::ChangeMembers(change), Forward::Once).await;
+        answered(self, asked, super::members)
+    }
+
+    /// Transfers the leadership to the voter `to`, or to the voter that lacks the fewest log entries.
+    ///
+    /// # Errors
+    ///
+    /// As [`change_members`](Self::change_members). After [`Unknown`](CallError::Unknown), the voters elect a leader
+    /// when the leadership lease has expired.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the transfer may still happen.
+    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<api::Transferred, CallError> {
+        let asked = self.request(Request::Transfer(to), Forward::Once).await;
+        answered(self, asked, super::transferred)
+    }
+
     /// Watches the transitions that this node applies, of leases whose names start with `prefix`: those after the event
     /// `after`, or new ones without it.
     ///
@@ -60,6 +106,28 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let watch = self.transitions(after.map(EventId::into));
         let node_name = node_name(self);
         Box::new(LocalWatch { watch, prefix: prefix.into(), after, node_name })
+    }
+}
+
+/// Converts the answer to a request that is not repeated.
+fn answered<S: Storage, T: Transport, A>(
+    node: &Node<S, T>,
+    answer: Result<node::Response, RequestError>,
+    read: impl Fn(node::Answer) -> Result<A, Box<Problem>>,
+) -> Result<A, CallError> {
+    let problem = match answer {
+        Ok(response) => match read(response.answer) {
+            Ok(done) => return Ok(done),
+            Err(problem) => *problem,
+        },
+        Err(RequestError::ShuttingDown) => return Err(CallError::ShutDown),
+        Err(error) => super::request_error(error),
+    };
+    match classify_problem::<A>(problem, &node_name(node)) {
+        Attempt::Refused(problem) => Err(CallError::Refused(problem)),
+        Attempt::Unknown(why) => Err(CallError::Unknown { why, last: None }),
+        Attempt::NotDone(why) => Err(CallError::Unavailable(why)),
+        Attempt::Done(_) | Attempt::ShutDown => unreachable!("a problem is neither"),
     }
 }
 

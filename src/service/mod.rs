@@ -16,7 +16,7 @@ use crate::lease::{
     Acquire, Change, Command, Explanation, Lease, LeaseState, ListCursor, Lost, LostReason, Outcome, Refusal, Renewal,
     Standing, Transition, Waiter,
 };
-use crate::node::{Answer, ClusterStatus, Compacted, Request, RequestError, WatchPosition};
+use crate::node::{self, Answer, ClusterStatus, Compacted, MemberRefusal, Request, RequestError, WatchPosition};
 use crate::types::{
     ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES, MAX_WAIT_MS, Metadata,
     Ttl,
@@ -364,18 +364,29 @@ fn describe_standing(standing: &api::Standing) -> String {
     }
 }
 
+fn member_of(member: node::Member) -> api::Member {
+    let node::Member { id, role, state, http, peer, lag, last_contact_ms } = member;
+    api::Member { id, role, state, http, peer, lag, last_contact_ms }
+}
+
+/// Converts the answer to a change of the members.
+pub(crate) fn members(answer: Answer) -> Result<api::Members, Box<Problem>> {
+    match answer {
+        Answer::Members(members) => Ok(api::Members { members: members.into_iter().map(member_of).collect() }),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+pub(crate) fn transferred(answer: Answer) -> Result<api::Transferred, Box<Problem>> {
+    match answer {
+        Answer::Transferred { from, leader } => Ok(api::Transferred { from, leader }),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
 pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
-    let members = status.members.into_iter().map(|member| api::Member {
-        id: member.id,
-        role: member.role,
-        state: member.state,
-        http: member.http,
-        peer: member.peer,
-        lag: member.lag,
-        last_contact_ms: member.last_contact_ms,
-    });
     api::Cluster {
-        members: members.collect(),
+        members: status.members.into_iter().map(member_of).collect(),
         cluster_id: status.cluster_id,
         node: status.node,
         leader: status.leader,
@@ -407,6 +418,11 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
         RequestError::Unreadable(_) => problem(Code::Unsupported, detail),
         RequestError::Unknown(_) => problem(Code::OutcomeUnknown, detail),
         RequestError::AnswerTooLarge(_) => problem(Code::Internal, detail),
+        RequestError::MemberRefused { refusal: MemberRefusal::InProgress, .. } => {
+            Problem { retry_after_ms: Some(RETRY_MS), ..problem(Code::ChangeInProgress, detail) }
+        }
+        RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. } => problem(Code::NotFound, detail),
+        RequestError::MemberRefused { refusal: MemberRefusal::Other, .. } => problem(Code::MemberRefused, detail),
         RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
     }
 }

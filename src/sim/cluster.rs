@@ -13,7 +13,7 @@ use crate::node::{MemberRegistry, Node, NodeConfig, NodeParts, StartError};
 use crate::raft::{CurrentLeader, Observer, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
-use crate::types::NodeId;
+use crate::types::{MemberChange, NodeId};
 
 /// A node of a [`Cluster`].
 pub type TestNode = Node<MemoryStorage, MemoryTransport>;
@@ -47,6 +47,8 @@ pub struct Setup {
 pub struct Cluster {
     pub board: Switchboard,
     members: Vec<MemberConfig>,
+    /// Nodes that join the cluster after it has formed.
+    joining: BTreeMap<NodeId, MemberConfig>,
     setup: Setup,
     disks: BTreeMap<NodeId, Disk>,
     nodes: BTreeMap<NodeId, TestNode>,
@@ -85,18 +87,19 @@ impl TestNode {
         self.raft().leadership()
     }
 
-    /// Makes exactly these members voters. The other members become learners.
-    ///
-    /// # Errors
-    ///
-    /// This node does not lead, or the change is not committed.
-    pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), String> {
-        self.raft().set_voters(voters).await
+    /// The voters in the latest membership of this node's log.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft().current_membership().voters
     }
 
-    /// The voters that this node knows.
-    pub fn voters(&self) -> BTreeSet<NodeId> {
-        self.raft().voters()
+    /// All members in the latest membership of this node's log.
+    pub fn members(&self) -> BTreeSet<NodeId> {
+        self.raft().current_membership().nodes.into_keys().collect()
+    }
+
+    /// Whether the cluster changes its voters, in the latest membership of this node's log.
+    pub fn changes_voters(&self) -> bool {
+        self.raft().current_membership().next_voters.is_some()
     }
 
     /// Requests a snapshot and a purge of the log. The node performs them later.
@@ -123,16 +126,25 @@ impl Cluster {
 
     /// Creates `count` nodes with empty disks, without starting them.
     pub fn prepare(count: u64, setup: Setup) -> Cluster {
-        let member = |id| MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") };
         Cluster {
             board: Switchboard::default(),
             members: (1..=count).map(member).collect(),
+            joining: BTreeMap::new(),
             setup,
             disks: (1..=count).map(|id| (id, Disk::new(id))).collect(),
             nodes: BTreeMap::new(),
         }
     }
 
+    /// Creates an empty disk for a node that joins the cluster. The caller starts the node, and makes the returned
+    /// change.
+    pub fn prepare_joining(&mut self, id: NodeId) -> MemberChange {
+        self.disks.insert(id, Disk::new(id));
+        let MemberConfig { http, peer, .. } = self.joining.entry(id).or_insert_with(|| member(id)).clone();
+        MemberChange::Add { id, http, peer }
+    }
+
+    /// The nodes that formed the cluster.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         1..=self.members.len() as NodeId
     }
@@ -258,11 +270,13 @@ impl Cluster {
         let config = NodeConfig {
             cluster: "test".to_string(),
             id,
-            members: self.members.clone(),
+            members: self.members.iter().chain(self.joining.get(&id)).cloned().collect(),
+            join: self.joining.contains_key(&id),
             data: "in-memory".into(),
             raft: timings,
             lease,
             ttl: TtlPolicy::default(),
+            allow_insecure_network: true,
         };
         let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
         let clock = (self.setup.clock)(id);
@@ -279,6 +293,10 @@ impl Cluster {
             Node::start(config, parts, listener).await
         })
     }
+}
+
+fn member(id: NodeId) -> MemberConfig {
+    MemberConfig { id, http: format!("node{id}:1"), peer: format!("node{id}:2") }
 }
 
 impl Default for Setup {

@@ -38,7 +38,7 @@ pub async fn run(world: Arc<World>, number: u64) {
     for generation in 0.. {
         let holder = HolderId::new(format!("c{number}.{generation}")).expect("valid");
         let lifetime = Duration::from_millis(rng.random_range(4_000..30_000));
-        let at = rng.random_range(1..=world.plan.nodes);
+        let at = world.random_node(&mut rng);
         let client = RecordingClient::new(world.clone(), at, world.rng(5_000 + 100 * number + generation));
         let mut beliefs = JoinSet::new();
         let died = {
@@ -103,7 +103,7 @@ impl ClientProcess {
                 30..45 => self.release(lease).await,
                 45..52 => self.hand_over(lease).await,
                 52..54 => self.revoke(lease).await,
-                54..60 => self.client.set_node(rng.random_range(1..=self.world.plan.nodes)),
+                54..60 => self.client.set_node(self.world.random_node(rng)),
                 60..66 => self.write(lease, rng),
                 66..70 => self.send_with_old_token(lease, rng).await,
                 70..72 => self.acquire_again(lease, LEASES[index].1).await,

@@ -34,7 +34,7 @@ pub const KINDS: [(&str, u32); 26] = [
     ("read_after_suspend", 3),
     ("transfer", 3),
     ("snapshot", 2),
-    ("voters", 2),
+    ("members", 4),
     ("read_at_old_leader", 3),
     ("spoiled_disk", 1),
     ("wiped_disk", 1),
@@ -166,9 +166,9 @@ async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
         "wiped_disk" => wipe(&world, kind, one, &mut rng).await,
         "new_timings" => super::rollout::change_timings(&world, &mut rng).await,
         "shortened_in_promise" => super::stale_reads::shortened_in_promise(&world, &mut rng).await,
-        "voters" => {
+        "members" => {
             world.count_fault(kind);
-            super::voters::change(&world, duration, &mut rng).await;
+            super::members::change(&world, duration, &mut rng).await;
         }
         other => unreachable!("KINDS has no {other:?}"),
     }
@@ -196,10 +196,9 @@ async fn crash(world: &Arc<World>, kind: &'static str, ids: &[NodeId], rng: &mut
 
 /// Flips a bit in the log of a node that is down. Its next start must detect the damage.
 ///
-/// At most one node of a run is lost, and only in a cluster of five.
+/// At most one node of a run is lost, and only in a cluster of five that still has its first members.
 fn corrupt(world: &World, kind: &'static str, id: NodeId, rng: &mut StdRng) {
-    let all_are_usable = world.usable_nodes().len() as u64 == world.plan.nodes;
-    if !all_are_usable || world.plan.nodes < 5 {
+    if !may_lose(world, id) {
         return;
     }
     world.crash(id, random_cut(rng));
@@ -217,9 +216,14 @@ fn corrupt(world: &World, kind: &'static str, id: NodeId, rng: &mut StdRng) {
     }
 }
 
+/// Whether a node may lose its disk. The members of a joining node may not know its disk yet.
+fn may_lose(world: &World, id: NodeId) -> bool {
+    !world.has_lost_nodes() && world.usable_nodes().len() >= 5 && id <= world.plan.nodes && !world.is_marked_removed(id)
+}
+
 /// Restarts a node on an empty disk. At most one node of a run is lost, and only in a cluster of five.
 async fn wipe(world: &Arc<World>, kind: &'static str, id: NodeId, rng: &mut StdRng) {
-    if (world.usable_nodes().len() as u64) < world.plan.nodes || world.plan.nodes < 5 {
+    if !may_lose(world, id) {
         return;
     }
     world.count_fault(kind);

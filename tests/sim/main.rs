@@ -14,7 +14,7 @@
 //! | `plan`, `world`, `run` | the choices of the seed, the shared state of a run, and its phases |
 //! | `bootstrap` | the first starts of all nodes, with faults |
 //! | `faults` | faults of processes, network and disks |
-//! | `voters`, `rollout` | changes of voters and of the configuration |
+//! | `members`, `rollout` | changes of the members and of the configuration |
 //! | `stale_reads` | faults that can cause stale reads |
 //! | `client`, `recording_client`, `watcher` | the workload, and its connection to a node |
 //! | `register` | a resource that checks only fencing tokens |
@@ -62,6 +62,7 @@ mod invariants;
 #[path = "../judge/mod.rs"]
 mod judge;
 mod ledger;
+mod members;
 mod parallel;
 mod plan;
 mod planted;
@@ -73,6 +74,6 @@ mod seeds;
 mod stale_reads;
 mod summary;
 mod verdict;
-mod voters;
+
 mod watcher;
 mod world;

@@ -11,13 +11,19 @@ use tenure::types::NodeId;
 
 use super::bugs::PlantedBugs;
 
+/// Most nodes that join the cluster of a run after it has formed.
+const JOINING: u64 = 3;
+
 /// The configured leadership leases, in milliseconds. A run changes between them.
 const LEASES_MS: [u64; 2] = [325, 900];
 
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
+    /// The nodes that form the cluster.
     pub nodes: u64,
+    /// The ids of all nodes, with those that may join later.
+    pub last_id: NodeId,
     pub clients: u64,
     /// Duration of the fault phase.
     pub faults: Duration,
@@ -53,10 +59,19 @@ impl Plan {
         let (low, high) = if inside_drift { (0.9955, 1.0045) } else { (0.5, 2.0) };
         let mut rates = || (1..=nodes).map(|id| (id, rng.random_range(low..high))).collect();
         let (rates, suspended_rates) = (rates(), rates());
+        // These nodes have their own random numbers, so a seed keeps its other choices.
+        let mut joining = StdRng::seed_from_u64(seed ^ 0x6a6f_696e);
+        let last_id = nodes + JOINING;
+        let mut extended = |mut rates: BTreeMap<NodeId, f64>| {
+            rates.extend((nodes + 1..=last_id).map(|id| (id, joining.random_range(low..high))));
+            rates
+        };
+        let (rates, suspended_rates) = (extended(rates), extended(suspended_rates));
         let holder = if planted.slow_holder { 0.8 } else { 1.0 };
         Plan {
             seed,
             nodes,
+            last_id,
             clients,
             faults: Duration::from_secs(rng.random_range(20..30)),
             snapshot_every: [20, 60, 5_000][rng.random_range(0..3)],
@@ -65,7 +80,7 @@ impl Plan {
             suspended_rates,
             client_rates: (0..clients).map(|_| holder * rng.random_range(0.9955..1.0045)).collect(),
             inside_drift,
-            limits: (1..=nodes).map(|id| (id, limits(id as u32))).collect(),
+            limits: (1..=last_id).map(|id| (id, limits(id as u32))).collect(),
             slow_links: rng.random_bool(0.5),
             planted,
             traced: false,

@@ -138,7 +138,7 @@ impl RecordingClient {
         let id = self.node();
         if self.world.node(id).is_none() {
             tokio::time::sleep(NODE_DOWN_PAUSE).await;
-            self.set_node(id % self.world.plan.nodes + 1);
+            self.set_node(self.world.next_node(id));
             return Err(CallError::Unavailable(format!("node {id} is down")));
         }
         if self.is_closed() {

@@ -19,10 +19,12 @@ use super::ledger::Ledger;
 use super::plan::Plan;
 use super::verdict::{Counts, Verdict};
 use super::world::{World, lock};
-use super::{bootstrap, evidence, faults, voters, watcher};
+use super::{bootstrap, evidence, faults, members, watcher};
 
 /// Bound for an election after the last fault, in true time.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bound for the completion of all changes of the members after the last fault.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time in which clients work without faults.
 const FAULT_FREE_TIME: Duration = Duration::from_secs(3);
 /// Bound for all replicas to apply the same entries after the last request.
@@ -64,8 +66,8 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
         world.report_violation("converges", format!("no leader within {ELECTION_TIMEOUT:?} of the healing"));
     }
-    if !voters::all_vote_again(world, ELECTION_TIMEOUT).await {
-        world.report_violation("converges", format!("not all nodes are voters again within {ELECTION_TIMEOUT:?}"));
+    if let Err(how) = members::settle(world, MEMBERS_TIMEOUT).await {
+        world.report_violation("converges", how);
     }
     tokio::time::sleep(FAULT_FREE_TIME).await;
     // Clients die without a release, so that every lease must expire.
@@ -120,6 +122,7 @@ async fn converge(world: &Arc<World>) {
             format!("the cluster accepted voters {accepted:?} on empty disks"),
         );
     }
+    members::check_removed(world);
     log_matching::check(world);
 }
 

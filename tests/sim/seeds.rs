@@ -12,7 +12,7 @@ use super::summary::Summary;
 use super::verdict::Verdict;
 
 /// Client work that each full run must include at least once.
-const WORK: [&str; 18] = [
+const WORK: [&str; 21] = [
     "granted",
     "refused",
     "acquire unknown",
@@ -22,7 +22,10 @@ const WORK: [&str; 18] = [
     "read",
     "watched",
     "led",
-    "voters changed",
+    "member added",
+    "member removed",
+    "member replaced",
+    "addresses changed",
     "written",
     "worked",
     "work stopped",

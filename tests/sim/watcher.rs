@@ -36,7 +36,7 @@ pub async fn watch(world: Arc<World>) {
             }
             None => {}
         }
-        node = node % world.plan.nodes + 1;
+        node = world.next_node(node);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

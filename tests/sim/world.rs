@@ -10,10 +10,10 @@ use rand::{RngExt, SeedableRng};
 use tenure::clock::Clock;
 use tenure::config::LeaseSettings;
 use tenure::lease::Limits;
-use tenure::node::{Consistency, NodeFailure, StartError};
+use tenure::node::{Consistency, NodeFailure, Refusal, StartError};
 use tenure::testing::{Cluster, Cut, MemoryStorage, NodeTime, Observer, Setup, Switchboard, SyncMode, TestNode};
 use tenure::token::FencingToken;
-use tenure::types::{LeaseName, NodeId};
+use tenure::types::{LeaseName, MemberChange, NodeId};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -51,6 +51,10 @@ pub struct World {
     /// Nodes that never start again, because their disk is corrupt or was wiped.
     lost: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
+    /// Nodes that were started to join the cluster.
+    joining: Mutex<BTreeSet<NodeId>>,
+    /// Nodes that the cluster was asked to remove.
+    removed: Mutex<BTreeSet<NodeId>>,
     /// The leadership lease that the rollout configures on all nodes, in milliseconds.
     lease_wanted: AtomicU64,
     /// Each node's leadership lease since its last start, in milliseconds.
@@ -95,7 +99,7 @@ impl World {
             if jump { Arc::new(super::clock::JumpingClock(clock)) } else { Arc::new(clock) }
         };
         let setup = Setup {
-            timings_of: (1..=plan.nodes).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
+            timings_of: (1..=plan.last_id).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
             lease_of: plan.limits.iter().map(|(id, limits)| (*id, settings(*limits))).collect(),
             paces: node_times.clone(),
             clock: Arc::new(clock),
@@ -107,7 +111,7 @@ impl World {
         Arc::new(World {
             began,
             network: cluster.board.clone(),
-            incarnations: watch::Sender::new(cluster.ids().map(|id| (id, 0)).collect()),
+            incarnations: watch::Sender::new((1..=plan.last_id).map(|id| (id, 0)).collect()),
             lease_wanted: AtomicU64::new(plan.lease_ms),
             leases: Mutex::new(leases),
             limits_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
@@ -127,18 +131,60 @@ impl World {
             slow_disks: Mutex::default(),
             lost: Mutex::default(),
             tasks: Mutex::default(),
+            joining: Mutex::default(),
+            removed: Mutex::default(),
             no_clients: AtomicBool::default(),
         })
     }
 
+    /// All nodes that were started, removed ones included.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
-        1..=self.plan.nodes
+        (1..=self.plan.nodes).chain(lock(&self.joining).clone())
     }
 
-    /// The nodes that can start.
+    /// The nodes that can start and that the cluster was not asked to remove.
     pub fn usable_nodes(&self) -> BTreeSet<NodeId> {
-        let lost = lock(&self.lost);
-        self.ids().filter(|id| !lost.contains(id)).collect()
+        let (lost, removed) = (lock(&self.lost), lock(&self.removed));
+        self.ids().filter(|id| !lost.contains(id) && !removed.contains(id)).collect()
+    }
+
+    /// The node after this one, among those that a client knows.
+    pub fn next_node(&self, after: NodeId) -> NodeId {
+        let usable = self.usable_nodes();
+        let next = usable.range(after + 1..).next().or(usable.first());
+        *next.expect("a cluster has usable nodes")
+    }
+
+    pub fn random_node(&self, rng: &mut StdRng) -> NodeId {
+        let usable = self.usable_nodes();
+        *usable.iter().nth(rng.random_range(0..usable.len())).expect("the place is in range")
+    }
+
+    /// Starts a node that joins the cluster. Returns the change that adds it, or `None` if all nodes are in use.
+    pub fn start_joining(self: &Arc<World>) -> Option<(NodeId, MemberChange)> {
+        let id = self.plan.nodes + 1 + lock(&self.joining).len() as u64;
+        if id > self.plan.last_id {
+            return None;
+        }
+        let add = lock(&self.cluster).prepare_joining(id);
+        lock(&self.joining).insert(id);
+        self.set_lease(id, self.lease_wanted());
+        self.restart(id);
+        Some((id, add))
+    }
+
+    /// Marks a node that the cluster is asked to remove.
+    pub fn mark_removed(&self, id: NodeId) {
+        lock(&self.removed).insert(id);
+    }
+
+    pub fn is_marked_removed(&self, id: NodeId) -> bool {
+        lock(&self.removed).contains(&id)
+    }
+
+    /// Whether a disk was lost in this run.
+    pub fn has_lost_nodes(&self) -> bool {
+        !lock(&self.lost).is_empty()
     }
 
     /// Marks a node that never starts again.
@@ -234,6 +280,9 @@ impl World {
                 Ok(node) => {
                     lock(&world.cluster).put(id, node);
                     world.trace(|| format!("node {id} has started"));
+                }
+                Err(StartError::Refused(Refusal::Removed { .. })) if world.is_marked_removed(id) => {
+                    world.trace(|| format!("node {id} was removed and does not start"));
                 }
                 Err(error) => world.report_violation("starts", format!("node {id} does not start: {error}")),
             }

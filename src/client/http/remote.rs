@@ -7,13 +7,14 @@ use reqwest::Method;
 use super::call::{Body, Call, QueueWait};
 use super::{Endpoints, Watch};
 use crate::api::{
-    Acquire, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Queue, Release, Released,
-    Renew, RenewBatch, Renewed, Revoked, TtlMs, UpdateMetadata,
+    Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Members,
+    Queue, Release, Released, Renew, RenewBatch, Renewed, ReplaceMember, Revoked, Transfer, Transferred, TtlMs,
+    UpdateMetadata,
 };
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
 use crate::client::{CallError, RetryBudget};
-use crate::types::{Consistency, HolderId, LeaseName, wait_ms};
+use crate::types::{Consistency, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
 
 /// Default limit of one request with its retries, without its wait for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -268,6 +269,47 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn cluster(&self) -> Result<Cluster, CallError> {
         self.read("v1/cluster".to_owned(), Vec::new()).await
+    }
+
+    /// Changes the members of the cluster. Returns the members after the change. The request is not retried after a lost
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `member_refused` and the reason, `change_in_progress` or `not_found`, and the errors of
+    /// [`Remote`].
+    pub async fn change_members(&self, change: &MemberChange) -> Result<Members, CallError> {
+        let member = |action: &str| format!("v1/cluster/members/{}{action}", change.id());
+        match change {
+            MemberChange::Add { id, http, peer } => {
+                let body = AddMember { id: *id, http: http.clone(), peer: peer.clone() };
+                self.post("v1/cluster/members".to_owned(), &body, RetryPolicy::Never).await
+            }
+            MemberChange::Promote { .. } => {
+                self.send(self.call(Method::POST, member("/promote"), RetryPolicy::Never)).await
+            }
+            MemberChange::Remove { force, .. } => {
+                let query = Vec::from_iter(force.then(|| ("force", "true".to_owned())));
+                self.send(Call { query, ..self.call(Method::DELETE, member(""), RetryPolicy::Never) }).await
+            }
+            MemberChange::Replace { new, .. } => {
+                self.post(member("/replace"), &ReplaceMember { with: *new }, RetryPolicy::Never).await
+            }
+            MemberChange::Update { http, peer, .. } => {
+                let body = Addresses { http: http.clone(), peer: peer.clone() };
+                self.post(member("/addresses"), &body, RetryPolicy::Never).await
+            }
+        }
+    }
+
+    /// Transfers the leadership to the voter `to`, or to the voter that lacks the fewest log entries. The request is not
+    /// retried after a lost answer.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `member_refused` or `not_found`, and the errors of [`Remote`].
+    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<Transferred, CallError> {
+        self.post("v1/cluster/transfer".to_owned(), &Transfer { to }, RetryPolicy::Never).await
     }
 
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.

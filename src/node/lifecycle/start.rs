@@ -44,11 +44,15 @@ pub(crate) struct NodeConfig {
     pub id: NodeId,
     /// All members that form the cluster, including this node.
     pub members: Vec<MemberConfig>,
+    /// This node joins an existing cluster: it never forms one.
+    pub join: bool,
     pub data: PathBuf,
     pub raft: RaftTimings,
     pub lease: LeaseSettings,
     /// The ttls that this node accepts in requests.
     pub ttl: TtlPolicy,
+    /// Whether members may have addresses that other machines reach.
+    pub allow_insecure_network: bool,
 }
 
 /// An error that prevents a node from starting.
@@ -100,6 +104,10 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
 }
 
 impl NodeConfig {
+    fn peers(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.members.iter().map(|member| (member.id, member.peer.as_str()))
+    }
+
     /// The identity of this node with this data directory.
     pub(crate) fn identity(&self, incarnation: u64) -> PeerIdentity {
         let promise = self.raft.leadership_lease();
@@ -197,7 +205,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             time::sleep(config.raft.by_any_clock(promised)).await;
         }
         if storage.is_empty()
-            && let Some(refusal) = join::ask(&transport, config.id, &config.members).await
+            && let Some(refusal) = join::ask(&transport, config.id, config.peers()).await
         {
             return Err(refusal.into());
         }
@@ -243,7 +251,9 @@ impl<S: Storage, T: Transport> RestoredNode<S, T> {
         let serve = listener.serve(identity, known.clone(), services, inner.lifecycle.stop.clone());
         inner.lifecycle.tasks.spawn(inherit_time(serve));
         inner.raft.run();
-        inner.lifecycle.spawn(inner.clone().form(config.members.clone()));
+        if !config.join {
+            inner.lifecycle.spawn(inner.clone().form(config.members.clone()));
+        }
         inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members));
         let renewed = blocking::<S, _>(move || promise::renew(&*files, promise)).await;
         renewed.map_err(StartError::Promise)?;
@@ -256,7 +266,8 @@ impl NodeSettings {
         let lease = config.raft.leadership_lease();
         let (request, leaderless, transfer_leadership) = (REQUEST_TIMEOUT.max(lease * 3), lease * 4, lease * 2);
         let timeouts = Timeouts { request, leaderless, transfer_leadership };
-        NodeSettings { id: config.id, cluster: config.cluster.clone(), ttl: config.ttl, timeouts }
+        let NodeConfig { id, ttl, allow_insecure_network, .. } = *config;
+        NodeSettings { id, cluster: config.cluster.clone(), ttl, allow_insecure_network, timeouts }
     }
 }
 

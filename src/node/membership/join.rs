@@ -1,30 +1,34 @@
-//! The incarnation of the data directory that each member joined with.
+//! The incarnation of the data directory that each member joined with, and this node's own membership.
 //!
 //! An incarnation is a random number that a node draws at the first start of its data directory. The leader writes a
 //! member's incarnation into the log at their first contact. From then on every node refuses that member with a
 //! different incarnation. A voter that lost its disk may have lost votes and entries that the cluster relies on.
 //!
 //! Only the loss of a disk changes an incarnation. So an earlier one counts wherever this node finds it: in the state,
-//! in the uncommitted part of the log, or in memory.
+//! in the uncommitted part of the log, or in memory. A node that is not a member yet may still get a new disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::MemberConfig;
 use crate::node::membership::form::store_state_call;
-use crate::node::{Inner, NodeFailure};
+use crate::node::request::route::{Forward, MAX_REPLY_BYTES, NodeReply};
+use crate::node::{Inner, NodeFailure, Request};
 use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
 use crate::raft::{Joined, Proposal, RaftHandle, Replica};
-use crate::storage::Storage;
-use crate::types::NodeId;
+use crate::storage::{Storage, codec};
+use crate::types::{MemberChange, NodeId};
 
-/// Interval of the checks for members that have not joined. A new contact causes a check at once.
+/// Interval of the checks of the membership. A new contact causes a check at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// Longest time of one check.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of a peer.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -61,66 +65,73 @@ impl MemberRegistry {
         }
     }
 
-    /// Returns the observed nodes that have not joined in the state.
+    /// Returns the observed members that have not joined in the state.
     fn unrecorded(&self, replica: &Replica) -> Vec<Joined> {
         let observed = self.observed.lock();
         replica.read(|state| {
-            let new = observed.iter().filter(|(node, _)| !state.joined.contains_key(node));
+            let is_new = |node: &NodeId| state.is_member(*node) && !state.joined.contains_key(node);
+            let new = observed.iter().filter(|(node, _)| is_new(node));
             new.map(|(&node, &incarnation)| Joined { node, incarnation }).collect()
         })
+    }
+
+    /// Whether the first observed incarnation of a node is final. It is not while the node is no member.
+    fn is_final(&self, node: NodeId) -> bool {
+        let Some(replica) = self.replica.get() else { return true };
+        replica.read(|state| !state.is_formed() || state.is_member(node))
     }
 }
 
 impl Incarnations for MemberRegistry {
     fn joined(&self, node: NodeId) -> Option<u64> {
         let joined = self.replica.get()?.read(|state| state.joined.get(&node).copied());
-        joined.or_else(|| self.observed.lock().get(&node).copied())
+        joined.or_else(|| self.observed.lock().get(&node).copied().filter(|_| self.is_final(node)))
+    }
+
+    fn is_removed(&self, node: NodeId) -> bool {
+        self.replica.get().is_some_and(|replica| replica.is_removed(node))
     }
 
     fn observe(&self, node: NodeId, incarnation: u64) {
+        let is_final = self.is_final(node);
         let mut observed = self.observed.lock();
         let has_room = observed.len() < MAX_OBSERVED;
-        if let Entry::Vacant(first) = observed.entry(node)
-            && has_room
-        {
-            first.insert(incarnation);
-            self.added.notify_one();
+        match observed.entry(node) {
+            Entry::Vacant(first) if has_room => {
+                first.insert(incarnation);
+                self.added.notify_one();
+            }
+            Entry::Occupied(mut earlier) if !is_final => *earlier.get_mut() = incarnation,
+            _ => {}
         }
     }
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Runs until every member has joined.
+    /// Looks after the membership until the node stops or fails.
     ///
-    /// A leader proposes the incarnations that it observed. A node that has not joined presents itself to its peers. It
-    /// fails if a peer knows another incarnation of it.
+    /// A leader proposes the incarnations that it observed, and completes the change of an earlier leader. A node that
+    /// has not joined presents itself to its peers. A learner asks to become a voter. A node fails if a peer knows
+    /// another incarnation of it, or if it was removed.
     pub(in crate::node) async fn join(
         self: Arc<Self>,
         known: Arc<MemberRegistry>,
         incarnation: u64,
-        peers: Vec<MemberConfig>,
+        configured: Vec<MemberConfig>,
     ) {
         let mut leads = self.requests.clock.changes();
+        let mut warned = false;
         loop {
-            let joined = self.raft.replica().read(|state| state.joined.clone());
-            if joined.get(&self.settings.id).is_some_and(|&joined| joined != incarnation) {
-                let refusal =
-                    Refusal::OtherDisk { node: self.settings.id, joined: joined[&self.settings.id], now: incarnation };
-                return self.lifecycle.fail(NodeFailure::Refused(refusal));
-            }
-            if self.raft.members().iter().all(|member| joined.contains_key(&member.id)) && !joined.is_empty() {
-                return;
-            }
             let leader_term = *leads.borrow_and_update();
-            if let Some(leader_term) = leader_term {
-                known.record(&self.raft, leader_term.term).await;
-            }
-            if leader_term.is_none()
-                && !joined.contains_key(&self.settings.id)
-                && let Some(refusal) = ask(&self.transport, self.settings.id, &peers).await
-            {
+            let step = match leader_term {
+                Some(leader_term) => self.lead_members(&known, leader_term.term).map(|()| None).boxed(),
+                None => self.follow_members(incarnation, &configured).boxed(),
+            };
+            // Without a majority a proposal has no answer, and the leadership of this node ends.
+            if let Ok(Some(refusal)) = tokio::time::timeout(STEP_TIMEOUT, step).await {
                 return self.lifecycle.fail(NodeFailure::Refused(refusal));
             }
+            warned = warned || self.warn_of_other_addresses(&configured);
             // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
             // would notice the loss of its disk.
             tokio::select! {
@@ -130,16 +141,90 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         }
     }
+
+    async fn lead_members(&self, known: &MemberRegistry, term: u64) {
+        known.record(&self.raft, term).await;
+        let Some(next) = self.raft.current_membership().next_voters else { return };
+        let done = if next.contains(&self.settings.id) {
+            self.raft.complete_change(term).await.map_err(|error| error.to_string())
+        } else {
+            // A leader never removes itself: a voter that stays takes over, and completes the change.
+            let timeout = self.settings.timeouts.transfer_leadership;
+            self.raft.transfer_leadership_among(&next, timeout).await.map(drop).map_err(|error| error.to_string())
+        };
+        match done {
+            Ok(()) => tracing::info!(?next, "the change of the voters that an earlier leader began is complete"),
+            // The next check repeats it.
+            Err(error) => tracing::debug!(%error, "the change of the voters is not complete yet"),
+        }
+    }
+
+    /// Returns the reason why this node does not belong to the cluster, if a peer or the own state has one.
+    async fn follow_members(self: &Arc<Self>, incarnation: u64, configured: &[MemberConfig]) -> Option<Refusal> {
+        let own = self.settings.id;
+        let (joined, is_removed) =
+            self.raft.replica().read(|state| (state.joined.get(&own).copied(), state.is_removed(own)));
+        if is_removed {
+            return Some(Refusal::Removed { node: own });
+        }
+        if let Some(joined) = joined.filter(|&joined| joined != incarnation) {
+            return Some(Refusal::OtherDisk { node: own, joined, now: incarnation });
+        }
+        let membership = self.raft.current_membership();
+        let is_heard = self.raft.last_contact().is_some_and(|heard| heard <= self.settings.timeouts.leaderless);
+        if joined.is_none() || !is_heard {
+            let members = membership.nodes.iter().map(|(&id, info)| (id, info.peer.as_str()));
+            let file = configured.iter().map(|member| (member.id, member.peer.as_str()));
+            // The addresses of the cluster replace those of the file.
+            let peers: BTreeMap<NodeId, &str> = file.chain(members).collect();
+            return ask(&self.transport, own, peers).await;
+        }
+        if membership.nodes.contains_key(&own) && !membership.voters.contains(&own) {
+            // The leader refuses it until this node has caught up.
+            let promote = Request::ChangeMembers(MemberChange::Promote { id: own });
+            let _ = self.attempt(promote, Forward::Once).boxed().await;
+        }
+        None
+    }
+
+    /// Warns if the cluster has other addresses of this node than the file. Returns whether it did.
+    fn warn_of_other_addresses(&self, configured: &[MemberConfig]) -> bool {
+        let Some(file) = configured.iter().find(|member| member.id == self.settings.id) else { return true };
+        let Some(member) = self.raft.member(file.id) else { return false };
+        let differs = (&member.http, &member.peer) != (&file.http, &file.peer);
+        if differs {
+            tracing::warn!(
+                http = file.http,
+                peer = file.peer,
+                cluster_http = member.http,
+                cluster_peer = member.peer,
+                "the cluster has other addresses of this node than its file: correct the file, or tell the cluster with \
+                 `tenure member update`"
+            );
+        }
+        differs
+    }
 }
 
-/// Presents this node to each of its peers. Returns the refusal of a peer that knows another incarnation of it.
-pub(in crate::node) async fn ask<T: Transport>(transport: &T, own: NodeId, peers: &[MemberConfig]) -> Option<Refusal> {
-    for peer in peers.iter().filter(|peer| peer.id != own) {
-        let asked = transport.call(peer.id, &peer.peer, Lane::Control, store_state_call(), CALL_TIMEOUT).await;
-        if let Err(PeerError::Refused { reason: reason @ Refusal::OtherDisk { node, .. }, .. }) = asked
-            && node == own
-        {
-            return Some(reason);
+/// Presents this node to its peers. Returns the refusal of a peer that knows another incarnation of it, or its removal.
+pub(in crate::node) async fn ask<T: Transport>(
+    transport: &T,
+    own: NodeId,
+    peers: impl IntoIterator<Item = (NodeId, &str)>,
+) -> Option<Refusal> {
+    for (peer, address) in peers.into_iter().filter(|(peer, _)| *peer != own) {
+        let asked = transport.call(peer, address, Lane::Control, store_state_call(), CALL_TIMEOUT).await;
+        match asked {
+            Err(PeerError::Refused {
+                reason: reason @ (Refusal::OtherDisk { node, .. } | Refusal::Removed { node }),
+                ..
+            }) if node == own => {
+                return Some(reason);
+            }
+            Ok(reply) if matches!(codec::decode(&reply, MAX_REPLY_BYTES), Ok(NodeReply::Removed)) => {
+                return Some(Refusal::Removed { node: own });
+            }
+            _ => {}
         }
     }
     None

@@ -12,8 +12,9 @@ pub(in crate::node) mod wait;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
+use crate::node::membership::MemberRefusal;
 use crate::node::status::Member;
-use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, NodeId};
+use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, MemberChange, NodeId};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,10 @@ pub enum Request {
     Read { query: Query, consistency: Consistency },
     /// Reads the leader's view of the members: their replication lag and last contact.
     Members,
+    /// Changes the members.
+    ChangeMembers(MemberChange),
+    /// Transfers the leadership: to this voter, or to one that has almost all entries.
+    Transfer(Option<NodeId>),
 }
 
 /// A read of the replicated state.
@@ -75,6 +80,11 @@ pub enum Answer {
         explanation: Explanation,
         holders: u32,
     },
+    /// The leadership was transferred.
+    Transferred {
+        from: NodeId,
+        leader: NodeId,
+    },
 }
 
 /// The node that answered, and the state that the answer reflects.
@@ -118,4 +128,7 @@ pub enum RequestError {
     /// The request was a read, and a retry fails as well: its answer is larger than a message between nodes may be.
     #[error("the answer is too large: {0}")]
     AnswerTooLarge(String),
+    /// Certainly not applied: the leader refuses a change of the members.
+    #[error("{detail}")]
+    MemberRefused { refusal: MemberRefusal, detail: String },
 }

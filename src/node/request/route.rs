@@ -157,6 +157,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Ok(NodeReply::Done(done)) => done.map_err(ProposeError::from),
             Ok(NodeReply::NotLeader) => Err(ProposeError::NotLeader),
             Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
+            // The request is not applied. The membership task notices the removal, too.
+            Ok(NodeReply::Removed) => Err(ProposeError::NotLeader),
             Ok(other @ NodeReply::StoreState { .. }) => Err(unreadable(format!("{other:?}"))),
             Err(error) => Err(unreadable(error.to_string())),
         }
@@ -222,6 +224,8 @@ pub(crate) enum NodeReply {
         /// The store has no vote, no entry and no snapshot.
         is_empty: bool,
     },
+    /// The calling node was removed from the cluster. Certainly not applied.
+    Removed,
 }
 
 impl<R: Serialize> NodeCall<R> {
@@ -242,6 +246,7 @@ pub(crate) struct NodeService<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
 impl<S: Storage, T: Transport> Service for NodeService<S, T> {
     async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
         let reply = match NodeCall::decode(&body) {
+            Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
             Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, request).await,
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
             Err(error) => {
@@ -291,6 +296,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Request::Change(command) => Answer::Outcome(self.propose(command).await?.outcome),
             Request::Read { query, consistency } => return self.read_as_leader(&leader_term, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
+            Request::ChangeMembers(change) => self.change_members(&leader_term, change).await?,
+            Request::Transfer(to) => self.transfer(to).await?,
         };
         Ok(Response { answer, served: self.served() })
     }
@@ -400,6 +407,7 @@ impl Request {
         match self {
             Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
             Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
+            Request::ChangeMembers(_) | Request::Transfer(_) => false,
         }
     }
 
@@ -411,7 +419,7 @@ impl Request {
     }
 
     pub(in crate::node) fn is_change(&self) -> bool {
-        matches!(self, Request::Acquire(_) | Request::Change(_))
+        !matches!(self, Request::Read { .. } | Request::Members)
     }
 
     pub(in crate::node) fn wait(&self) -> Duration {

@@ -1,0 +1,142 @@
+//! `tenure member`.
+
+use clap::{Args, Subcommand};
+use tokio::time::Instant;
+
+use super::cluster::show_members;
+use super::failure::Failure;
+use super::output::{self, Format};
+use super::{ClientArguments, duration};
+use crate::api::{Code, Members};
+use crate::client::{CallError, Remote};
+use crate::types::{MemberChange, NodeId};
+use std::time::Duration;
+
+/// Pause before a replacement is tried again while the new node catches up.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show the members
+    List {
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Add a node; start it with `tenure serve --join`, and it becomes a voter when it has caught up
+    Add {
+        /// An id that no node of this cluster ever had
+        id: NodeId,
+        #[command(flatten)]
+        addresses: AddressArguments,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Make a member that has caught up a voter; members ask for it themselves
+    Promote {
+        id: NodeId,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Remove a member for good; its id can never be used again
+    Remove {
+        id: NodeId,
+        /// Remove it even if no majority of the other voters is healthy: the cluster then stops until a majority of
+        /// them returns
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Replace a voter by another member, in one step, when that one has caught up
+    Replace {
+        /// The voter to remove
+        old: NodeId,
+        /// The id of the node that takes its place
+        #[arg(long, value_name = "ID")]
+        with: NodeId,
+        /// How long the new node may take to catch up
+        #[arg(long, default_value = "10m", value_parser = duration::parse, value_name = "DURATION")]
+        within: Duration,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Change the addresses of a member
+    Update {
+        id: NodeId,
+        #[command(flatten)]
+        addresses: AddressArguments,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+#[derive(Args)]
+pub struct AddressArguments {
+    /// Address of the public listener, as clients reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    http: String,
+    /// Address of the peer listener, as other nodes reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: String,
+}
+
+impl Command {
+    fn client(&self) -> &ClientArguments {
+        match self {
+            Command::List { client }
+            | Command::Add { client, .. }
+            | Command::Promote { client, .. }
+            | Command::Remove { client, .. }
+            | Command::Replace { client, .. }
+            | Command::Update { client, .. } => client,
+        }
+    }
+
+    /// The output format that the user asked for.
+    pub fn output(&self) -> Format {
+        self.client().output
+    }
+}
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    let (remote, output) = (command.client().remote(), command.output());
+    let members = match command {
+        Command::List { .. } => remote.cluster().await?.members,
+        Command::Add { id, addresses: AddressArguments { http, peer }, .. } => {
+            let added = remote.change_members(&MemberChange::Add { id, http, peer }).await?;
+            eprintln!("node {id} is a member: start it with `tenure serve --config FILE --node {id} --join`");
+            added.members
+        }
+        Command::Promote { id, .. } => remote.change_members(&MemberChange::Promote { id }).await?.members,
+        Command::Remove { id, force, .. } => remote.change_members(&MemberChange::Remove { id, force }).await?.members,
+        Command::Replace { old, with, within, .. } => replace(&remote, old, with, within).await?.members,
+        Command::Update { id, addresses: AddressArguments { http, peer }, .. } => {
+            remote.change_members(&MemberChange::Update { id, http, peer }).await?.members
+        }
+    };
+    match output {
+        Format::Json => output::json(&members),
+        Format::Table => show_members(&members),
+    }
+}
+
+/// Replaces a voter. Tries again while the new node catches up.
+async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) -> Result<Members, CallError> {
+    let began = Instant::now();
+    let mut reason = String::new();
+    loop {
+        let replaced = remote.change_members(&MemberChange::Replace { old, new }).await;
+        let again = match &replaced {
+            Err(CallError::Refused(problem)) => {
+                matches!(problem.code, Code::MemberRefused | Code::ChangeInProgress).then_some(&problem.detail)
+            }
+            _ => None,
+        };
+        let Some(detail) = again.filter(|_| began.elapsed() < within) else { return replaced };
+        if *detail != reason {
+            eprintln!("waiting: {detail}");
+            reason.clone_from(detail);
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}

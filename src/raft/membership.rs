@@ -1,0 +1,141 @@
+//! Changes of the members, through joint consensus.
+//!
+//! A change of the voters takes two log entries: a *joint* configuration, in which both the old and the new voters need
+//! a majority, and then the new configuration alone. openraft proposes the second entry only in the call that proposed
+//! the first one. If its leader stops in between, the next leader calls [`complete_change`](RaftHandle::complete_change).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use openraft::ChangeMembers;
+use openraft::Precondition;
+use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+
+use super::handle::{RaftHandle, run_to_completion};
+use super::types::{CommittedLeaderId, PeerInfo, Stored, TypeConfig};
+use crate::storage::Storage;
+use crate::types::NodeId;
+
+/// A change of the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds a node that receives the log and does not vote.
+    AddLearner(NodeId, PeerInfo),
+    /// Makes a learner a voter.
+    Promote(NodeId),
+    /// Removes a voter or a learner.
+    Remove(NodeId),
+    /// Removes a voter and makes a learner a voter, in one step.
+    Replace { old: NodeId, new: NodeId },
+    /// Changes the addresses of a member.
+    SetAddresses(NodeId, PeerInfo),
+}
+
+/// Why a change of the members was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// Certainly not made.
+    #[error("this node is not the leader")]
+    NotLeader,
+    /// Certainly not made.
+    #[error("another change of the members is in progress")]
+    InProgress,
+    /// Certainly not made.
+    #[error("{0}")]
+    Refused(String),
+    /// The change may be made, or may be completed by the next leader.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// The latest membership in the log of this node. It may not be committed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CurrentMembership {
+    /// All voters. During a change of the voters: the old and the new ones.
+    pub voters: BTreeSet<NodeId>,
+    /// The voters after the change. `None` if the voters do not change at present.
+    pub next_voters: Option<BTreeSet<NodeId>>,
+    /// All members, with their addresses.
+    pub nodes: BTreeMap<NodeId, PeerInfo>,
+}
+
+impl<S: Storage> RaftHandle<S> {
+    pub fn current_membership(&self) -> CurrentMembership {
+        let stored = self.stored_membership();
+        let membership = stored.membership();
+        let configs = membership.get_joint_config();
+        CurrentMembership {
+            voters: membership.voter_ids().collect(),
+            next_voters: configs.last().filter(|_| configs.len() > 1).cloned(),
+            nodes: membership.nodes().map(|(id, info)| (*id, info.clone())).collect(),
+        }
+    }
+
+    /// Makes a change, if this node leads in `term` and makes no other change.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the change continues.
+    pub async fn change_members(&self, term: u64, change: Change) -> Result<(), ChangeError> {
+        let is_learner = |id: NodeId| !self.current_membership().voters.contains(&id);
+        let change = match change {
+            Change::AddLearner(id, info) => ChangeMembers::AddNodes(BTreeMap::from([(id, info)])),
+            Change::Promote(id) => ChangeMembers::AddVoterIds(BTreeSet::from([id])),
+            Change::Remove(id) if is_learner(id) => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+            Change::Remove(id) => ChangeMembers::RemoveVoters(BTreeSet::from([id])),
+            Change::Replace { old, new } => {
+                let mut voters = self.current_membership().voters;
+                voters.remove(&old);
+                voters.insert(new);
+                ChangeMembers::ReplaceAllVoters(voters)
+            }
+            Change::SetAddresses(id, info) => ChangeMembers::SetNodes(BTreeMap::from([(id, info)])),
+        };
+        self.change(term, change).await
+    }
+
+    /// Completes a change of the voters that an earlier leader began, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`change_members`](Self::change_members). [`ChangeError::InProgress`] while this node itself makes a change.
+    pub async fn complete_change(&self, term: u64) -> Result<(), ChangeError> {
+        // openraft reduces the joint configuration to its last voters, and these do not change.
+        self.change(term, ChangeMembers::AddVoterIds(BTreeSet::new())).await
+    }
+
+    async fn change(&self, term: u64, change: ChangeMembers<NodeId, PeerInfo>) -> Result<(), ChangeError> {
+        let guard = self.changing.clone().try_lock_owned().map_err(|_| ChangeError::InProgress)?;
+        let before = *self.stored_membership().log_id();
+        let leader = Precondition::CommittedLeaderId { committed_leader_id: CommittedLeaderId::from(term) };
+        let raft = self.raft.clone();
+        let changed = run_to_completion(async move {
+            // The second entry is proposed in this call, so no other change may begin before its end.
+            let _guard = guard;
+            // A removed voter does not stay as a learner.
+            raft.change_membership_if(change, false, [leader]).await
+        });
+        let Err(error) = changed.await else { return Ok(()) };
+        // An error of the second entry looks like one of the first.
+        let is_appended = *self.stored_membership().log_id() != before;
+        Err(change_error(error, is_appended))
+    }
+
+    fn stored_membership(&self) -> Stored {
+        use openraft::async_runtime::watch::WatchReceiver;
+        (*self.metrics.borrow_watched().membership_config).clone()
+    }
+}
+
+fn change_error(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>, is_appended: bool) -> ChangeError {
+    match error {
+        error if is_appended => ChangeError::Unknown(format!("the change began and is not complete: {error}")),
+        RaftError::APIError(ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_)) => {
+            ChangeError::NotLeader
+        }
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_))) => {
+            ChangeError::InProgress
+        }
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => ChangeError::Refused(error.to_string()),
+        error => ChangeError::Unknown(error.to_string()),
+    }
+}

@@ -218,7 +218,8 @@ fn corrupt(world: &World, kind: &'static str, id: NodeId, rng: &mut StdRng) {
 
 /// Whether a node may lose its disk. The members of a joining node may not know its disk yet.
 fn may_lose(world: &World, id: NodeId) -> bool {
-    !world.has_lost_nodes() && world.usable_nodes().len() >= 5 && id <= world.plan.nodes && !world.is_marked_removed(id)
+    let members = super::members::usable_members(world);
+    !world.has_lost_nodes() && members.len() >= 5 && id <= world.plan.nodes && members.contains(&id)
 }
 
 /// Restarts a node on an empty disk. At most one node of a run is lost, and only in a cluster of five.
@@ -254,19 +255,18 @@ fn sample(ids: &[NodeId], count: usize, rng: &mut StdRng) -> Vec<NodeId> {
     ids
 }
 
-/// Waits until all usable nodes agree on a leader. Returns whether they did in time.
+/// Waits until all usable members agree on a leader. Returns whether they did in time.
 pub async fn wait_for_leader(world: &World, within: Duration) -> bool {
+    let agree = || {
+        let leader = world.leader()?;
+        let members = world.node(leader)?.members();
+        let cluster = lock(&world.cluster);
+        let view = |id: &NodeId| Some(cluster.running(*id)?.leadership());
+        let of_leader = view(&leader);
+        Some(world.usable_nodes().intersection(&members).all(|id| view(id) == of_leader))
+    };
     let agreed = async {
-        loop {
-            let usable_nodes = world.usable_nodes();
-            let views: Vec<_> = {
-                let cluster = lock(&world.cluster);
-                usable_nodes.iter().map(|id| cluster.running(*id).map(|node| node.leadership())).collect()
-            };
-            let leader = views[0].as_ref().and_then(|view| view.leader);
-            if leader.is_some() && views.iter().all(|view| *view == views[0]) {
-                return;
-            }
+        while agree() != Some(true) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -19,7 +19,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// A majority of all first nodes stays, so the permanent loss of one node leaves a majority of the voters.
 pub async fn change(world: &Arc<World>, duration: Duration, rng: &mut StdRng) {
     let usable: Vec<NodeId> = world.usable_nodes().into_iter().collect();
-    let can_remove = usable.len() as u64 > world.plan.nodes / 2 + 1 + u64::from(world.has_lost_nodes());
     let leader = world.leader().filter(|leader| usable.contains(leader) && rng.random_bool(0.3));
     let one = leader.unwrap_or(*usable.choose(rng).expect("a cluster has usable nodes"));
     match rng.random_range(0..10) {
@@ -27,13 +26,13 @@ pub async fn change(world: &Arc<World>, duration: Duration, rng: &mut StdRng) {
             let Some((_, add)) = world.start_joining() else { return };
             ask(world, add, duration, rng).await;
         }
-        3..5 if can_remove => {
+        3..5 if may_remove(world, one) => {
             world.mark_removed(one);
             ask(world, MemberChange::Remove { id: one, force: rng.random_bool(0.3) }, duration, rng).await;
         }
         5..8 => {
             let Some((new, add)) = world.start_joining() else { return };
-            if ask(world, add, duration, rng).await {
+            if ask(world, add, duration, rng).await && may_remove(world, one) {
                 world.mark_removed(one);
                 let replaced = async {
                     while !ask(world, MemberChange::Replace { old: one, new }, duration, rng).await {
@@ -51,9 +50,26 @@ pub async fn change(world: &Arc<World>, duration: Duration, rng: &mut StdRng) {
     }
 }
 
+/// Whether a majority of the other members stays usable, and enough of them.
+fn may_remove(world: &World, id: NodeId) -> bool {
+    let members = usable_members(world);
+    let Some(all) = world.leader().and_then(|leader| Some(world.node(leader)?.members().len())) else { return false };
+    let left = members.iter().filter(|member| **member != id).count();
+    left > (all - 1) / 2 && left as u64 > world.plan.nodes / 2
+}
+
+/// The usable nodes that are members from the view of the leader.
+pub fn usable_members(world: &World) -> BTreeSet<NodeId> {
+    let members = world.leader().and_then(|leader| Some(world.node(leader)?.members())).unwrap_or_default();
+    world.usable_nodes().intersection(&members).copied().collect()
+}
+
 /// Sends a change to a random node. Returns whether it was made.
 async fn ask(world: &Arc<World>, change: MemberChange, within: Duration, rng: &mut StdRng) -> bool {
-    let at = world.random_node(rng);
+    ask_at(world, world.random_node(rng), change, within).await
+}
+
+async fn ask_at(world: &Arc<World>, at: NodeId, change: MemberChange, within: Duration) -> bool {
     let Some(node) = world.node(at) else { return false };
     world.trace(|| format!("node {at} is asked for {change:?}"));
     let asked = world.on_node(at, node.change_members(change.clone()));
@@ -76,11 +92,10 @@ async fn ask(world: &Arc<World>, change: MemberChange, within: Duration, rng: &m
 /// Learners become voters without a request, and a leader completes the change of an earlier one.
 pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> {
     let wanted = world.usable_nodes();
-    let mut rng = world.rng(8_000);
     let settled = async {
         loop {
-            if let Some(next) = next_change(world, &wanted) {
-                ask(world, next, within, &mut rng).await;
+            if let Some((leader, next)) = next_change(world, &wanted) {
+                ask_at(world, leader, next, within).await;
             } else if all_know(world, &wanted) {
                 return;
             }
@@ -96,14 +111,15 @@ pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> 
     })
 }
 
-/// The next change towards the wanted members, from the view of the leader.
-fn next_change(world: &Arc<World>, wanted: &BTreeSet<NodeId>) -> Option<MemberChange> {
-    let members = world.node(world.leader()?)?.members();
+/// The leader, and the next change towards the wanted members from its view.
+fn next_change(world: &Arc<World>, wanted: &BTreeSet<NodeId>) -> Option<(NodeId, MemberChange)> {
+    let leader = world.leader()?;
+    let members = world.node(leader)?.members();
     if let Some(id) = members.iter().find(|id| !wanted.contains(id)) {
-        return Some(MemberChange::Remove { id: *id, force: true });
+        return Some((leader, MemberChange::Remove { id: *id, force: true }));
     }
     let id = *wanted.iter().find(|id| !members.contains(id))?;
-    Some(MemberChange::Add { id, http: format!("node{id}:1"), peer: format!("node{id}:2") })
+    Some((leader, MemberChange::Add { id, http: format!("node{id}:1"), peer: format!("node{id}:2") }))
 }
 
 fn all_know(world: &World, wanted: &BTreeSet<NodeId>) -> bool {
@@ -114,10 +130,12 @@ fn all_know(world: &World, wanted: &BTreeSet<NodeId>) -> bool {
     })
 }
 
-/// Checks that each removed node has learned it: its process ended, or reports its removal.
+/// Checks that each removed node has learned it: its process ended, or reports its removal. A node that never was a
+/// member knows no members.
 pub fn check_removed(world: &World) {
     for id in world.ids().filter(|id| world.is_marked_removed(*id)) {
-        let running = lock(&world.cluster).running(id).map(|node| node.health().failed);
+        let member = lock(&world.cluster).running(id).cloned().filter(|node| !node.members().is_empty());
+        let running = member.map(|node| node.health().failed);
         match running {
             None => {}
             Some(Some(why)) if why.contains("removed from the cluster") => {}

@@ -58,7 +58,12 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// applied.
     #[doc(hidden)]
     pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
-        self.inner.route(request, forward).await
+        let mut response = self.inner.route(request, forward).await?;
+        if let Answer::Members(members) = &mut response.answer {
+            // The leader sends the facts, and each node judges them in the same way.
+            *members = self.inner.judged_by_leader(std::mem::take(members));
+        }
+        Ok(response)
     }
 }
 

@@ -14,6 +14,7 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 mod forming;
 mod hung_disk;
 mod isolated_leader;
+mod members;
 mod settings;
 mod stale_reads;
 mod stalls;

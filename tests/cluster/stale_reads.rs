@@ -10,7 +10,7 @@ use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Command, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request};
 use tenure::testing::{Cluster, Cut, NodeTime, Setup, SuspendedClock, TestNode};
-use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
+use tenure::types::{HolderId, LeaseName, MemberChange, Metadata, NodeId, Ttl};
 use tokio::task::JoinSet;
 
 /// Number of schedules of each kind. They differ in the timing of events.
@@ -308,4 +308,24 @@ async fn reads_are_current_after_the_leader_was_suspended() {
         stale += u64::from(suspended_leader(schedule).await);
     }
     assert_eq!(stale, 0, "stale reads of {SCHEDULES} schedules");
+}
+
+/// The leader is removed, and another node takes over. It is no member any more, so it hears nothing of that. Returns
+/// whether one of its reads was stale.
+async fn removed_leader(schedule: u64) -> bool {
+    let (cluster, leader, second, third) = start().await;
+    tokio::time::sleep(Duration::from_millis(7 * schedule)).await;
+    let remove = MemberChange::Remove { id: leader, force: false };
+    let removed = cluster.node(second).change_members(remove).await;
+    assert!(removed.is_ok(), "{removed:?}");
+    let stale = overtake_and_read(&cluster, &[second, third], leader).await;
+    cluster.shutdown().await;
+    stale
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_are_current_when_the_leader_is_removed() {
+    for schedule in 0..SCHEDULES {
+        assert!(!removed_leader(schedule).await, "schedule {schedule}: a stale read");
+    }
 }

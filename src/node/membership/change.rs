@@ -286,3 +286,162 @@ fn transfer_error(error: TransferError) -> ProposeError {
         TransferError::NotTaken { .. } => ProposeError::Unknown(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: NodeId, role: Role) -> Member {
+        let (http, peer) = (format!("127.0.0.1:{}", 8_000 + id), format!("127.0.0.1:{}", 9_000 + id));
+        Member { id, role, state: MemberState::Ok, http, peer, lag: Some(0), last_contact_ms: Some(0) }
+    }
+
+    /// Node 1 leads nodes 2 and 3, and node 4 is a learner. Node 9 was removed.
+    fn view() -> View {
+        let roles = [(1, Role::Leader), (2, Role::Follower), (3, Role::Follower), (4, Role::Learner)];
+        View {
+            own: 1,
+            members: roles.map(|(id, role)| member(id, role)).to_vec(),
+            used: BTreeSet::from([1, 2, 3, 4, 9]),
+            allow_insecure_network: false,
+            is_changing: false,
+        }
+    }
+
+    fn with(id: usize, change: impl Fn(&mut Member)) -> View {
+        let mut view = view();
+        change(&mut view.members[id - 1]);
+        view
+    }
+
+    fn add(id: NodeId, http: &str, peer: &str) -> MemberChange {
+        MemberChange::Add { id, http: http.to_owned(), peer: peer.to_owned() }
+    }
+
+    fn remove(id: NodeId) -> MemberChange {
+        MemberChange::Remove { id, force: false }
+    }
+
+    /// The step, or the words of the refusal.
+    fn step(view: &View, change: &MemberChange) -> Result<Step, String> {
+        view.next_step(change).map_err(|error| error.to_string())
+    }
+
+    fn assert_refused(view: &View, change: &MemberChange, why: &str) {
+        let refused = step(view, change).expect_err("the change is refused");
+        assert!(refused.contains(why), "{change:?}: {refused:?} does not contain {why:?}");
+    }
+
+    #[test]
+    fn new_node_is_added_as_a_learner() {
+        let change = add(5, "127.0.0.1:8005", "127.0.0.1:9005");
+        let made = Change::AddLearner(5, info("127.0.0.1:8005", "127.0.0.1:9005"));
+        assert_eq!(step(&view(), &change), Ok(Step::Make(made)));
+        assert_eq!(step(&view(), &add(4, "127.0.0.1:8004", "127.0.0.1:9004")), Ok(Step::Done), "a repeated request");
+    }
+
+    #[test]
+    fn used_ids_and_addresses_are_refused() {
+        for (change, why) in [
+            (add(9, "127.0.0.1:1", "127.0.0.1:2"), "was used by a removed node"),
+            (add(4, "127.0.0.1:1", "127.0.0.1:2"), "node 4 is a member at 127.0.0.1:8004"),
+            (add(0, "127.0.0.1:1", "127.0.0.1:2"), "the id 0 is outside 1 to"),
+            (add(5, "127.0.0.1:8002", "127.0.0.1:2"), "node 2 has the address 127.0.0.1:8002"),
+            (add(5, "127.0.0.1:1", "127.0.0.1:8002"), "node 2 has the address 127.0.0.1:8002"),
+            (add(5, "127.0.0.1:1", "127.0.0.1:1"), "must differ"),
+            (add(5, "127.0.0.1", "127.0.0.1:2"), "http: \"127.0.0.1\" must be host:port"),
+            (add(5, "127.0.0.1:1", "10.0.0.5:2"), "peer: \"10.0.0.5:2\" is not a loopback address"),
+            (MemberChange::Update { id: 2, http: "127.0.0.1:8003".into(), peer: "127.0.0.1:2".into() }, "node 3 has"),
+        ] {
+            assert_refused(&view(), &change, why);
+        }
+        let trusted = View { allow_insecure_network: true, ..view() };
+        assert!(step(&trusted, &add(5, "10.0.0.5:1", "10.0.0.5:2")).is_ok());
+    }
+
+    #[test]
+    fn cluster_has_at_most_15_members() {
+        let mut full = view();
+        full.members.extend((5..=14).map(|id| member(id, Role::Learner)));
+        assert!(step(&full, &add(20, "127.0.0.1:1", "127.0.0.1:2")).is_ok(), "it is the 15th member");
+        full.members.push(member(15, Role::Learner));
+        assert_refused(&full, &add(20, "127.0.0.1:1", "127.0.0.1:2"), "the cluster has 15 members");
+    }
+
+    #[test]
+    fn learner_that_lags_or_is_unknown_is_not_promoted() {
+        let promote = MemberChange::Promote { id: 4 };
+        let replace = MemberChange::Replace { old: 3, new: 4 };
+        assert_eq!(step(&view(), &promote), Ok(Step::Make(Change::Promote(4))));
+        assert_eq!(step(&view(), &replace), Ok(Step::Make(Change::Replace { old: 3, new: 4 })));
+        assert_eq!(step(&view(), &MemberChange::Promote { id: 2 }), Ok(Step::Done), "it is a voter");
+        assert!(step(&with(4, |learner| learner.lag = Some(MAX_VOTER_LAG)), &promote).is_ok());
+        let never_joined = View { used: BTreeSet::from([1, 2, 3]), ..view() };
+        for change in [promote, replace] {
+            let behind = with(4, |learner| learner.lag = Some(MAX_VOTER_LAG + 1));
+            assert_refused(&behind, &change, "node 4 lacks 257 log entries: expected at most 256");
+            assert_refused(&with(4, |learner| learner.lag = None), &change, "an unknown number");
+            let silent = with(4, |learner| learner.state = MemberState::Unreachable);
+            assert_refused(&silent, &change, "does not answer the leader");
+            assert_refused(&never_joined, &change, "does not answer the leader");
+        }
+    }
+
+    #[test]
+    fn healthy_majority_stays_after_a_removal() {
+        assert_eq!(step(&view(), &remove(3)), Ok(Step::Make(Change::Remove(3))));
+        let one_down = with(2, |voter| voter.state = MemberState::Unreachable);
+        assert_refused(&one_down, &remove(3), "only 1 of 2 voters would be healthy");
+        assert_eq!(step(&one_down, &remove(2)), Ok(Step::Make(Change::Remove(2))), "the broken one");
+        let forced = MemberChange::Remove { id: 3, force: true };
+        assert_eq!(step(&one_down, &forced), Ok(Step::Make(Change::Remove(3))));
+        assert_eq!(step(&one_down, &remove(4)), Ok(Step::Make(Change::Remove(4))), "a learner has no vote");
+        let lagging = with(2, |voter| voter.state = MemberState::Lagging);
+        assert_refused(&lagging, &remove(3), "only 1 of 2 voters would be healthy");
+    }
+
+    #[test]
+    fn leader_transfers_before_it_is_removed() {
+        assert_eq!(step(&view(), &remove(1)), Ok(Step::TransferFirst));
+        assert_eq!(step(&view(), &MemberChange::Replace { old: 1, new: 4 }), Ok(Step::TransferFirst));
+    }
+
+    #[test]
+    fn last_voter_is_not_removed() {
+        let mut alone = view();
+        alone.members.retain(|member| member.id == 1 || member.id == 4);
+        for force in [false, true] {
+            assert_refused(&alone, &MemberChange::Remove { id: 1, force }, "node 1 is the only voter");
+        }
+    }
+
+    #[test]
+    fn second_change_is_refused() {
+        let changing = View { is_changing: true, ..view() };
+        let refused = changing.next_step(&remove(4)).expect_err("refused");
+        assert!(
+            matches!(refused, RequestError::MemberRefused { refusal: MemberRefusal::InProgress, .. }),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn unknown_member_is_not_found() {
+        for change in [remove(7), MemberChange::Promote { id: 7 }, MemberChange::Replace { old: 3, new: 7 }] {
+            let refused = view().next_step(&change).expect_err("refused");
+            assert!(
+                matches!(refused, RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. }),
+                "{refused:?}"
+            );
+        }
+        assert_refused(&view(), &remove(9), "node 9 is not a member of this cluster: it was removed");
+    }
+
+    #[test]
+    fn only_a_voter_that_caught_up_can_lead() {
+        assert_eq!(view().successor(2), Ok(()));
+        assert!(view().successor(4).is_err(), "a learner");
+        assert!(with(2, |voter| voter.lag = Some(257)).successor(2).is_err());
+        assert!(view().successor(7).is_err(), "no member");
+    }
+}

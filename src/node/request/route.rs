@@ -149,7 +149,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 while leadership.now().leader.is_none_or(|now| now == leader) {
                     leadership.changed().await;
                 }
-            } => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
+            }, if !request.may_transfer() => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
             // This node may be isolated: it requests the lease again after it reconnects.
             () = self.leader_is_silent(), if !request.wait().is_zero() => {
                 return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
@@ -425,6 +425,11 @@ impl Request {
 
     pub(in crate::node) fn is_change(&self) -> bool {
         !matches!(self, Request::Read { .. } | Request::Members)
+    }
+
+    /// Whether the leader may transfer its leadership before it answers.
+    fn may_transfer(&self) -> bool {
+        matches!(self, Request::ChangeMembers(_) | Request::Transfer(_))
     }
 
     pub(in crate::node) fn wait(&self) -> Duration {

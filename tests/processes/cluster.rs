@@ -85,8 +85,13 @@ impl Cluster {
 
     /// Starts a process for node `id` with another configuration file.
     pub fn other_process(&self, id: u64, config: &Path) -> Process {
+        self.process_with(id, config, &[])
+    }
+
+    /// Starts a process for node `id` with another configuration file and with options.
+    pub fn process_with(&self, id: u64, config: &Path, options: &[&str]) -> Process {
         let mut command = tenure();
-        command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]);
+        command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]).args(options);
         Process::start(&format!("node {id}"), command, self.folder.path())
     }
 
@@ -105,6 +110,11 @@ impl Cluster {
 
     pub fn resume(&self, id: u64) {
         self.nodes[&id].signal(Signal::CONT);
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     pub fn folder(&self) -> &Path {

@@ -28,20 +28,20 @@ strict!(
 
 /// A command that has exited.
 #[derive(Debug)]
-struct CommandOutput {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct CommandOutput {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl CommandOutput {
     /// Parses the standard output of a successful command as JSON.
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    fn refused(&self, code: &str) {
+    pub fn refused(&self, code: &str) {
         let exit_code = match code {
             "held" | "wait_timeout" => 5,
             "lost" => 6,
@@ -55,8 +55,12 @@ impl CommandOutput {
 
 /// Starts `tenure` with the words of `line` as arguments.
 fn start(cluster: &Cluster, line: &str) -> Process {
+    start_at(cluster, &cluster.client.endpoints(), line)
+}
+
+fn start_at(cluster: &Cluster, endpoints: &str, line: &str) -> Process {
     let mut command = tenure();
-    command.args(line.split(' ')).env("TENURE_ENDPOINTS", cluster.client.endpoints());
+    command.args(line.split(' ')).env("TENURE_ENDPOINTS", endpoints);
     command.env_remove("TENURE_HOLDER").env_remove("TENURE_TOKEN");
     Process::start(
         &format!("tenure {}", line.split(' ').take(2).collect::<Vec<_>>().join(" ")),
@@ -72,6 +76,11 @@ async fn finish(mut process: Process) -> CommandOutput {
 
 async fn run(cluster: &Cluster, line: &str) -> CommandOutput {
     finish(start(cluster, line)).await
+}
+
+/// Runs a command with these endpoints.
+pub async fn run_at(cluster: &Cluster, endpoints: &str, line: &str) -> CommandOutput {
+    finish(start_at(cluster, endpoints, line)).await
 }
 
 async fn json(cluster: &Cluster, line: &str) -> Value {

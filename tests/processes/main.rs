@@ -32,6 +32,7 @@ mod fenced;
 mod formation;
 mod hangups;
 mod holders;
+mod members;
 mod metrics;
 mod open_files;
 mod overload;

@@ -6,6 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::Endpoints;
+use super::endpoints::at;
 use crate::api::Problem;
 use crate::client::CallError;
 use crate::client::RetryBudget;
@@ -47,17 +48,21 @@ impl Call {
         http: &reqwest::Client,
         endpoints: &Endpoints,
     ) -> Result<ResolvedAnswer<T>, CallError> {
-        let first = endpoints.preferred();
+        let (urls, first) = (endpoints.urls(), endpoints.preferred());
+        let urls = &*urls;
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
-        let resolved = attempts(self.policy, self.budget, wait, endpoints.len(), |context| async move {
-            let (index, url) = endpoints.at(first, context.number);
+        let resolved = attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
+            let (index, url) = at(urls, first, context.number);
             let ended = call.attempt(http, url, context).await;
             match ended {
-                Attempt::Done(_) | Attempt::Refused(_) => endpoints.prefer(index),
-                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(index),
+                Attempt::Done(_) | Attempt::Refused(_) => {
+                    endpoints.prefer(index);
+                    endpoints.refresh(http, url);
+                }
+                Attempt::NotDone(_) | Attempt::Unknown(_) => endpoints.avoid(index, urls.len()),
                 #[cfg(feature = "server")]
-                Attempt::ShutDown => endpoints.avoid(index),
+                Attempt::ShutDown => endpoints.avoid(index, urls.len()),
             }
             ended
         })

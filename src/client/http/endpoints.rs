@@ -4,8 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::Url;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::api::Cluster;
 
 /// Environment variable with the URLs of the nodes, separated by commas.
 pub const ENDPOINTS_VARIABLE: &str = "TENURE_ENDPOINTS";
@@ -14,48 +20,148 @@ pub const DEFAULT_ENDPOINTS: &str = "http://127.0.0.1:7101,http://127.0.0.1:7102
 /// Largest number of endpoints of a client.
 pub const MAX_ENDPOINTS: usize = 32;
 
+/// Default interval at which a client asks the cluster for its members.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest interval if an endpoint did not serve a request since the last time: it may have been replaced.
+const REFRESH_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// Longest wait for the members.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Path of the members.
+const CLUSTER: &str = "v1/cluster";
+
 /// The endpoints of a cluster. Cheap to clone. Clones share the preferred node: the one that answered last gets the
 /// next request.
+///
+/// While a client sends requests, it asks the cluster for its members every 30 s, and after 2 s if an endpoint fails. It
+/// adds their addresses, so it also reaches nodes that join later. It never drops the endpoints that it was given.
 #[derive(Clone, Debug)]
-pub struct Endpoints(Arc<Inner>);
+pub struct Endpoints {
+    inner: Arc<Inner>,
+    refresh_interval: Duration,
+}
 
 #[derive(Debug)]
 struct Inner {
-    urls: Vec<Url>,
+    /// The endpoints that the client was given.
+    given: Vec<Url>,
+    /// These, and the other members of the cluster.
+    urls: Mutex<Arc<[Url]>>,
     preferred: AtomicUsize,
+    refresh: Mutex<Refresh>,
+}
+
+/// The last request for the members.
+#[derive(Debug)]
+struct Refresh {
+    began: Instant,
+    /// An endpoint failed since then.
+    has_failure: bool,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(task) = self.refresh.get_mut().task.take() {
+            task.abort();
+        }
+    }
 }
 
 impl Endpoints {
+    fn new(given: Vec<Url>) -> Endpoints {
+        let urls = Mutex::new(given.clone().into());
+        let refresh = Mutex::new(Refresh { began: Instant::now(), has_failure: false, task: None });
+        let inner = Arc::new(Inner { given, urls, preferred: AtomicUsize::new(0), refresh });
+        Endpoints { inner, refresh_interval: REFRESH_INTERVAL }
+    }
+
+    /// Sets the interval at which the client asks for the members. Default: 30 s. A shorter interval finds new nodes
+    /// earlier, and costs the cluster a read of its status each time.
+    pub fn with_refresh_interval(self, interval: Duration) -> Endpoints {
+        Endpoints { refresh_interval: interval, ..self }
+    }
+
     /// The number of endpoints.
     pub fn len(&self) -> usize {
-        self.0.urls.len()
+        self.urls().len()
     }
 
     /// Always `false`: there is at least one endpoint.
     pub fn is_empty(&self) -> bool {
-        self.0.urls.is_empty()
+        self.urls().is_empty()
     }
 
-    /// The endpoint of attempt number `attempt`: the attempts start at `first` and go around.
-    pub(super) fn at(&self, first: usize, attempt: usize) -> (usize, &Url) {
-        let index = (first + attempt) % self.len();
-        (index, &self.0.urls[index])
+    /// The current endpoints.
+    pub(super) fn urls(&self) -> Arc<[Url]> {
+        self.inner.urls.lock().clone()
+    }
+
+    /// Asks for the members of the cluster at `answered`, in the background, if the last request is long ago.
+    pub(super) fn refresh(&self, http: &reqwest::Client, answered: &Url) {
+        let mut refresh = self.inner.refresh.lock();
+        let after_failure = self.refresh_interval.min(REFRESH_INTERVAL_AFTER_FAILURE);
+        let interval = if refresh.has_failure { after_failure } else { self.refresh_interval };
+        if refresh.began.elapsed() < interval {
+            return;
+        }
+        (refresh.began, refresh.has_failure) = (Instant::now(), false);
+        let (weak, answered) = (Arc::downgrade(&self.inner), answered.clone());
+        let asked = http.get(answered.join(CLUSTER).expect("a constant path")).timeout(REFRESH_TIMEOUT).send();
+        let task = tokio::spawn(async move {
+            // Without an answer, the endpoints stay as they are until the next refresh.
+            let Ok(answer) = asked.await else { return };
+            let Ok(body) = answer.bytes().await else { return };
+            let Ok(cluster) = serde_json::from_slice::<Cluster>(&body) else { return };
+            if let Some(inner) = weak.upgrade() {
+                inner.add_members(&answered, cluster.members.iter().map(|member| member.http.as_str()));
+            }
+        });
+        if let Some(before) = refresh.task.replace(task) {
+            before.abort();
+        }
     }
 
     pub(super) fn preferred(&self) -> usize {
-        self.0.preferred.load(Ordering::Relaxed)
+        self.inner.preferred.load(Ordering::Relaxed)
     }
 
     pub(super) fn prefer(&self, index: usize) {
-        self.0.preferred.store(index, Ordering::Relaxed);
+        self.inner.preferred.store(index, Ordering::Relaxed);
     }
 
-    /// Moves the preference to the next node, so that a node that hangs does not cost each request its first attempt.
-    pub(super) fn avoid(&self, index: usize) {
-        let next = (index + 1) % self.len();
+    /// Moves the preference to the next node of `count`, so that a node that hangs does not cost each request its first
+    /// attempt.
+    pub(super) fn avoid(&self, index: usize, count: usize) {
+        self.inner.refresh.lock().has_failure = true;
+        let next = (index + 1) % count;
         // Another request may have set a better preference in the meantime.
-        let _ = self.0.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.inner.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+impl Inner {
+    /// Sets the endpoints: the given ones, then the other members. They have the scheme and the path of the node that
+    /// answered.
+    fn add_members<'m>(&self, answered: &Url, members: impl Iterator<Item = &'m str>) {
+        let url = |address: &str| parse_url(&format!("{}://{address}{}", answered.scheme(), answered.path())).ok();
+        let mut urls = self.given.clone();
+        for url in members.filter_map(url) {
+            if urls.len() < MAX_ENDPOINTS && !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        let mut current = self.urls.lock();
+        if **current != *urls {
+            tracing::debug!(endpoints = ?urls.iter().map(Url::as_str).collect::<Vec<_>>(), "the members have changed");
+            *current = urls.into();
+        }
+    }
+}
+
+/// The endpoint of attempt number `attempt`: the attempts start at `first` and go around.
+pub(super) fn at(urls: &[Url], first: usize, attempt: usize) -> (usize, &Url) {
+    let index = (first + attempt) % urls.len();
+    (index, &urls[index])
 }
 
 impl Default for Endpoints {
@@ -75,16 +181,16 @@ impl FromStr for Endpoints {
         let urls = words.map(parse_url).collect::<Result<Vec<Url>, InvalidEndpoints>>()?;
         match urls.len() {
             0 => Err(InvalidEndpoints::None),
-            1..=MAX_ENDPOINTS => Ok(Endpoints(Arc::new(Inner { urls, preferred: AtomicUsize::new(0) }))),
+            1..=MAX_ENDPOINTS => Ok(Endpoints::new(urls)),
             found => Err(InvalidEndpoints::TooMany { found }),
         }
     }
 }
 
-/// Formats the URLs separated by commas. The result can be parsed again.
+/// Formats the URLs that it was given, separated by commas. The result can be parsed again.
 impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls: Vec<&str> = self.0.urls.iter().map(Url::as_str).collect();
+        let urls: Vec<&str> = self.inner.given.iter().map(Url::as_str).collect();
         f.write_str(&urls.join(","))
     }
 }
@@ -142,13 +248,14 @@ mod tests {
     fn hosts_and_urls_are_parsed() {
         let text = " http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101, https://leases.example/tenure,";
         let endpoints: Endpoints = text.parse().expect("four valid endpoints");
-        let urls: Vec<&str> = endpoints.0.urls.iter().map(Url::as_str).collect();
+        let urls = endpoints.urls();
+        let urls: Vec<&str> = urls.iter().map(Url::as_str).collect();
         let expected =
             ["http://127.0.0.1:7101/", "http://node-2:7101/", "http://[::1]:7101/", "https://leases.example/tenure/"];
         assert_eq!(urls, expected);
         assert!(!endpoints.is_empty());
         let again: Endpoints = endpoints.to_string().parse().expect("the formatted endpoints parse again");
-        assert_eq!(again.0.urls, endpoints.0.urls);
+        assert_eq!(again.urls(), endpoints.urls());
         assert_eq!(Endpoints::default().len(), 3);
     }
 
@@ -165,12 +272,29 @@ mod tests {
         let endpoints = Endpoints::default();
         endpoints.clone().prefer(2);
         let first = endpoints.preferred();
-        let indices: Vec<usize> = (0..4).map(|attempt| endpoints.at(first, attempt).0).collect();
+        let urls = endpoints.urls();
+        let indices: Vec<usize> = (0..4).map(|attempt| at(&urls, first, attempt).0).collect();
         assert_eq!(indices, [2, 0, 1, 2]);
-        endpoints.avoid(1);
+        endpoints.avoid(1, 3);
         assert_eq!(endpoints.preferred(), 2, "another one is preferred");
-        endpoints.avoid(2);
+        endpoints.avoid(2, 3);
         assert_eq!(endpoints.preferred(), 0);
+    }
+
+    #[test]
+    fn members_follow_the_given_endpoints() {
+        let endpoints: Endpoints = "http://a:1/tenure,b:1".parse().expect("valid");
+        let answered = endpoints.urls()[0].clone();
+        let urls = || endpoints.urls().iter().map(|url| url.to_string()).collect::<Vec<_>>();
+        endpoints.inner.add_members(&answered, ["a:1", "c:1", "[::1]:1", "not an address"].into_iter());
+        assert_eq!(urls(), ["http://a:1/tenure/", "http://b:1/", "http://c:1/tenure/", "http://[::1]:1/tenure/"]);
+        // The cluster has removed node c.
+        endpoints.inner.add_members(&answered, ["d:1"].into_iter());
+        assert_eq!(urls(), ["http://a:1/tenure/", "http://b:1/", "http://d:1/tenure/"]);
+        assert_eq!(endpoints.to_string(), "http://a:1/tenure/,http://b:1/", "only the given endpoints");
+        let many: Vec<String> = (0..40).map(|node| format!("node-{node}:1")).collect();
+        endpoints.inner.add_members(&answered, many.iter().map(String::as_str));
+        assert_eq!(endpoints.len(), MAX_ENDPOINTS);
     }
 
     #[test]

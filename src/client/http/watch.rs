@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::Remote;
 use super::call::describe_error;
+use super::endpoints::at;
 use super::events::parse_events;
 use crate::api::{Code, Event, EventId, Problem};
 use crate::client::CallError;
@@ -82,13 +83,13 @@ impl Watch {
     async fn connect(&self) -> Result<EventStream, CallError> {
         let began = Instant::now();
         let endpoints = &self.remote.endpoints;
-        let first = endpoints.preferred();
+        let (urls, first) = (endpoints.urls(), endpoints.preferred());
         let mut query = vec![("prefix", self.prefix.clone())];
         query.extend(self.position.map(|position| ("after", position.to_string())));
         // For each node, why its last attempt failed.
         let mut reasons = BTreeMap::new();
         for attempt in 0.. {
-            let (index, endpoint) = endpoints.at(first, attempt);
+            let (index, endpoint) = at(&urls, first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
             let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
@@ -104,7 +105,7 @@ impl Watch {
             if began.elapsed() >= self.remote.budget.total {
                 return Err(CallError::Unavailable(reasons.into_values().collect::<Vec<_>>().join("; ")));
             }
-            if (attempt + 1) % endpoints.len() == 0 {
+            if (attempt + 1) % urls.len() == 0 {
                 tokio::time::sleep(RECONNECT_DELAY).await;
             }
         }

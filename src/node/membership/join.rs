@@ -21,7 +21,7 @@ use crate::node::membership::form::store_state_call;
 use crate::node::request::route::{Forward, MAX_REPLY_BYTES, NodeReply};
 use crate::node::{Inner, NodeFailure, Request};
 use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
-use crate::raft::{Joined, Proposal, RaftHandle, Replica};
+use crate::raft::{Joined, PeerInfo, Proposal, RaftHandle, Replica};
 use crate::storage::{Storage, codec};
 use crate::types::{MemberChange, NodeId};
 
@@ -31,6 +31,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of a peer.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A node warns when the cluster has had other addresses of it than its file for so many checks: 3 s. After its move, it
+/// first has to receive the change.
+const CHECKS_BEFORE_WARNING: u32 = 10;
 
 /// Most nodes whose first incarnation is kept in memory. A cluster has at most 15 members, but a faulty peer can
 /// present a new node id with each connection.
@@ -120,7 +124,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         configured: Vec<MemberConfig>,
     ) {
         let mut leads = self.requests.clock.changes();
-        let mut warned = false;
+        let mut differed = 0;
         loop {
             let leader_term = *leads.borrow_and_update();
             let step = match leader_term {
@@ -131,7 +135,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if let Ok(Some(refusal)) = tokio::time::timeout(STEP_TIMEOUT, step).await {
                 return self.lifecycle.fail(NodeFailure::Refused(refusal));
             }
-            warned = warned || self.warn_of_other_addresses(&configured);
+            differed = if self.has_other_addresses(&configured) { differed + 1 } else { 0 };
+            if differed == CHECKS_BEFORE_WARNING {
+                self.warn_of_other_addresses();
+            }
             // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
             // would notice the loss of its disk.
             tokio::select! {
@@ -187,22 +194,21 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         None
     }
 
-    /// Warns if the cluster has other addresses of this node than the file. Returns whether it did.
-    fn warn_of_other_addresses(&self, configured: &[MemberConfig]) -> bool {
-        let Some(file) = configured.iter().find(|member| member.id == self.settings.id) else { return true };
-        let Some(member) = self.raft.member(file.id) else { return false };
-        let differs = (&member.http, &member.peer) != (&file.http, &file.peer);
-        if differs {
-            tracing::warn!(
-                http = file.http,
-                peer = file.peer,
-                cluster_http = member.http,
-                cluster_peer = member.peer,
-                "the cluster has other addresses of this node than its file: correct the file, or tell the cluster with \
-                 `tenure member update`"
-            );
-        }
-        differs
+    /// Whether the cluster has other addresses of this node than the file.
+    fn has_other_addresses(&self, configured: &[MemberConfig]) -> bool {
+        let file = configured.iter().find(|member| member.id == self.settings.id);
+        let member = self.raft.member(self.settings.id);
+        member.zip(file).is_some_and(|(member, file)| (&member.http, &member.peer) != (&file.http, &file.peer))
+    }
+
+    fn warn_of_other_addresses(&self) {
+        let Some(PeerInfo { http, peer }) = self.raft.member(self.settings.id) else { return };
+        tracing::warn!(
+            http,
+            peer,
+            "the cluster has other addresses of this node than its file: correct the file, or tell the cluster with \
+             `tenure member update`"
+        );
     }
 }
 

@@ -1,0 +1,176 @@
+//! Changes of the members with real processes and the command line.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tenure::client::{Endpoints, Remote};
+use tenure::{HoldState, LeaseManager, LeaseOptions, Wait};
+
+use crate::cluster::{Cluster, NODES, SOON, node_entry, place};
+use crate::commands::run_at;
+use crate::port;
+use crate::process::Process;
+use crate::steady::strict;
+
+strict!(
+    all_machines_are_replaced_and_no_lease_is_lost,
+    removed_node_exits_with_8_and_does_not_start_again,
+    member_moves_to_other_addresses,
+);
+
+/// The exit code of a node that the cluster removed.
+const REMOVED: i32 = 8;
+
+/// A node that joins the cluster of three, with its own configuration file.
+struct Joining {
+    id: u64,
+    http: String,
+    peer: String,
+    config: PathBuf,
+}
+
+impl Joining {
+    /// Writes a file with the node and the first nodes of the cluster.
+    fn new(cluster: &Cluster, id: u64) -> Joining {
+        let (http, peer) = (port::free(), port::free());
+        let text = std::fs::read_to_string(cluster.config()).expect("the file of the cluster");
+        let own = node_entry(id, http, peer, Path::new(&format!("data/{id}")));
+        let config = cluster.folder().join(format!("node-{id}.toml"));
+        std::fs::write(&config, format!("{text}{own}")).expect("the folder is writable");
+        Joining { id, http: format!("127.0.0.1:{http}"), peer: format!("127.0.0.1:{peer}"), config }
+    }
+
+    fn start(&self, cluster: &Cluster) -> Process {
+        cluster.process_with(self.id, &self.config, &["--join"])
+    }
+
+    fn add(&self) -> String {
+        format!("member add {} --http {} --peer {}", self.id, self.http, self.peer)
+    }
+}
+
+/// The output of a command that succeeds.
+async fn json_at(cluster: &Cluster, endpoints: &str, line: &str) -> Value {
+    run_at(cluster, endpoints, line).await.json()
+}
+
+fn ids(members: &Value, role: &str) -> Vec<u64> {
+    let members = members.as_array().expect("a list of members");
+    let has_role = |member: &&Value| (member["role"] == "learner") == (role == "learner");
+    members.iter().filter(has_role).map(|member| member["id"].as_u64().expect("an id")).collect()
+}
+
+/// Replaces the nodes of the cluster one after the other, while a client keeps a lease with a short ttl.
+async fn all_machines_are_replaced_and_no_lease_is_lost() {
+    let mut cluster = Cluster::start("").await;
+    let mut endpoints = cluster.client.endpoints();
+    // A machine is replaced in seconds here, so the client asks for the members more often than by default.
+    let given: Endpoints = endpoints.parse().expect("valid endpoints");
+    let manager = LeaseManager::new(Remote::new(given.with_refresh_interval(Duration::from_secs(1))));
+    let lease = manager.lease_with("job", LeaseOptions::default().ttl(Duration::from_secs(3))).expect("valid options");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    let mut joined: Vec<Process> = Vec::new();
+    let mut longest_pause = Duration::ZERO;
+    for (old, new) in NODES.into_iter().zip(4..) {
+        let joining = Joining::new(&cluster, new);
+        let added = run_at(&cluster, &endpoints, &joining.add()).await;
+        assert!(added.stderr.contains(&format!("serve --config FILE --node {new} --join")), "{added:?}");
+        joined.push(joining.start(&cluster));
+        let began = Instant::now();
+        let replaced = json_at(&cluster, &endpoints, &format!("member replace {old} --with {new} -o json")).await;
+        assert!(!ids(&replaced, "voter").contains(&old), "{replaced}");
+        let mut replaced = cluster.nodes.remove(&old).expect("the old node runs");
+        let status = replaced.exit(SOON).await;
+        assert_eq!(status.code(), Some(REMOVED), "{}", replaced.said());
+        assert!(replaced.said().contains(&format!("node {old} was removed from the cluster")), "{}", replaced.said());
+        endpoints = format!("{},{endpoints}", joining.http);
+        // Clients of the cluster can change a lease as soon as a leader is there.
+        let name = format!("after-{old}");
+        let acquire = format!("lease acquire {name} --holder a --ttl 60s -o json");
+        json_at(&cluster, &endpoints, &acquire).await;
+        longest_pause = longest_pause.max(began.elapsed());
+        assert!(matches!(lease.state(), HoldState::Held { .. }), "after node {old}: {:?}", lease.state());
+        // The client learns the new addresses within a few renewals.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+    println!("longest replacement, until the next grant: {longest_pause:?}");
+    let members = json_at(&cluster, &endpoints, "member list -o json").await;
+    assert_eq!((ids(&members, "voter"), ids(&members, "learner")), (vec![4, 5, 6], vec![]), "{members}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(matches!(lease.state(), HoldState::Held { .. }), "{:?}", lease.state());
+    assert_eq!(lease.token(), Some(token), "no grant was lost");
+    let seen = json_at(&cluster, &endpoints, "lease get job -o json").await;
+    assert_eq!(seen["token"], token.to_string(), "{seen}");
+    let last = json_at(&cluster, &endpoints, "lease get after-3 -o json").await;
+    let last: tenure::FencingToken = last["token"].as_str().expect("a token").parse().expect("a token");
+    assert!(last > token);
+    lease.release().await.expect("released");
+    manager.shutdown().await;
+}
+
+async fn removed_node_exits_with_8_and_does_not_start_again() {
+    let mut cluster = Cluster::start("").await;
+    let endpoints = cluster.client.endpoints();
+    let leader = cluster.leader().await;
+    let transferred = json_at(&cluster, &endpoints, "cluster transfer -o json").await;
+    assert_eq!(transferred["from"], leader, "{transferred}");
+    let leader = cluster.leader().await;
+    assert_eq!(transferred["leader"], leader, "{transferred}");
+    let removed = json_at(&cluster, &endpoints, &format!("member remove {leader} -o json")).await;
+    assert_eq!(removed.as_array().map(Vec::len), Some(2), "{removed}");
+    let mut process = cluster.nodes.remove(&leader).expect("it runs");
+    assert_eq!(process.exit(SOON).await.code(), Some(REMOVED), "{}", process.said());
+    let again = cluster.launch(leader);
+    assert_eq!(again.exit(SOON).await.code(), Some(REMOVED), "{}", again.said());
+    let rest: Vec<u64> = NODES.into_iter().filter(|id| *id != leader).collect();
+    let refused = run_at(&cluster, &endpoints, &format!("member remove {leader}")).await;
+    assert_eq!(refused.code, Some(7), "{refused:?}");
+    let add = format!("member add {leader} --http 127.0.0.1:{} --peer 127.0.0.1:{}", port::free(), port::free());
+    let refused = run_at(&cluster, &endpoints, &add).await;
+    refused.refused("member_refused");
+    // Two voters are left. With one of them down, the other may not be removed.
+    cluster.kill(rest[1]);
+    let refused = run_at(&cluster, &endpoints, &format!("member remove {} --timeout 3s", rest[1])).await;
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    cluster.launch(rest[1]);
+    cluster.ready(rest[1]).await;
+}
+
+/// A stopped member gets other ports. The cluster reaches it there, and it warns about the difference to its file.
+async fn member_moves_to_other_addresses() {
+    let mut cluster = Cluster::start("").await;
+    let endpoints = cluster.client.endpoints();
+    let moved = cluster.follower().await;
+    cluster.kill(moved);
+    let (http, peer) = (port::free(), port::free());
+    let update = format!("member update {moved} --http 127.0.0.1:{http} --peer 127.0.0.1:{peer} -o json");
+    let members = json_at(&cluster, &endpoints, &update).await;
+    let member = &members[place(moved)];
+    assert_eq!(member["peer"], format!("127.0.0.1:{peer}"), "{members}");
+    let text = std::fs::read_to_string(cluster.config()).expect("the file of the cluster");
+    let mut entries: Vec<&str> = text.split("[[node]]").collect();
+    let own = node_entry(moved, http, peer, Path::new(&format!("data/{moved}")));
+    let own = own.trim_start_matches("[[node]]").to_owned();
+    entries[moved as usize] = &own;
+    let config = cluster.folder().join("moved.toml");
+    std::fs::write(&config, entries.join("[[node]]")).expect("the folder is writable");
+    let process = cluster.process_with(moved, &config, &[]);
+    let began = Instant::now();
+    loop {
+        let status = run_at(&cluster, &format!("127.0.0.1:{http}"), "cluster status -o json --timeout 1s").await;
+        if status.code == Some(0) && status.json()["members"][place(moved)]["http"] == format!("127.0.0.1:{http}") {
+            break;
+        }
+        assert!(began.elapsed() < SOON, "{status:?}; {}", process.said());
+    }
+    assert!(!process.said().contains("other addresses"), "{}", process.said());
+    drop(process);
+    // With its old file it listens on the old ports, where no node calls it.
+    let old = cluster.launch(moved);
+    let began = Instant::now();
+    while !old.said().contains("the cluster has other addresses of this node than its file") {
+        assert!(began.elapsed() < SOON, "{}", old.said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -7,7 +7,7 @@ use tenure::CallError;
 use tenure::api::Code;
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::node::{Consistency, Forward, NodeFailure, Query, Refusal, Request, StartError};
-use tenure::testing::{Cluster, TestNode};
+use tenure::testing::{Cluster, Setup, TestNode};
 use tenure::types::{MemberChange, NodeId};
 use tokio::time::{Instant, timeout};
 
@@ -96,6 +96,17 @@ async fn joining_node_waits_until_it_is_added() {
     cluster.restart(4).await;
     cluster.node(leader).change_members(add).await.expect("the node is added");
     voters_become(cluster.node(4), &ids(1..=4)).await;
+    cluster.shutdown().await;
+}
+
+/// Its file lists no other node, or none of them answers.
+#[tokio::test(start_paused = true)]
+async fn joining_node_forms_no_cluster() {
+    let mut cluster = Cluster::prepare(0, Setup::default());
+    cluster.prepare_joining(1);
+    cluster.restart(1).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!((cluster.node(1).members(), cluster.node(1).leadership().leader), (ids([]), None));
     cluster.shutdown().await;
 }
 

@@ -48,7 +48,7 @@ impl Host {
         nodes: usize,
         metrics: Option<RenderMetrics>,
     ) -> Result<Host, Failure> {
-        let http_listener = listen(&entry.http, entry.id).await?;
+        let http_listener = listen(&entry.listen_http, entry.id).await?;
         let node_ref = NodeRef::empty();
         let max_connections = open_files::connections(config.http.max_connections, nodes);
         let limits = HttpLimits { max_connections, ..config.http };

@@ -80,7 +80,7 @@ fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, 
 
 /// Logs the node and its addresses, then the warnings of the configuration.
 fn announce(config: &Config, entry: &NodeEntry, format: LogFormat) {
-    let NodeEntry { id, http, peer, data } = entry;
+    let NodeEntry { id, http, peer, data, .. } = entry;
     let (cluster, data) = (&config.cluster, data.display());
     match format {
         LogFormat::Text => eprintln!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),

@@ -8,6 +8,23 @@ use std::net::IpAddr;
 ///
 /// The problem, without the key's name.
 pub(super) fn check(address: &str) -> Result<(), String> {
+    check_listen(address)?;
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    if ip(host).is_some_and(|ip| ip.is_unspecified()) {
+        return Err(format!(
+            "{address:?} is sent to clients and other nodes, and {host} is not reachable: use a host name or IP \
+             address of this machine, and listen_http or listen_peer for the address to bind"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that an address has a host and a port. The host may be `0.0.0.0` or `[::]`: all addresses of the machine.
+///
+/// # Errors
+///
+/// The problem, without the key's name.
+pub(super) fn check_listen(address: &str) -> Result<(), String> {
     let Some((host, port)) = address.rsplit_once(':') else {
         return Err(format!("{address:?} must be host:port"));
     };
@@ -15,10 +32,6 @@ pub(super) fn check(address: &str) -> Result<(), String> {
         return Err(format!("{address:?} must end in a port from 1 to 65535"));
     }
     match ip(host) {
-        Some(ip) if ip.is_unspecified() => Err(format!(
-            "{address:?} is sent to clients and other nodes, and {host} is not reachable: use a host name or IP \
-                 address of this machine"
-        )),
         Some(_) => Ok(()),
         None if is_hostname(host) => Ok(()),
         None => Err(format!("{address:?} must have a host name or IP address (IPv6 in brackets) before the port")),

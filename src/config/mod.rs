@@ -97,11 +97,10 @@ impl Config {
 
     /// The cluster of `tenure dev`: three nodes on fixed loopback ports, with their data in subfolders of `data`.
     pub fn dev(data: &Path) -> Config {
-        let node = |id: u64| NodeEntry {
-            id,
-            http: format!("127.0.0.1:{}", DEV_HTTP_PORT + id as u16),
-            peer: format!("127.0.0.1:{}", DEV_PEER_PORT + id as u16),
-            data: data.join(id.to_string()),
+        let node = |id: u64| {
+            let [http, peer] = [DEV_HTTP_PORT, DEV_PEER_PORT].map(|base| format!("127.0.0.1:{}", base + id as u16));
+            let (listen_http, listen_peer) = (http.clone(), peer.clone());
+            NodeEntry { id, http, peer, listen_http, listen_peer, data: data.join(id.to_string()) }
         };
         Config {
             cluster: "dev".to_owned(),
@@ -134,7 +133,11 @@ impl Config {
         if count == 1 {
             warnings.push("one node tolerates no failure: leases are unavailable while it is down".to_owned());
         }
-        let remote = self.nodes.iter().any(|node| !is_loopback(&node.http) || !is_loopback(&node.peer));
+        let remote = self.nodes.iter().any(|node| {
+            [&node.http, &node.peer, &node.listen_http, &node.listen_peer]
+                .into_iter()
+                .any(|address| !is_loopback(address))
+        });
         if self.allow_insecure_network && remote {
             warnings.push(
                 "allow_insecure_network: every client that reaches these addresses can take, revoke and read all leases"

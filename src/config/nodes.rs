@@ -20,10 +20,14 @@ pub(crate) const MAX_ID: NodeId = i64::MAX as u64;
 pub struct NodeEntry {
     /// The id of the node.
     pub id: NodeId,
-    /// `host:port` of the public listener.
+    /// `host:port` of the public listener, as clients reach it.
     pub http: String,
-    /// `host:port` for the other nodes.
+    /// `host:port` of the peer listener, as other nodes reach it.
     pub peer: String,
+    /// `host:port` that the public listener binds; by default `http`. It differs in a container or behind NAT.
+    pub listen_http: String,
+    /// `host:port` that the peer listener binds; by default `peer`.
+    pub listen_peer: String,
     /// The node's data directory.
     pub data: PathBuf,
 }
@@ -53,12 +57,22 @@ pub(super) struct NodeSection {
     id: NodeId,
     http: String,
     peer: String,
+    listen_http: String,
+    listen_peer: String,
     data: String,
 }
 
 impl NodeSection {
     fn entry(self, folder: &Path) -> NodeEntry {
-        NodeEntry { id: self.id, http: self.http, peer: self.peer, data: folder.join(self.data) }
+        let or = |listen: String, reached: &str| if listen.is_empty() { reached.to_owned() } else { listen };
+        NodeEntry {
+            id: self.id,
+            listen_http: or(self.listen_http, &self.http),
+            listen_peer: or(self.listen_peer, &self.peer),
+            http: self.http,
+            peer: self.peer,
+            data: folder.join(self.data),
+        }
     }
 }
 
@@ -70,11 +84,20 @@ pub(super) fn entries(
     found: &mut Found,
 ) -> Vec<NodeEntry> {
     for (number, node) in (1..).zip(&nodes) {
-        let NodeSection { id, http, peer, data } = node;
+        let NodeSection { id, http, peer, listen_http, listen_peer, data } = node;
         let values =
             [("id", *id == 0), ("http", http.is_empty()), ("peer", peer.is_empty()), ("data", data.is_empty())];
         for (key, _) in values.into_iter().filter(|(_, is_absent)| *is_absent) {
             found.add_first(format!("node[{number}].{key}"), "must be set");
+        }
+        for (key, listen) in [("listen_http", listen_http), ("listen_peer", listen_peer)] {
+            let problem = Some(listen).filter(|listen| !listen.is_empty());
+            if let Some(problem) = problem.and_then(|listen| listen_problem(listen, allow_insecure_network)) {
+                found.add_first(format!("node[{number}].{key}"), problem);
+            }
+        }
+        if !listen_http.is_empty() && listen_http == listen_peer {
+            found.add_first(format!("node[{number}].listen_peer"), "must differ from listen_http");
         }
     }
     let folders: Vec<String> = nodes.iter().map(|node| node.data.clone()).filter(|data| !data.is_empty()).collect();
@@ -110,16 +133,31 @@ pub(super) fn validate(
     add_duplicates("address", addresses.filter(|address| !address.is_empty()), found);
 }
 
+/// The problem of an address that a listener binds. It may be `0.0.0.0` or `[::]`.
+fn listen_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
+    match address::check_listen(text) {
+        Err(problem) => Some(problem),
+        Ok(()) => exposure_problem(text, allow_insecure_network),
+    }
+}
+
 /// The problem of an address that nodes and clients connect to.
 pub(crate) fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
     match address::check(text) {
         Err(problem) => Some(problem),
-        Ok(()) if !allow_insecure_network && !address::is_loopback(text) => Some(format!(
+        Ok(()) => exposure_problem(text, allow_insecure_network),
+    }
+}
+
+/// The problem of a valid address that other machines may reach.
+fn exposure_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
+    let is_safe = allow_insecure_network || address::is_loopback(text);
+    (!is_safe).then(|| {
+        format!(
             "{text:?} is not a loopback address, and connections are neither encrypted nor authenticated: use a \
              loopback address, or set allow_insecure_network = true if you trust all machines in this network"
-        )),
-        Ok(()) => None,
-    }
+        )
+    })
 }
 
 fn add_duplicates(name: &str, values: impl Iterator<Item = String>, found: &mut Found) {

@@ -357,3 +357,27 @@ fn file_is_read_up_to_1_mib() {
     let refused = Config::load(&path).expect_err("the file is above the limit");
     assert!(matches!(refused, ConfigError::TooLarge { bytes: 1_048_577, .. }), "{refused}");
 }
+
+#[test]
+fn listeners_bind_the_reached_addresses_unless_others_are_set() {
+    let text = one_node("cluster = \"a\"\nallow_insecure_network = true");
+    let own = |text: &str| Config::parse(text, Path::new("")).expect("the file is valid").nodes[0].clone();
+    let NodeEntry { listen_http, listen_peer, .. } = own(&text);
+    assert_eq!((listen_http.as_str(), listen_peer.as_str()), ("127.0.0.1:7101", "127.0.0.1:7201"));
+    let all = text.replace("data =", "listen_http = \"0.0.0.0:80\"\nlisten_peer = \"[::]:81\"\ndata =");
+    let NodeEntry { http, listen_http, listen_peer, .. } = own(&all);
+    assert_eq!(
+        (http.as_str(), listen_http.as_str(), listen_peer.as_str()),
+        ("127.0.0.1:7101", "0.0.0.0:80", "[::]:81")
+    );
+    for (listen, why) in [
+        ("listen_http = \"0.0.0.0:80\"", "node[1].listen_http: \"0.0.0.0:80\" is not a loopback address"),
+        ("listen_peer = \"10.0.0.1\"", "node[1].listen_peer: \"10.0.0.1\" must be host:port"),
+        ("listen_http = \"127.0.0.1:1\"\nlisten_peer = \"127.0.0.1:1\"", "must differ from listen_http"),
+    ] {
+        let text = one_node("cluster = \"a\"").replace("data =", &format!("{listen}\ndata ="));
+        let found = problems(&text);
+        assert!(matches!(found.as_slice(), [one] if one.contains(why)), "{found:?}");
+    }
+    assert!(problems(&text.replace("127.0.0.1:7101", "0.0.0.0:7101"))[0].contains("listen_http or listen_peer"));
+}

@@ -23,6 +23,7 @@ pub struct NodeBuilder {
     ttl: TtlPolicy,
     allow_insecure_network: bool,
     join: bool,
+    listen_peer: Option<String>,
     peer_listener: Option<TcpListener>,
 }
 
@@ -63,6 +64,7 @@ impl Node {
             ttl: TtlPolicy::default(),
             allow_insecure_network: false,
             join: false,
+            listen_peer: None,
             peer_listener: None,
         }
     }
@@ -79,6 +81,7 @@ impl Node {
             ttl: config.ttl,
             allow_insecure_network: config.allow_insecure_network,
             join: false,
+            listen_peer: config.node(id).map(|entry| entry.listen_peer.clone()),
             peer_listener: None,
         }
     }
@@ -132,6 +135,12 @@ impl NodeBuilder {
         NodeBuilder { join: true, ..self }
     }
 
+    /// Binds the peer listener to this `host:port` instead of this member's peer address. They differ in a container or
+    /// behind NAT.
+    pub fn listen_peer(self, address: impl Into<String>) -> NodeBuilder {
+        NodeBuilder { listen_peer: Some(address.into()), ..self }
+    }
+
     /// Accepts peer connections on this listener instead of binding this member's peer address.
     pub fn peer_listener(self, listener: TcpListener) -> NodeBuilder {
         NodeBuilder { peer_listener: Some(listener), ..self }
@@ -156,12 +165,14 @@ impl NodeBuilder {
     ///
     /// Dropping the future cancels the start. A background task then releases all resources.
     pub async fn start(self) -> Result<Node, StartError> {
+        let listen_peer = self.listen_peer.clone();
         let (config, listener) = self.check().map_err(StartError::Invalid)?;
         let listener = match listener {
             Some(listener) => listener,
             None => {
                 let own = config.members.iter().find(|member| member.id == config.id);
-                let address = own.expect("check() requires the id to be a member").peer.clone();
+                let own = own.expect("check() requires the id to be a member");
+                let address = listen_peer.unwrap_or_else(|| own.peer.clone());
                 let bound = TcpListener::bind(&address).await;
                 bound.map_err(|source| StartError::Listen { address, source })?
             }
@@ -171,8 +182,19 @@ impl NodeBuilder {
     }
 
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
-        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, allow_insecure_network, join, peer_listener } =
-            self;
+        let NodeBuilder {
+            cluster,
+            id,
+            members,
+            data,
+            raft,
+            lease,
+            ttl,
+            allow_insecure_network,
+            join,
+            peer_listener,
+            ..
+        } = self;
         let mut problems = config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl);
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tenure::client::{Endpoints, Remote};
 use tenure::{HoldState, LeaseManager, LeaseOptions, Wait};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::cluster::{Cluster, NODES, SOON, node_entry, place};
 use crate::commands::run_at;
@@ -137,13 +141,29 @@ async fn removed_node_exits_with_8_and_does_not_start_again() {
     cluster.ready(rest[1]).await;
 }
 
-/// A stopped member gets other ports. The cluster reaches it there, and it warns about the difference to its file.
+/// Forwards connections from one port to another, like a container's published port.
+async fn publish(port: u16, to: u16) -> AbortOnDropHandle<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut outside, _)) = listener.accept().await {
+            connections.spawn(async move {
+                let mut inside = TcpStream::connect(("127.0.0.1", to)).await?;
+                copy_bidirectional(&mut outside, &mut inside).await
+            });
+        }
+    }))
+}
+
+/// A stopped member gets other ports, and binds ports that only a forwarder reaches. The cluster reaches it there, and
+/// it warns about the difference to its file.
 async fn member_moves_to_other_addresses() {
     let mut cluster = Cluster::start("").await;
     let endpoints = cluster.client.endpoints();
     let moved = cluster.follower().await;
     cluster.kill(moved);
-    let (http, peer) = (port::free(), port::free());
+    let [http, peer, listen_http, listen_peer] = [(); 4].map(|()| port::free());
+    let _published = (publish(http, listen_http).await, publish(peer, listen_peer).await);
     let update = format!("member update {moved} --http 127.0.0.1:{http} --peer 127.0.0.1:{peer} -o json");
     let members = json_at(&cluster, &endpoints, &update).await;
     let member = &members[place(moved)];
@@ -151,7 +171,8 @@ async fn member_moves_to_other_addresses() {
     let text = std::fs::read_to_string(cluster.config()).expect("the file of the cluster");
     let mut entries: Vec<&str> = text.split("[[node]]").collect();
     let own = node_entry(moved, http, peer, Path::new(&format!("data/{moved}")));
-    let own = own.trim_start_matches("[[node]]").to_owned();
+    let own = own.trim_start_matches("[[node]]");
+    let own = format!("{own}listen_http = \"127.0.0.1:{listen_http}\"\nlisten_peer = \"127.0.0.1:{listen_peer}\"\n");
     entries[moved as usize] = &own;
     let config = cluster.folder().join("moved.toml");
     std::fs::write(&config, entries.join("[[node]]")).expect("the folder is writable");

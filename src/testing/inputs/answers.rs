@@ -6,7 +6,10 @@ use futures_util::stream::{self, TryStreamExt};
 use sse_stream::Sse;
 
 use super::{Input, input, json, texts};
-use crate::api::{Cluster, Event, Explanation, History, Lease, LeasePage, Problem, Queue, Released, Renewed, Revoked};
+use crate::api::{
+    Cluster, Event, Explanation, History, Lease, LeasePage, Members, Problem, Queue, Released, Renewed, Revoked,
+    Transferred,
+};
 use crate::client::http::events::parse_events;
 
 pub(super) fn inputs() -> Vec<Input> {
@@ -28,6 +31,8 @@ fn answer(bytes: &[u8]) -> bool {
         b'q' => json::<Queue>(body).is_some(),
         b'x' => json::<Explanation>(body).is_some(),
         b'c' => json::<Cluster>(body).is_some(),
+        b'm' => json::<Members>(body).is_some(),
+        b't' => json::<Transferred>(body).is_some(),
         _ => false,
     }
 }
@@ -50,6 +55,8 @@ fn answers() -> Vec<Vec<u8>> {
         r#"q{"name":"jobs","total":1,"waiters":[{"place":0,"holder":"w","since_at":"2026-01-31T12:00:00.000Z","waited_ms":1,"expires_in_ms":2}]}"#.to_owned(),
         format!(r#"c{{"cluster_id":"c","node":1,"leader":null,"quorum":false,"term":1,"applied":2,"members":[{}]}}"#,
             r#"{"id":1,"role":"leader","state":"ok","http":"a:1","peer":"a:2","lag":0,"last_contact_ms":null}"#),
+        r#"m{"members":[{"id":4,"role":"learner","state":"unreachable","http":"d:1","peer":"d:2","lag":null,"last_contact_ms":null}]}"#.to_owned(),
+        r#"t{"from":1,"leader":2}"#.to_owned(),
     ]
     .map(String::into_bytes)
     .to_vec()

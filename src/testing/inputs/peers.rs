@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use super::{Input, encoded, input};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
 use crate::node::request::route::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
-use crate::node::{Answer, Consistency, Query, Request, RequestError, Response, Served};
+use crate::node::{Answer, Consistency, MemberRefusal, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};
 use crate::peer::handshake::{self, Hello, Refusal};
@@ -14,7 +14,7 @@ use crate::raft::log::{self, Content, Joined, MembershipRecord};
 use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
-use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
 pub(super) fn inputs() -> Vec<Input> {
     vec![
@@ -180,6 +180,9 @@ fn node_calls() -> Vec<Vec<u8>> {
         read(Query::Explain { name: name(), holder: None }),
         read(Query::List { filter, after: None, limit: 100 }),
         Request::Members,
+        Request::ChangeMembers(MemberChange::Add { id: 4, http: "d:1".to_owned(), peer: "d:2".to_owned() }),
+        Request::ChangeMembers(MemberChange::Replace { old: 1, new: 4 }),
+        Request::Transfer(Some(2)),
     ];
     let forwarded = requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState]);
     forwarded.map(|call| call.encode().into()).collect()
@@ -201,6 +204,12 @@ fn node_replies() -> Vec<Vec<u8>> {
         NodeReply::NotLeader,
         NodeReply::StillWaits,
         NodeReply::StoreState { is_empty: true },
+        NodeReply::Removed,
+        done(Answer::Transferred { from: 1, leader: 2 }),
+        NodeReply::Done(Box::new(Err(RequestError::MemberRefused {
+            refusal: MemberRefusal::NotMember,
+            detail: "node 9 is not a member".to_owned(),
+        }))),
     ];
     replies.iter().map(codec::encode).collect()
 }

@@ -12,7 +12,9 @@ use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
 use super::{Input, input, json, texts};
-use crate::api::{Acquire, Code, HandOver, Problem, Release, Renew, RenewBatch, TtlMs};
+use crate::api::{
+    Acquire, AddMember, Code, HandOver, Problem, Release, Renew, RenewBatch, ReplaceMember, Transfer, TtlMs,
+};
 use crate::config::TtlPolicy;
 use crate::http;
 use crate::service;
@@ -32,6 +34,9 @@ fn body(bytes: &[u8]) -> bool {
         b'b' => json::<RenewBatch>(body).is_some_and(|body| service::renew_batch(&policy, body).is_ok()),
         b'r' => json::<Release>(body).is_some(),
         b'h' => json::<HandOver>(body).is_some(),
+        b'm' => json::<AddMember>(body).is_some(),
+        b'p' => json::<ReplaceMember>(body).is_some(),
+        b't' => json::<Transfer>(body).is_some(),
         _ => false,
     }
 }
@@ -53,6 +58,9 @@ fn bodies() -> Vec<Vec<u8>> {
         r#"b{"holder":"h","leases":[{"name":"a","token":"1"},{"name":"b.c:d-e_f","token":"2","ttl_ms":"infinite"}]}"#,
         r#"r{"holder":"h","token":"00000281474976710661"}"#,
         r#"h{"holder":"h","token":"1","to":"w"}"#,
+        r#"m{"id":4,"http":"d:1","peer":"d:2"}"#,
+        r#"p{"with":4}"#,
+        r#"t{"to":2}"#,
     ])
 }
 

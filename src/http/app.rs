@@ -16,7 +16,7 @@ use super::admission::Admission;
 use super::observe::MetricsLayer;
 use super::openapi;
 use super::response::ProblemResponse;
-use super::{claims, reads, status, watch};
+use super::{backup, claims, reads, status, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
@@ -191,6 +191,7 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(reads::list))
         .routes(routes!(watch::watch))
         .routes(routes!(status::cluster))
+        .routes(routes!(backup::snapshot))
         .routes(routes!(status::livez))
         .routes(routes!(status::readyz))
         .routes(routes!(status::version))

@@ -1,11 +1,12 @@
 //! The builder that configures and starts a node.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::net::TcpListener;
 
 use super::Node;
-use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::backup::{self, RestoreError, RestoreOptions, Restored};
+use crate::config::{self, BackupSchedule, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
 use crate::peer::Listener;
 use crate::types::NodeId;
@@ -21,6 +22,7 @@ pub struct NodeBuilder {
     raft: RaftTimings,
     lease: LeaseSettings,
     ttl: TtlPolicy,
+    backup: Option<BackupSchedule>,
     allow_insecure_network: bool,
     peer_listener: Option<TcpListener>,
 }
@@ -60,6 +62,7 @@ impl Node {
             raft: RaftTimings::default(),
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
+            backup: None,
             allow_insecure_network: false,
             peer_listener: None,
         }
@@ -75,6 +78,7 @@ impl Node {
             raft: config.raft,
             lease: config.lease,
             ttl: config.ttl,
+            backup: config.backup.clone(),
             allow_insecure_network: config.allow_insecure_network,
             peer_listener: None,
         }
@@ -115,6 +119,11 @@ impl NodeBuilder {
     /// Sets the ttls that this node accepts in requests.
     pub fn ttl(self, ttl: TtlPolicy) -> NodeBuilder {
         NodeBuilder { ttl, ..self }
+    }
+
+    /// Writes backups on schedule while this node leads.
+    pub fn backup(self, schedule: BackupSchedule) -> NodeBuilder {
+        NodeBuilder { backup: Some(schedule), ..self }
     }
 
     /// Declares that the network between the nodes and their clients is trusted. Tenure neither encrypts nor
@@ -161,9 +170,25 @@ impl NodeBuilder {
         Node::start(config, parts, listener).await
     }
 
+    /// Restores a backup into the empty data directory of this node, which must have the lowest id of a new cluster.
+    ///
+    /// Then start this node, and the other members with empty directories. Every lease of the backup ends. The tokens of
+    /// the new cluster are above all tokens of the lost one: see `docs/guarantees.md` for the conditions. Blocks on the
+    /// disk.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`].
+    pub fn restore(self, file: impl AsRef<Path>, options: RestoreOptions) -> Result<Restored, RestoreError> {
+        let (config, _) = self.check().map_err(RestoreError::Settings)?;
+        let NodeConfig { cluster, id, members, data, .. } = config;
+        backup::restore(file.as_ref(), backup::Target { cluster, id, members, data }, options)
+    }
+
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
-        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, allow_insecure_network, peer_listener } = self;
-        let mut problems = config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl);
+        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, peer_listener, .. } = self;
+        let insecure = self.allow_insecure_network;
+        let mut problems = config::problems(&cluster, &members, insecure, &raft, &lease, &ttl);
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -175,7 +200,7 @@ impl NodeBuilder {
         }
         match (id, data) {
             (Some(id), Some(data)) if problems.is_empty() && !data.as_os_str().is_empty() => {
-                Ok((NodeConfig { cluster, id, members, data, raft, lease, ttl }, peer_listener))
+                Ok((NodeConfig { cluster, id, members, data, raft, lease, ttl, backup }, peer_listener))
             }
             (_, data) => {
                 if data.is_none_or(|data| data.as_os_str().is_empty()) {

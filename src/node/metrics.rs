@@ -115,6 +115,7 @@ impl Observer for TransitionCounters {
                 Change::Released => &self.released,
                 Change::Revoked { .. } => &self.revoked,
                 Change::HandedOver { .. } => &self.handed_over,
+                Change::Restored => unreachable!("a restore runs without a log entry"),
             };
             counter.increment(1);
         }

@@ -263,6 +263,7 @@ impl Cluster {
             raft: timings,
             lease,
             ttl: TtlPolicy::default(),
+            backup: None,
         };
         let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
         let clock = (self.setup.clock)(id);

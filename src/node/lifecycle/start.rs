@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::config::{BackupSchedule, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::lease::WaiterId;
 use crate::node::leader::LeaderClock;
 use crate::node::lifecycle::promise;
@@ -25,6 +25,7 @@ use crate::node::request::propose::{JobReceiver, Proposer};
 use crate::node::request::route::NodeService;
 use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
+use crate::node::backup::Backups;
 use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
 use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
 use crate::raft::{Observer, RaftHandle, Replica, blocking};
@@ -49,6 +50,8 @@ pub(crate) struct NodeConfig {
     pub lease: LeaseSettings,
     /// The ttls that this node accepts in requests.
     pub ttl: TtlPolicy,
+    /// The schedule of backups, if there is one.
+    pub backup: Option<BackupSchedule>,
 }
 
 /// An error that prevents a node from starting.
@@ -226,6 +229,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             storage,
             transport,
             requests: Requests { clock: LeaderClock::new(clock), proposer, waits, local_waits: Arc::default(), events },
+            backups: Backups::default(),
             lifecycle,
         };
         let inner = Arc::new(inner);

@@ -89,15 +89,8 @@ impl Folder {
             return None;
         }
         let (date, clock) = (&time[..8], &time[9..15]);
-        let text = format!(
-            "{}-{}-{}T{}:{}:{}Z",
-            &date[..4],
-            &date[4..6],
-            &date[6..],
-            &clock[..2],
-            &clock[2..4],
-            &clock[4..]
-        );
+        let text =
+            format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &clock[..2], &clock[2..4], &clock[4..]);
         let since = humantime::parse_rfc3339(&text).ok()?.duration_since(UNIX_EPOCH).ok()?;
         (self.file_name(token, time) == name).then_some(since.as_millis() as u64)
     }
@@ -128,7 +121,8 @@ mod tests {
             let file = folder.file(Position { term: 2, index }, AT_MS + index * 1_000);
             fs::write(&file, "").expect("written");
         }
-        let names = ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
+        let names =
+            ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
         names.iter().for_each(|name| fs::write(folder.dir().join(name), "").expect("written"));
         assert_eq!(folder.newest_ms().expect("listed"), Some(AT_MS + 11_000));
         folder.prune().expect("pruned");
@@ -136,7 +130,10 @@ mod tests {
         kept.sort();
         assert_eq!(
             kept,
-            ["a.b-c-00000562949953421322-20260101T000010Z.backup", "a.b-c-00000562949953421323-20260101T000011Z.backup"]
+            [
+                "a.b-c-00000562949953421322-20260101T000010Z.backup",
+                "a.b-c-00000562949953421323-20260101T000011Z.backup"
+            ]
         );
         assert!(names.iter().all(|name| folder.dir().join(name).exists()), "other files stay");
     }

@@ -16,8 +16,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::BackupError;
-use crate::raft::snapshot::{self, Reader, SnapshotError};
 use crate::raft::State;
+use crate::raft::snapshot::{self, Reader, SnapshotError};
 use crate::storage::{Position, StorageError, codec};
 use crate::types::{ClusterMs, NodeId};
 
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn header_bytes_are_frozen() {
         let (_, _, bytes) = backup();
-        let hex: String = bytes[..29].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = bytes[..28].iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "54454e55524542010000000d047465737404010307fb580200000000");
     }
 

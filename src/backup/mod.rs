@@ -30,8 +30,8 @@ pub(crate) use file::NewFile;
 pub(crate) use folder::Folder;
 pub(crate) use format::{Freshness, Header, encode, read};
 pub use position::PositionError;
-pub(crate) use restore::{Target, restore};
 pub use restore::{LostHolders, RestoreError, RestoreOptions, Restored};
+pub(crate) use restore::{Target, restore};
 
 /// The content of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

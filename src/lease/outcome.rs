@@ -117,8 +117,12 @@ pub enum Change {
     Granted(GrantCause),
     Expired,
     Released,
-    Revoked { reason: String },
-    HandedOver { to: HolderId },
+    Revoked {
+        reason: String,
+    },
+    HandedOver {
+        to: HolderId,
+    },
     /// The cluster was restored from a backup.
     Restored,
 }

@@ -9,7 +9,8 @@ impl Machine {
     /// Continues at `position` as the state of a new cluster.
     ///
     /// The state is history: since the backup, holders may have lost their leases, and other holders may have them. So
-    /// every grant ends, every waiter leaves its queue, and no name is granted for `no_grants_ms` of cluster time.
+    /// every grant ends, every waiter leaves its queue, and no name is granted for `no_grants_ms` of cluster time. With
+    /// `None`, the caller knows that no earlier holder is active.
     ///
     /// # Panics
     ///
@@ -23,7 +24,9 @@ impl Machine {
         let names: Vec<LeaseName> = self.records.keys().cloned().collect();
         let stamp = Stamp { now: self.now(), wall_ms };
         let mut entry = Entry::begin(self, position, stamp);
-        entry.machine.no_grants_until = no_grants_ms.map(|ms| entry.now.saturating_add(ms));
+        // An earlier restore may have left a longer time.
+        let until = no_grants_ms.map(|ms| entry.now.saturating_add(ms).max(entry.machine.no_grants_until.unwrap_or(0)));
+        entry.machine.no_grants_until = until;
         for name in &names {
             entry.end_all(name);
         }
@@ -32,7 +35,8 @@ impl Machine {
 
     /// The held lease that can last longest without a renewal.
     pub fn longest_held(&self) -> Option<Lease> {
-        let grants = self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
+        let grants =
+            self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
         let longest = grants.max_by_key(|(_, grant)| grant.ttl.as_millis().unwrap_or(u64::MAX));
         longest.map(|(name, grant)| self.records[name].lease(name, grant))
     }

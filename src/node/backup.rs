@@ -111,11 +111,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    async fn save_backup(
-        self: &Arc<Self>,
-        file: PathBuf,
-        consistency: Consistency,
-    ) -> Result<BackupInfo, BackupError> {
+    async fn save_backup(self: &Arc<Self>, file: PathBuf, consistency: Consistency) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency).await;
         let view = view.map_err(|error| BackupError::Refused { reason: error.to_string() })?;
         let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;

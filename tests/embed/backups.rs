@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tenure::backup::{self, BackupError, LostHolders, PositionError, RestoreError, RestoreOptions};
 use tenure::config::BackupSchedule;
 use tenure::node::{Consistency, Node, NodeBuilder, StartError, StorageError};
-use tenure::{AcquireOptions, CallError, FencingToken, LeaseOptions, Wait};
+use tenure::{CallError, FencingToken, LeaseOptions, Wait};
 
 use crate::trio::{Plan, SOON};
 
@@ -34,7 +34,6 @@ impl Clusters {
         let start = async {
             loop {
                 match self.builder(cluster).start().await {
-                    Ok(node) if node.health().not_ready.is_none() => return node,
                     Ok(node) => {
                         while node.health().not_ready.is_some() {
                             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -58,8 +57,8 @@ impl Clusters {
         let leases = node.leases();
         let mut highest = None;
         for number in 0..count {
-            let lease = leases.acquire(format!("{prefix}-{number}").as_str()).await.expect("free");
-            highest = highest.max(Some(lease.token()));
+            let lease = leases.lease(format!("{prefix}-{number}")).expect("valid");
+            highest = highest.max(Some(lease.acquire(Wait::No).await.expect("free")));
         }
         leases.shutdown().await;
         highest.expect("at least one grant")
@@ -111,8 +110,8 @@ async fn restored_cluster_grants_nothing_while_lost_holders_may_be_active() {
     let file = clusters.file("backup");
     let lost = clusters.start("lost").await;
     let leases = lost.leases();
-    let ttl = LeaseOptions::default().ttl(Duration::from_secs(2));
-    let held = leases.acquire(AcquireOptions::new("job").lease(ttl)).await.expect("free");
+    let ttl = LeaseOptions::new().ttl(Duration::from_secs(2));
+    let held = leases.lease_with("job", ttl).expect("valid").acquire(Wait::No).await.expect("free");
     let info = lost.save_backup(&file, Consistency::Leader).await.expect("saved");
     assert_eq!((info.held, info.current, info.members.as_slice()), (1, true, [1].as_slice()));
     leases.shutdown().await;
@@ -125,12 +124,13 @@ async fn restored_cluster_grants_nothing_while_lost_holders_may_be_active() {
     let node = clusters.start("new").await;
     let leases = node.leases();
     for name in ["job", "other"] {
-        let Err(CallError::Refused(problem)) = leases.try_acquire(name).await else { panic!("{name} is not refused") };
+        let claimed = leases.lease(name).expect("valid").acquire(Wait::No).await;
+        let Err(CallError::Refused(problem)) = claimed else { panic!("{name}: {claimed:?}") };
         assert!(problem.detail.contains("restored from a backup"), "{problem:?}");
         assert!(problem.retry_after_ms.is_some_and(|ms| ms <= 2_501), "{problem:?}");
     }
-    let again = leases.acquire(AcquireOptions::new("job").wait(Wait::AtMost(SOON))).await.expect("it waits");
-    assert!(again.token() > held.token());
+    let again = leases.lease("job").expect("valid").acquire(Wait::UpTo(SOON)).await.expect("it waits");
+    assert!(again > held, "{again} after {held}");
     leases.shutdown().await;
     node.shutdown().await;
 }
@@ -166,8 +166,8 @@ async fn infinite_lease_needs_stopped_holders() {
     let file = clusters.file("backup");
     let lost = clusters.start("lost").await;
     let leases = lost.leases();
-    let infinite = LeaseOptions::default().no_ttl();
-    let _held = leases.acquire(AcquireOptions::new("job").lease(infinite)).await.expect("free");
+    let infinite = LeaseOptions::new().infinite();
+    leases.lease_with("job", infinite).expect("valid").acquire(Wait::No).await.expect("free");
     lost.save_backup(&file, Consistency::Stale).await.expect("saved");
     leases.shutdown().await;
     lost.shutdown().await;

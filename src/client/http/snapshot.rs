@@ -33,13 +33,16 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn snapshot(&self, consistency: Consistency) -> Result<Snapshot, CallError> {
         let first = self.endpoints.preferred();
-        let resolved = attempts(RetryPolicy::Read, self.budget, Duration::ZERO, self.endpoints.len(), |context| async move {
-            let (_, endpoint) = self.endpoints.at(first, context.number);
-            let mut url = endpoint.join(PATH).expect("a constant path");
-            url.query_pairs_mut().append_pair("consistency", consistency.as_str());
-            let limited = tokio::time::timeout(context.limit, self.download(endpoint, url)).await;
-            limited.unwrap_or_else(|_| Attempt::Unknown(format!("{endpoint} did not answer within {:?}", context.limit)))
-        });
+        let resolved =
+            attempts(RetryPolicy::Read, self.budget, Duration::ZERO, self.endpoints.len(), |context| async move {
+                let (_, endpoint) = self.endpoints.at(first, context.number);
+                let mut url = endpoint.join(PATH).expect("a constant path");
+                url.query_pairs_mut().append_pair("consistency", consistency.as_str());
+                let limited = tokio::time::timeout(context.limit, self.download(endpoint, url)).await;
+                limited.unwrap_or_else(|_| {
+                    Attempt::Unknown(format!("{endpoint} did not answer within {:?}", context.limit))
+                })
+            });
         Ok(resolved.await?.answer)
     }
 

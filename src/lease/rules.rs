@@ -107,7 +107,7 @@ impl Entry<'_> {
     /// The refusal of every claim while holders of the lost cluster may still be active.
     fn restored_refusal(&self) -> Option<Refusal> {
         let until = self.machine.no_grants_until?;
-        Some(Refusal::Restored { retry_after_ms: until - self.now + 1 })
+        Some(Refusal::Restored { retry_after_ms: (until - self.now).saturating_add(1) })
     }
 
     /// Why a new holder cannot get this name now.

@@ -1,7 +1,7 @@
 //! The position at which a restored cluster starts.
 //!
-//! A restore does not know the history after its backup. It knows a line that no history can cross: a cluster starts at
-//! position 0 or at a position of this line, and then adds fewer than 64 entries and fewer than 1,024 terms in each
+//! A restore does not know the history after its backup. It knows a line that no history can cross. A cluster starts at
+//! position 0 or at a position of this line. Then it adds fewer than 64 entries and fewer than 1,024 terms in each
 //! millisecond. So at each time, the position of every cluster is below the line at this time.
 
 use crate::storage::Position;

@@ -37,6 +37,11 @@ impl Default for BackupSection {
 }
 
 impl BackupSection {
+    pub fn new(schedule: &BackupSchedule) -> BackupSection {
+        let BackupSchedule { dir, every_ms, keep } = schedule;
+        BackupSection { dir: dir.display().to_string(), every_ms: *every_ms, keep: *keep }
+    }
+
     pub fn schedule(self, folder: &Path) -> Option<BackupSchedule> {
         let BackupSection { dir, every_ms, keep } = self;
         (!dir.is_empty()).then(|| BackupSchedule { dir: folder.join(dir), every_ms, keep })

@@ -209,6 +209,7 @@ pub(crate) fn problems(
     raft: &RaftTimings,
     lease: &LeaseSettings,
     ttl: &TtlPolicy,
+    backup: Option<&BackupSchedule>,
 ) -> Vec<String> {
     let mut found = Found::default();
     validate_cluster(cluster, &mut found);
@@ -216,7 +217,8 @@ pub(crate) fn problems(
     nodes::validate(members, allow_insecure_network, path, &mut found);
     let defaults = File::of(Profile::Lan);
     let (raft, lease) = (RaftSection::new(Profile::Lan, raft), LeaseSection::new(lease, ttl));
-    let values = reader::to_values(&File { raft, lease, ..File::of(Profile::Lan) });
+    let backup = backup.map(BackupSection::new).unwrap_or_default();
+    let values = reader::to_values(&File { raft, lease, backup, ..File::of(Profile::Lan) });
     if let Some(file) = reader::read(&defaults, values, &mut found) {
         raft::validate(&file.raft.timings(), &mut found);
         lease::validate(&file.lease.ttl(), &mut found);

@@ -30,6 +30,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 const CHUNKS_IN_FLIGHT: usize = 4;
 /// How often a node checks whether a scheduled backup is due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Attempts in one interval of the schedule after a failure.
+const RETRIES: u64 = 10;
 
 /// The permits of the backups of one node.
 pub(in crate::node) struct Backups(Arc<Semaphore>);
@@ -92,7 +94,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         file: impl Into<PathBuf>,
         consistency: Consistency,
     ) -> Result<BackupInfo, BackupError> {
-        self.inner.save_backup(file.into(), consistency).await
+        let file = file.into();
+        self.inner.save_backup(consistency, |_| file).await
     }
 
     /// Streams a backup. Only the leader answers, unless the consistency is stale.
@@ -111,9 +114,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    async fn save_backup(self: &Arc<Self>, file: PathBuf, consistency: Consistency) -> Result<BackupInfo, BackupError> {
+    async fn save_backup(
+        self: &Arc<Self>,
+        consistency: Consistency,
+        name: impl FnOnce(&Header) -> PathBuf,
+    ) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency).await;
         let view = view.map_err(|error| BackupError::Refused { reason: error.to_string() })?;
+        let file = name(&view.header);
         let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;
         written.unwrap_or_else(|error| Err(BackupError::Refused { reason: error.to_string() }))
     }
@@ -156,14 +164,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut failed_at = None;
         loop {
             let now_ms = SystemClock.wall_ms();
-            let newest = self.newest_backup(&folder).await;
-            let age_ms = newest.as_ref().ok().copied().flatten().map(|at| now_ms.saturating_sub(at));
-            age.set(age_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
-            let is_due = age_ms.is_none_or(|ms| ms >= schedule.every_ms);
-            // After a failure it tries again after a tenth of the interval, so that the log stays readable.
-            let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / 10);
+            let newest = self.in_folder(&folder, Folder::newest_ms).await.ok().flatten();
+            age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
+            // A wall clock that steps back makes a backup due too.
+            let is_due = newest.is_none_or(|at| now_ms.abs_diff(at) >= schedule.every_ms);
+            let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
             if is_due && may_retry && self.requests.clock.leader_term().is_some() {
-                failed_at = self.write_scheduled(&folder, now_ms).await.err().map(|error| {
+                failed_at = self.write_scheduled(&folder).await.err().map(|error| {
                     tracing::error!(error = &error as &dyn std::error::Error, "the scheduled backup failed");
                     now_ms
                 });
@@ -171,23 +178,27 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 counter!("tenure_backups_total", "result" => result).increment(1);
                 continue;
             }
-            tokio::time::sleep(CHECK_INTERVAL.min(Duration::from_millis(schedule.every_ms / 10))).await;
+            tokio::time::sleep(CHECK_INTERVAL.min(Duration::from_millis(schedule.every_ms / RETRIES))).await;
         }
     }
 
-    async fn newest_backup(&self, folder: &Folder) -> io::Result<Option<u64>> {
-        let folder = folder.clone();
-        let listed = self.lifecycle.tasks.spawn_blocking(move || folder.newest_ms()).await;
-        listed.unwrap_or_else(|error| Err(io::Error::other(error)))
+    async fn write_scheduled(self: &Arc<Self>, folder: &Folder) -> Result<(), BackupError> {
+        let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
+        self.in_folder(folder, Folder::create).await.map_err(failed)?;
+        let name = |header: &Header| folder.file(header.position, header.wall_ms);
+        let info = self.save_backup(Consistency::Leader, name).await?;
+        tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
+        self.in_folder(folder, Folder::prune).await.map_err(failed)
     }
 
-    async fn write_scheduled(self: &Arc<Self>, folder: &Folder, now_ms: u64) -> Result<(), BackupError> {
-        let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
-        folder.create().map_err(failed)?;
-        let position = self.raft.replica().read(State::position);
-        let info = self.save_backup(folder.file(position, now_ms), Consistency::Leader).await?;
-        tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
-        folder.prune().map_err(failed)
+    async fn in_folder<R: Send + 'static>(
+        &self,
+        folder: &Folder,
+        work: impl FnOnce(&Folder) -> io::Result<R> + Send + 'static,
+    ) -> io::Result<R> {
+        let folder = folder.clone();
+        let worked = self.lifecycle.tasks.spawn_blocking(move || work(&folder)).await;
+        worked.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 }
 

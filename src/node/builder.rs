@@ -188,7 +188,7 @@ impl NodeBuilder {
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
         let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, peer_listener, .. } = self;
         let insecure = self.allow_insecure_network;
-        let mut problems = config::problems(&cluster, &members, insecure, &raft, &lease, &ttl);
+        let mut problems = config::problems(&cluster, &members, insecure, &raft, &lease, &ttl, backup.as_ref());
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -274,6 +274,10 @@ mod tests {
             ended_keep_ms = 1000
             ended_keep = 50
             tick_ms = 500
+            [backup]
+            dir = "backups"
+            every_ms = 2000
+            keep = 3
             "#;
         let config = Config::parse(text, std::path::Path::new("/var")).expect("the file is valid");
         let (settings, listener) = Node::builder_from(&config, 2).check().expect("the settings are valid");
@@ -301,6 +305,8 @@ mod tests {
         assert_eq!(settings.lease, LeaseSettings { limits, tick_ms: 500 });
         let ttl = TtlPolicy { default_ms: 40_000, min_ms: 200, max_ms: 50_000_000, infinite: false };
         assert_eq!(settings.ttl, ttl);
+        let backup = BackupSchedule { dir: "/var/backups".into(), every_ms: 2_000, keep: 3 };
+        assert_eq!(settings.backup, Some(backup));
     }
 
     #[tokio::test]
@@ -311,7 +317,8 @@ mod tests {
             .member(0, "127.0.0.1", "10.0.0.1:9001")
             .timings(RaftTimings { heartbeat_interval_ms: 9, election_timeout_min_ms: 400, ..RaftTimings::lan() })
             .lease(LeaseSettings { tick_ms: 1, ..LeaseSettings::default() })
-            .ttl(TtlPolicy { default_ms: 1_000, min_ms: 2_000, ..TtlPolicy::default() });
+            .ttl(TtlPolicy { default_ms: 1_000, min_ms: 2_000, ..TtlPolicy::default() })
+            .backup(BackupSchedule { dir: "backups".into(), every_ms: 999, keep: 0 });
         let error = bad.start().await.err().expect("the settings are invalid").to_string();
         let lines: Vec<&str> = error.lines().skip(1).map(str::trim).collect();
         let keys = [
@@ -320,6 +327,8 @@ mod tests {
             "node 0: http: ",
             "node 0: peer: \"10.0.0.1:9001\" is not a loopback address",
             "node: address 127.0.0.1:8001",
+            "backup.every_ms: 999",
+            "backup.keep: 0",
             "lease.tick_ms: 1",
             "raft.heartbeat_interval_ms: 9",
             "raft.election_timeout_min_ms: 400",

@@ -215,6 +215,9 @@ pub(crate) fn problems(
     validate_cluster(cluster, &mut found);
     let path = |index: usize, key: &str| format!("node {}: {key}", members[index].id);
     nodes::validate(members, allow_insecure_network, path, &mut found);
+    if backup.is_some_and(|schedule| schedule.dir.as_os_str().is_empty()) {
+        found.add("backup.dir", "must be set");
+    }
     let defaults = File::of(Profile::Lan);
     let (raft, lease) = (RaftSection::new(Profile::Lan, raft), LeaseSection::new(lease, ttl));
     let backup = backup.map(BackupSection::new).unwrap_or_default();

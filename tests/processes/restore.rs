@@ -16,6 +16,7 @@ strict!(
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
+    leader_writes_scheduled_backups,
 );
 
 /// Runs a command of the binary. Returns its exit code and its output.
@@ -183,4 +184,44 @@ async fn each_node_redirects_or_serves_the_snapshot() {
     assert!(stale.status() == 200 && stale.headers().contains_key("x-tenure-stale-ms"));
     assert!(stale.bytes().await.expect("complete").starts_with(b"TENUREB\x01"));
     assert_eq!(get(leader, "?consistency=weak").await.status(), 400);
+}
+
+/// Only the leader writes, and `/metrics` shows the age.
+async fn leader_writes_scheduled_backups() {
+    let settings = "[backup]\ndir = \"backups\"\nevery_ms = 1000\nkeep = 2\n";
+    let mut cluster = Cluster::start(settings).await;
+    let dir = cluster.folder().join("backups");
+    let files = || -> Vec<String> {
+        let listed = fs::read_dir(&dir).into_iter().flatten().map(|item| item.expect("listed").file_name());
+        let mut files: Vec<String> = listed.map(|name| name.to_string_lossy().into_owned()).collect();
+        files.retain(|name| name.ends_with(".backup"));
+        files.sort();
+        files
+    };
+    let next = async |last: Option<String>| {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(newest) = files().pop().filter(|newest| last.as_ref().is_none_or(|last| newest > last)) {
+                return newest;
+            }
+            assert!(began.elapsed() < SOON, "no backup after {last:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let mut newest = next(None).await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    cluster.leader().await;
+    for number in 0..3 {
+        cluster.client.acquire(&format!("jobs-{number}"), "a", 600_000).await;
+        newest = next(Some(newest)).await;
+    }
+    assert!(files().len() <= 3, "{:?}", files());
+    let follower = cluster.follower().await;
+    let url = cluster.client.endpoints().split(',').nth(follower as usize - 1).expect("a URL").to_owned();
+    let metrics = reqwest::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let age = metrics.lines().find(|line| line.starts_with("tenure_backup_age_seconds")).expect("the metric");
+    let age: f64 = age.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
+    assert!((0.0..30.0).contains(&age), "{age}");
+    done(&cluster, &["snapshot", "check", &format!("backups/{newest}")]).await;
 }

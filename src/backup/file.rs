@@ -3,9 +3,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rand::RngExt;
+
 use super::BackupError;
+use crate::rng::rng;
 
 /// A file under a temporary name. Dropping it removes it.
 #[derive(Debug)]
@@ -21,10 +25,11 @@ impl NewFile {
     /// Creates the file beside its final name. `replaces` permits an existing file with this name.
     pub fn create(path: &Path, replaces: bool) -> Result<NewFile, BackupError> {
         let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
-        name.push(format!(".{}.partial", std::process::id()));
+        name.push(format!(".{:08x}.partial", rng().random::<u32>()));
         let temporary = path.with_file_name(name);
         refuse_existing(path, replaces)?;
-        let file = File::create(&temporary).map_err(|error| BackupError::io("create", &temporary, error))?;
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&temporary);
+        let file = file.map_err(|error| BackupError::io("create", &temporary, error))?;
         Ok(NewFile { path: path.to_owned(), temporary, file, replaces, is_named: false })
     }
 

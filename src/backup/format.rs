@@ -104,6 +104,15 @@ impl<W: Write> Write for Checked<'_, W> {
 
 /// Reads and checks a backup: first the checksum of all bytes, then every record.
 pub(crate) fn read(path: &Path) -> Result<(Header, State), BackupError> {
+    read_with(path, Reader::default())
+}
+
+/// Checks a backup like [`read`], without the memory for its state.
+pub(crate) fn verify(path: &Path) -> Result<(), BackupError> {
+    read_with(path, Reader::checking()).map(drop)
+}
+
+fn read_with(path: &Path, reader: Reader) -> Result<(Header, State), BackupError> {
     let failed = |error| BackupError::io("read", path, error);
     let mut file = File::open(path).map_err(|error| BackupError::io("open", path, error))?;
     let bytes = file.metadata().map_err(failed)?.len();
@@ -113,7 +122,7 @@ pub(crate) fn read(path: &Path) -> Result<(Header, State), BackupError> {
     let mut content = BufReader::with_capacity(BUFFER_BYTES, file).take(content - MAGIC.len() as u64 - 1);
     let invalid = |reason: String| BackupError::Invalid { file: path.to_owned(), reason };
     let header = read_header(&mut content).map_err(failed)?.map_err(invalid)?;
-    let state = read_state(&mut content).map_err(failed)?.map_err(|error| invalid(error.to_string()))?;
+    let state = read_state(&mut content, reader).map_err(failed)?.map_err(|error| invalid(error.to_string()))?;
     if (header.position, header.cluster_ms) != (state.position(), state.machine.now()) {
         return Err(invalid("its header has another position than its state".to_owned()));
     }
@@ -176,8 +185,7 @@ fn read_header(content: &mut impl Read) -> io::Result<Result<Header, String>> {
     Ok(codec::decode(&record, MAX_HEADER_BYTES).map_err(|error| error.to_string()))
 }
 
-fn read_state(content: &mut impl Read) -> io::Result<Result<State, SnapshotError>> {
-    let mut reader = Reader::default();
+fn read_state(content: &mut impl Read, mut reader: Reader) -> io::Result<Result<State, SnapshotError>> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = content.read(&mut buffer)?;
@@ -228,7 +236,9 @@ mod tests {
     fn read_bytes(bytes: &[u8]) -> Result<(Header, State), BackupError> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), bytes).expect("written");
-        read(file.path())
+        let read = read(file.path());
+        assert_eq!(verify(file.path()).is_ok(), read.is_ok());
+        read
     }
 
     #[test]

@@ -23,12 +23,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::api::Timestamp;
+use crate::raft::State;
 use crate::storage::StorageError;
 use crate::types::NodeId;
 
 pub(crate) use file::NewFile;
 pub(crate) use folder::Folder;
-pub(crate) use format::{Freshness, Header, encode, read};
+pub(crate) use format::{Freshness, Header, encode, read, verify};
 pub use position::PositionError;
 pub use restore::{LostHolders, RestoreError, RestoreOptions, Restored};
 pub(crate) use restore::{Target, restore};
@@ -73,6 +74,11 @@ pub struct BackupInfo {
 pub fn inspect(file: impl AsRef<Path>) -> Result<BackupInfo, BackupError> {
     let file = file.as_ref();
     let (header, state) = read(file)?;
+    info(file, header, &state)
+}
+
+/// Describes the backup in this file.
+pub(crate) fn info(file: &Path, header: Header, state: &State) -> Result<BackupInfo, BackupError> {
     let bytes = std::fs::metadata(file).map_err(|error| BackupError::io("read", file, error))?.len();
     let counts = state.machine.counts();
     Ok(BackupInfo {

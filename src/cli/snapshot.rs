@@ -105,8 +105,8 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Inspect { file, output } => show(&backup::inspect(file)?, output),
         Command::Check { file } => {
-            let BackupInfo { applied, bytes, .. } = backup::inspect(&file)?;
-            eprintln!("{}: valid, {bytes} bytes, applied {applied}", file.display());
+            backup::verify(&file)?;
+            eprintln!("{}: valid", file.display());
             Ok(())
         }
         Command::Restore(arguments) => restore(arguments),

@@ -208,7 +208,10 @@ fn write(file: &Path, view: &View) -> Result<BackupInfo, BackupError> {
     let written = backup::encode(&view.header, &view.state, &mut out);
     written.map_err(|source| BackupError::Io { action: "write", file: file.to_owned(), source })?;
     let (out, _) = out.into_parts();
-    out.finish(|temporary| backup::inspect(temporary))
+    out.finish(|temporary| {
+        backup::verify(temporary)?;
+        backup::info(temporary, view.header.clone(), &view.state)
+    })
 }
 
 /// Collects bytes in chunks and sends them to an async reader.
@@ -251,6 +254,9 @@ impl Write for ChunkWriter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
         self.send(Ok(chunk.into()))
     }

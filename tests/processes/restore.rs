@@ -77,6 +77,8 @@ async fn lost_cluster_serves_again_from_a_backup() {
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("restored")), "{refused}");
     let lost = cluster.client.settle(1, &Call::renew("jobs", "old", old)).await.expect_err("the lease has ended");
     assert_eq!((&lost["code"], &lost["why"]), (&Value::from("lost"), &Value::from("restored")), "{lost}");
+    let compacted = cluster.client.settle(0, &Call::get("/v1/watch?after=5")).await.expect_err("history is lost");
+    assert_eq!(compacted["code"], "compacted", "{compacted}");
     let granted = cluster.client.done(2, &Call::wait("jobs", "new", 5_000, SOON)).await;
     assert!(began.elapsed() >= Duration::from_millis(3_500), "granted after {:?}", began.elapsed());
     assert!(token(&granted) > highest, "{granted} after {highest}");

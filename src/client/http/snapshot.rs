@@ -26,7 +26,7 @@ pub struct Snapshot {
 impl Remote {
     /// Downloads a backup of the cluster: from the leader, or with [`Consistency::Stale`] from any node.
     ///
-    /// The backup is complete if [`backup::inspect`](https://docs.rs/tenure) or `tenure snapshot check` accepts it.
+    /// The backup is complete if `tenure::backup::inspect` or `tenure snapshot check` accepts it.
     ///
     /// # Errors
     ///

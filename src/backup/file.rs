@@ -33,10 +33,6 @@ impl NewFile {
         Ok(NewFile { path: path.to_owned(), temporary, file, replaces, is_named: false })
     }
 
-    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
-        self.file.write_all(bytes).map_err(|error| BackupError::io("write", &self.temporary, error))
-    }
-
     /// Makes the content durable, passes the temporary file to `check`, and gives the file its name.
     pub fn finish<T>(mut self, check: impl FnOnce(&Path) -> Result<T, BackupError>) -> Result<T, BackupError> {
         self.file.sync_all().map_err(|error| BackupError::io("sync", &self.temporary, error))?;

@@ -1,9 +1,10 @@
 //! `tenure snapshot`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::failure::Failure;
@@ -122,7 +123,8 @@ async fn save(
     let mut new = NewFile::create(file, force)?;
     let mut backup = client.remote().snapshot(consistency).await?;
     while let Some(part) = backup.next().await? {
-        new.write_all(&part)?;
+        let written = new.write_all(&part);
+        written.with_context(|| format!("cannot write {}", file.display())).map_err(Failure::Other)?;
     }
     Ok(new.finish(|received| backup::inspect(received))?)
 }

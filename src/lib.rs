@@ -110,6 +110,8 @@
 pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
 
 pub mod api;
+#[cfg(feature = "server")]
+pub mod backup;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;

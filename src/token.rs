@@ -1,7 +1,9 @@
 //! Fencing tokens. A resource that stores the highest token can reject requests of earlier holders.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,11 +18,11 @@ const MAX_TERM: u64 = (1 << 15) - 1;
 /// The Raft term and log index of the entry that granted a lease.
 ///
 /// Each new grant of a name has a higher token than all earlier grants of that name. A renewal, or another acquire by
-/// the holder, keeps the token. Tokens are ordered by (term, index).
+/// the holder, keeps the token.
 ///
-/// A token from text or an integer equals the granted one, as long as the term has at most 15 bits. In JSON a token is
-/// the integer form as a decimal string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Tokens are compared by their integer form, so a token from text or an integer equals the granted one. In JSON a token
+/// is the integer form as a decimal string.
+#[derive(Clone, Copy, Debug)]
 pub struct FencingToken {
     pub(crate) term: u64,
     pub(crate) index: u64,
@@ -67,6 +69,39 @@ impl FencingToken {
     /// The integer form as 20 digits with leading zeros, for stores that compare text.
     pub fn padded(self) -> String {
         format!("{:020}", self.as_u64())
+    }
+}
+
+impl FencingToken {
+    /// The parts of the integer form.
+    fn parts(self) -> (u64, u64) {
+        (self.term.min(MAX_TERM), self.index)
+    }
+}
+
+impl PartialEq for FencingToken {
+    fn eq(&self, other: &FencingToken) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for FencingToken {}
+
+impl PartialOrd for FencingToken {
+    fn partial_cmp(&self, other: &FencingToken) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for FencingToken {
+    fn cmp(&self, other: &FencingToken) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+impl Hash for FencingToken {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
     }
 }
 
@@ -133,6 +168,8 @@ mod tests {
         let values: Vec<u64> = rising.iter().map(|&(term, index)| FencingToken { term, index }.as_u64()).collect();
         assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "{values:?}");
         assert!(values.iter().all(|&value| value <= i64::MAX as u64));
+        let granted = FencingToken { term: 1 << 50, index: 7 };
+        assert_eq!(FencingToken::try_from(granted.as_u64()), Ok(granted), "a restored cluster has terms above 15 bits");
     }
 
     #[test]

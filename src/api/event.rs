@@ -55,6 +55,8 @@ open_enum! {
         Revoked = "revoked",
         /// The holder handed the lease over to a waiter.
         HandedOver = "handed_over",
+        /// The cluster was restored from a backup.
+        Restored = "restored",
     }
 }
 

@@ -149,6 +149,8 @@ codes! {
     ChangeInProgress = "change_in_progress", 409, "The cluster makes another change of its members";
     /// The leader does not make this change of the members; the detail has the reason. Certainly not done.
     MemberRefused = "member_refused", 409, "The change of the members is refused";
+    /// The member has not caught up, so it cannot become a voter or the leader yet. Certainly not done.
+    MemberLags = "member_lags", 409, "The member has not caught up";
     /// The watch cannot resume there: the cluster no longer stores the next events.
     Compacted = "compacted", 410, "The events after this position are no longer stored";
     /// The request, or its answer, is larger than allowed.

@@ -128,7 +128,7 @@ async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) ->
         let replaced = remote.change_members(&MemberChange::Replace { old, new }).await;
         let again = match &replaced {
             Err(CallError::Refused(problem)) => {
-                matches!(problem.code, Code::MemberRefused | Code::ChangeInProgress).then_some(&problem.detail)
+                matches!(problem.code, Code::MemberLags | Code::ChangeInProgress).then_some(&problem.detail)
             }
             _ => None,
         };

@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `lease`, `cluster`, `member`, `config` | the commands for clients and operators |
+//! | `lease`, `cluster`, `member`, `snapshot`, `config` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
@@ -32,6 +32,7 @@ mod output;
 mod run;
 mod serve;
 mod signals;
+mod snapshot;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -90,6 +91,9 @@ enum Command {
     /// Add, remove and replace nodes
     #[command(subcommand, after_help = EXIT_CODES)]
     Member(member::Command),
+    /// Save, check and restore backups
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Snapshot(snapshot::Command),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
@@ -127,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Lease(command) => command.output(),
         Command::Cluster(command) => command.output(),
         Command::Member(command) => command.output(),
+        Command::Snapshot(command) => command.output(),
         _ => Format::Table,
     };
     let ended = match cli.command {
@@ -135,6 +140,7 @@ pub fn main() -> ExitCode {
         Command::Lease(command) => block_on(lease::run(command)),
         Command::Cluster(command) => block_on(cluster::run(command)),
         Command::Member(command) => block_on(member::run(command)),
+        Command::Snapshot(command) => block_on(snapshot::run(command)),
         Command::Config(command) => config::run(command),
         Command::Completions { shell } => completions(shell),
         // These commands pass on the exit code of their child command, so they use other codes for their own errors.

@@ -41,7 +41,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&arguments.config)?;
     let entry = find(&config, &arguments)?;
     telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
-    announce(&config, entry, arguments.log_format);
+    announce(&config, entry, &arguments);
     let mut signals = Signals::listen()?;
     let metrics = telemetry::Metrics::install(Some(entry.id))?;
     let host = tokio::select! {
@@ -79,14 +79,15 @@ fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, 
 }
 
 /// Logs the node and its addresses, then the warnings of the configuration.
-fn announce(config: &Config, entry: &NodeEntry, format: LogFormat) {
+fn announce(config: &Config, entry: &NodeEntry, arguments: &Arguments) {
     let NodeEntry { id, http, peer, data, .. } = entry;
     let (cluster, data) = (&config.cluster, data.display());
-    match format {
+    match arguments.log_format {
         LogFormat::Text => eprintln!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),
         LogFormat::Json => info!(node = id, cluster, http, peer, %data, "starting"),
     }
-    for warning in config.warnings() {
-        warn!("{warning}");
+    // The file of a joining node need not list all members.
+    if !arguments.join {
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
     }
 }

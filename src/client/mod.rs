@@ -45,7 +45,8 @@ pub use error::CallError;
 pub use guard::LeaseGuard;
 #[cfg(feature = "client-http")]
 pub use http::{
-    DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, ListQuery, MAX_ENDPOINTS, Remote, Watch,
+    DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, ListQuery, MAX_ENDPOINTS, Remote, Snapshot,
+    Watch,
 };
 pub use lease::Lease;
 pub use listeners::Subscription;

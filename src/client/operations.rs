@@ -330,6 +330,7 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
                     EventKind::Revoked => Loss::Revoked,
                     EventKind::HandedOver => Loss::HandedOver,
                     EventKind::Released => Loss::Released,
+                    EventKind::Restored => Loss::Restored,
                     EventKind::Expired | EventKind::Granted => Loss::Expired,
                     EventKind::Other => Loss::Other,
                 },

@@ -78,6 +78,8 @@ pub enum Loss {
     Released,
     /// The cluster has no record of the grant.
     Forgotten,
+    /// The cluster was restored from a backup.
+    Restored,
     /// The deadline passed without a successful renewal.
     Unreachable,
     /// The deadline passed while this process or its machine did not run.
@@ -101,6 +103,7 @@ impl Loss {
             Loss::HandedOver => "handed_over",
             Loss::Released => "released",
             Loss::Forgotten => "forgotten",
+            Loss::Restored => "restored",
             Loss::Unreachable => "unreachable",
             Loss::Suspended => "suspended",
             Loss::Stalled => "stalled",
@@ -123,6 +126,7 @@ impl From<LostReason> for Loss {
             LostReason::HandedOver => Loss::HandedOver,
             LostReason::Released => Loss::Released,
             LostReason::Unknown => Loss::Forgotten,
+            LostReason::Restored => Loss::Restored,
             LostReason::Other => Loss::Other,
         }
     }
@@ -138,6 +142,7 @@ impl fmt::Display for Loss {
             Loss::HandedOver => "it was handed over",
             Loss::Released => "another client released it",
             Loss::Forgotten => "the cluster does not remember it",
+            Loss::Restored => "the cluster was restored from a backup",
             Loss::Unreachable => "it could not be renewed in time",
             Loss::Suspended => "this process did not run at its deadline",
             Loss::Stalled => "the work made no progress",

@@ -4,6 +4,7 @@
 //! value is always valid. This module only reads the file: it binds no address and opens no data directory.
 
 mod address;
+mod backup;
 mod http;
 mod lease;
 mod nodes;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use backup::BackupSection;
 use lease::LeaseSection;
 use nodes::NodeSection;
 use raft::{Profile, RaftSection};
@@ -24,6 +26,7 @@ use source::Source;
 
 pub use crate::lease::Limits;
 use address::is_loopback;
+pub use backup::BackupSchedule;
 pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
 pub(crate) use nodes::{MAX_ID, MemberConfig, address_problem};
@@ -56,6 +59,8 @@ pub struct Config {
     pub ttl: TtlPolicy,
     /// The limits of the public listener.
     pub http: HttpLimits,
+    /// The schedule of backups, if there is one.
+    pub backup: Option<BackupSchedule>,
     /// Whether addresses other than loopback are valid. Their connections are neither encrypted nor authenticated.
     pub allow_insecure_network: bool,
 }
@@ -109,6 +114,7 @@ impl Config {
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
             http: HttpLimits::default(),
+            backup: None,
             allow_insecure_network: false,
         }
     }
@@ -158,6 +164,7 @@ struct File {
     raft: RaftSection,
     lease: LeaseSection,
     http: HttpLimits,
+    backup: BackupSection,
 }
 
 impl File {
@@ -170,18 +177,20 @@ impl File {
             raft: RaftSection::new(profile, &profile.timings()),
             lease: LeaseSection::new(&LeaseSettings::default(), &TtlPolicy::default()),
             http: HttpLimits::default(),
+            backup: BackupSection::default(),
         }
     }
 
     /// Adds the problems of values that are each within their bounds.
     fn validate(self, folder: &Path, found: &mut Found) -> Config {
-        let File { cluster, allow_insecure_network, node, raft, lease, http } = self;
+        let File { cluster, allow_insecure_network, node, raft, lease, http, backup } = self;
+        let backup = backup.schedule(folder);
         let (raft, lease, ttl) = (raft.timings(), lease.settings(), lease.ttl());
         validate_cluster(&cluster, found);
         let nodes = nodes::entries(node, folder, allow_insecure_network, found);
         raft::validate(&raft, found);
         lease::validate(&ttl, found);
-        Config { cluster, nodes, raft, lease, ttl, http, allow_insecure_network }
+        Config { cluster, nodes, raft, lease, ttl, http, backup, allow_insecure_network }
     }
 }
 
@@ -203,14 +212,19 @@ pub(crate) fn problems(
     raft: &RaftTimings,
     lease: &LeaseSettings,
     ttl: &TtlPolicy,
+    backup: Option<&BackupSchedule>,
 ) -> Vec<String> {
     let mut found = Found::default();
     validate_cluster(cluster, &mut found);
     let path = |index: usize, key: &str| format!("node {}: {key}", members[index].id);
     nodes::validate(members, allow_insecure_network, path, &mut found);
+    if backup.is_some_and(|schedule| schedule.dir.as_os_str().is_empty()) {
+        found.add("backup.dir", "must be set");
+    }
     let defaults = File::of(Profile::Lan);
     let (raft, lease) = (RaftSection::new(Profile::Lan, raft), LeaseSection::new(lease, ttl));
-    let values = reader::to_values(&File { raft, lease, ..File::of(Profile::Lan) });
+    let backup = backup.map(BackupSection::new).unwrap_or_default();
+    let values = reader::to_values(&File { raft, lease, backup, ..File::of(Profile::Lan) });
     if let Some(file) = reader::read(&defaults, values, &mut found) {
         raft::validate(&file.raft.timings(), &mut found);
         lease::validate(&file.lease.ttl(), &mut found);

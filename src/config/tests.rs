@@ -214,6 +214,10 @@ impl Bound {
     }
 }
 
+fn backup_of(config: &Config) -> &BackupSchedule {
+    config.backup.as_ref().expect("the file has a folder for backups")
+}
+
 /// All numbers of the table in docs/operations.md.
 fn bounds() -> Vec<Bound> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
@@ -250,7 +254,13 @@ fn bounds() -> Vec<Bound> {
         bound("http", "max_watches", 0, 1_000_000, |config| config.http.max_watches as u64),
         bound("http", "body_budget_mib", 4, 16_384, |config| config.http.body_budget_mib as u64),
     ];
-    raft.into_iter().chain(lease).chain(http).collect()
+    let dir = "dir = \"backups\"";
+    let backup = [
+        bound("backup", "every_ms", 1_000, 30 * DAY_MS, |config| backup_of(config).every_ms),
+        bound("backup", "keep", 1, 10_000, |config| backup_of(config).keep as u64),
+    ];
+    let backup = backup.map(|bound| bound.with_min(dir).with_max(dir));
+    raft.into_iter().chain(lease).chain(http).chain(backup).collect()
 }
 
 #[test]

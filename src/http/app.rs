@@ -16,7 +16,7 @@ use super::admission::Admission;
 use super::observe::MetricsLayer;
 use super::openapi;
 use super::response::ProblemResponse;
-use super::{claims, members, reads, status, watch};
+use super::{backup, claims, members, reads, status, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
@@ -197,6 +197,7 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(members::update))
         .routes(routes!(members::remove))
         .routes(routes!(members::transfer))
+        .routes(routes!(backup::snapshot))
         .routes(routes!(status::livez))
         .routes(routes!(status::readyz))
         .routes(routes!(status::version))

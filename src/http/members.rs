@@ -41,7 +41,7 @@ impl FromRequestParts<App> for Id {
 #[utoipa::path(post, path = "/v1/cluster/members", tag = "members", request_body = api::AddMember,
     responses(
         (status = 200, description = "The members", body = api::Members),
-        (status = 409, description = "`member_refused`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn add(
     State(app): State<App>,
@@ -58,7 +58,7 @@ pub(super) async fn add(
     responses(
         (status = 200, description = "The members", body = api::Members),
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`member_refused`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn promote(State(app): State<App>, routing: Routing, Id(id): Id) -> Result<Response, ProblemResponse> {
     change(&app, &routing, MemberChange::Promote { id }).await
@@ -70,7 +70,7 @@ pub(super) async fn promote(State(app): State<App>, routing: Routing, Id(id): Id
     responses(
         (status = 200, description = "The members", body = api::Members),
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`member_refused`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn replace(
     State(app): State<App>,
@@ -87,7 +87,7 @@ pub(super) async fn replace(
     responses(
         (status = 200, description = "The members", body = api::Members),
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`member_refused`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn update(
     State(app): State<App>,
@@ -117,7 +117,7 @@ pub(super) struct RemoveParams {
     responses(
         (status = 200, description = "The members", body = api::Members),
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`member_refused`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn remove(
     State(app): State<App>,
@@ -133,7 +133,7 @@ pub(super) async fn remove(
     responses(
         (status = 200, description = "The old and the new leader", body = api::Transferred),
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`member_refused`", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`member_refused`, `member_lags`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn transfer(
     State(app): State<App>,

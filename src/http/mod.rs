@@ -19,6 +19,7 @@
 
 mod admission;
 mod app;
+mod backup;
 mod claims;
 mod input;
 mod members;

@@ -41,7 +41,7 @@ const CURSOR_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}~[0-9]{1,19}$";
 /// A holder has no control characters.
 const HOLDER_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// States, separated by commas. The parser ignores empty ones.
-const STATES_PATTERN: &str = "^((active|renewed|expired|released|revoked|handed_over)?,)*(active|renewed|expired|released|revoked|handed_over)?$";
+const STATES_PATTERN: &str = "^((active|renewed|expired|released|revoked|handed_over|restored)?,)*(active|renewed|expired|released|revoked|handed_over|restored)?$";
 /// A position in a watch.
 const POSITION_PATTERN: &str = "^[0-9]{1,19}(\\.[0-9]{1,9})?$";
 
@@ -217,6 +217,7 @@ mod tests {
             ("get /openapi.json", "200"),
             ("get /readyz", "200 503"),
             ("get /v1/cluster", "200 503"),
+            ("get /v1/cluster/snapshot", READ),
             ("get /v1/leases", READ),
             ("get /v1/leases/{name}", "200 307 400 404 429 501 503 504"),
             ("get /v1/leases/{name}/explain", READ),

@@ -118,7 +118,7 @@ pub(super) struct ListParams {
     #[param(value_type = Option<String>, min_length = 1, max_length = 200)]
     holder: Option<HolderId>,
     /// Only leases in one of these states, separated by commas: `active`, `renewed` (active, and renewed at least
-    /// once), `expired`, `released`, `revoked`, `handed_over`.
+    /// once), `expired`, `released`, `revoked`, `handed_over`, `restored`.
     state: Option<String>,
     /// Maximum number of leases on the page, 1 to 1000. Default: 100.
     #[param(minimum = 1, maximum = 1000)]

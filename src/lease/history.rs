@@ -146,6 +146,7 @@ impl Change {
             Change::Released => Some(LeaseState::Released),
             Change::Revoked { .. } => Some(LeaseState::Revoked),
             Change::HandedOver { .. } => Some(LeaseState::HandedOver),
+            Change::Restored => Some(LeaseState::Restored),
         }
     }
 }

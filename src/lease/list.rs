@@ -188,6 +188,7 @@ impl StateFilter {
             StateFilter::Released => state == LeaseState::Released,
             StateFilter::Revoked => state == LeaseState::Revoked,
             StateFilter::HandedOver => state == LeaseState::HandedOver,
+            StateFilter::Restored => state == LeaseState::Restored,
         }
     }
 }

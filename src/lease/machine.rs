@@ -32,6 +32,9 @@ pub struct Machine {
     pub(super) limits: Limits,
     /// Cluster time of the first entry of the current term.
     pub(super) term_began: ClusterMs,
+    /// After a restore: the last millisecond in which the machine grants nothing, because holders of the lost cluster
+    /// may still be active.
+    pub(super) no_grants_until: Option<ClusterMs>,
     pub(super) records: OrdMap<LeaseName, Arc<Record>>,
     // Derived from the fields above: `Rebuild` computes them again.
     pub(super) timers: TimerQueue,
@@ -81,6 +84,7 @@ impl Machine {
             applied: None,
             limits: Limits::INITIAL,
             term_began: 0,
+            no_grants_until: None,
             records: OrdMap::new(),
             timers: TimerQueue::default(),
             tombstones: OrdMap::new(),
@@ -137,13 +141,15 @@ impl Machine {
     /// - the end of a waiter's wait or patience,
     /// - the end of a lock delay,
     /// - the end of the confirm window,
+    /// - the end of the time without grants after a restore,
     /// - a grant that waits for the next entry: due now.
     ///
     /// A timer fires one millisecond after its deadline, because stamps are rounded down.
     ///
     /// An ended lease that is too old is not due: the next entry forgets it, and no promise needs it earlier.
     pub fn next_due(&self) -> Option<ClusterMs> {
-        self.timers.first().into_iter().chain(self.window_due()).min()
+        let grants_begin = self.no_grants_until.map(|until| until.saturating_add(1));
+        self.timers.first().into_iter().chain(self.window_due()).chain(grants_begin).min()
     }
 
     /// Whether a timer is set. Then the leader must commit cluster time regularly, because the next leader starts from
@@ -170,6 +176,7 @@ impl<'m> Entry<'m> {
         }
         machine.applied = Some(position);
         let now = machine.now;
+        machine.no_grants_until = machine.no_grants_until.filter(|until| *until >= now);
         Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
     }
 
@@ -373,6 +380,11 @@ impl<'m> Entry<'m> {
         let ticket = queue.push(waiter);
         self.machine.timers.add(deadline, name, Timer::WaitEnds(ticket));
         self.machine.counts.waiting += 1;
+        if let Some(until) = self.machine.no_grants_until {
+            // The timer of the lock delay grants the lease when the time without grants is over.
+            let delay_until = self.record(name).and_then(|record| record.delay_until);
+            self.set_delay(name, delay_until.max(Some(until)));
+        }
         ahead
     }
 

@@ -11,6 +11,7 @@
 //! | `rules` | the effect of each command, its refusals, and the waiter that gets a free slot |
 //! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
 //! | `retained` | bounds on retained bytes |
+//! | `restore` | a machine that continues from a backup |
 //! | `timers` | the timer queue |
 //! | `view`, `list` | reads |
 //! | `inspect` | reads and constructors that only tests use |
@@ -29,6 +30,7 @@ mod machine;
 mod outcome;
 mod queue;
 mod record;
+mod restore;
 mod retained;
 mod rules;
 pub(crate) mod snapshot;
@@ -40,7 +42,7 @@ pub use list::{ListCursor, ListFilter, SHOWN};
 pub use machine::Machine;
 pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};
 pub use retained::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
-pub use snapshot::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
+pub use snapshot::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 pub use view::{Explanation, Standing};
 
 pub use crate::types::{GrantCause, LeaseState, LostReason, StateFilter};

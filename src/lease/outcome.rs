@@ -62,6 +62,8 @@ pub enum Refusal {
     LeaseFull { max_bytes: u64 },
     /// The metadata has this version, not the one in the request.
     MetadataChanged { version: u64 },
+    /// The cluster was restored from a backup, and holders of the lost cluster may still be active.
+    Restored { retry_after_ms: u64 },
 }
 
 /// Why a holder does not have a lease with a token.
@@ -115,15 +117,21 @@ pub enum Change {
     Granted(GrantCause),
     Expired,
     Released,
-    Revoked { reason: String },
-    HandedOver { to: HolderId },
+    Revoked {
+        reason: String,
+    },
+    HandedOver {
+        to: HolderId,
+    },
+    /// The cluster was restored from a backup.
+    Restored,
 }
 
 impl Change {
     /// The text in it that a caller wrote.
     pub(super) fn text(&self) -> &str {
         match self {
-            Change::Granted(_) | Change::Expired | Change::Released => "",
+            Change::Granted(_) | Change::Expired | Change::Released | Change::Restored => "",
             Change::Revoked { reason } => reason,
             Change::HandedOver { to } => to.as_str(),
         }

@@ -121,6 +121,7 @@ impl LostReason {
             LeaseState::Released => LostReason::Released,
             LeaseState::Revoked => LostReason::Revoked,
             LeaseState::HandedOver => LostReason::HandedOver,
+            LeaseState::Restored => LostReason::Restored,
         }
     }
 }

@@ -15,6 +15,8 @@
 //!   entry of the term. Then the machine drops this waiter.
 //! - **A lock delay belongs to the name**, also for a counted lease. It starts at the entry that ended the grant. Of
 //!   two delays the later end counts. Renewals, releases and hand-overs remain possible during a delay.
+//! - **A restore ends each grant, and its time without grants covers all names.** The backup does not have the grants that
+//!   the lost cluster made later. A claim can wait: its queue then has a lock delay until the time is over.
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
 //!   grant. This holds even if the lease ended first.
 
@@ -84,7 +86,8 @@ impl Entry<'_> {
         if !record.is_some_and(Record::is_live) && self.machine.live >= max_leases {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
-        let outcome = match (record.and_then(|record| self.grant_refusal(record)), acquire.wait_ms) {
+        let refusal = self.restored_refusal().or_else(|| record.and_then(|record| self.grant_refusal(record)));
+        let outcome = match (refusal, acquire.wait_ms) {
             (None, _) if !has_room(record, 0, retained::retained_bytes(holder, &acquire.metadata)) => LEASE_FULL,
             (None, _) => {
                 let lease = self.grant(name, limit, wait_request(acquire), GrantCause::Asked);
@@ -99,6 +102,12 @@ impl Entry<'_> {
         let own = self.record(name).filter(|_| matches!(outcome, Outcome::Queued { .. }));
         let granted = own.and_then(|record| Some(record.lease(name, record.holders.of(holder)?)));
         granted.map_or(outcome, |lease| Outcome::Held { lease, fresh: true })
+    }
+
+    /// The refusal of every claim while holders of the lost cluster may still be active.
+    fn restored_refusal(&self) -> Option<Refusal> {
+        let until = self.machine.no_grants_until?;
+        Some(Refusal::Restored { retry_after_ms: (until - self.now).saturating_add(1) })
     }
 
     /// Why a new holder cannot get this name now.

@@ -81,11 +81,12 @@ impl Machine {
     pub fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Explanation {
         let Some(record) = self.records.get(name) else {
             let standing = holder.map(|_| Standing::Unknown);
-            return Explanation { held: Vec::new(), delay_until: None, next: None, waiters: 0, standing };
+            let delay_until = self.no_grants_until;
+            return Explanation { held: Vec::new(), delay_until, next: None, waiters: 0, standing };
         };
         Explanation {
             held: self.holders(name).0,
-            delay_until: record.delay_until,
+            delay_until: record.delay_until.max(self.no_grants_until),
             next: waiters(record).next(),
             waiters: record.queue.len() as u32,
             standing: holder.map(|holder| standing(name, record, holder)),

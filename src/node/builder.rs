@@ -1,11 +1,12 @@
 //! The builder that configures and starts a node.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::net::TcpListener;
 
 use super::Node;
-use crate::config::{self, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::backup::{self, RestoreError, RestoreOptions, Restored};
+use crate::config::{self, BackupSchedule, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
 use crate::peer::Listener;
 use crate::types::NodeId;
@@ -21,6 +22,7 @@ pub struct NodeBuilder {
     raft: RaftTimings,
     lease: LeaseSettings,
     ttl: TtlPolicy,
+    backup: Option<BackupSchedule>,
     allow_insecure_network: bool,
     join: bool,
     listen_peer: Option<String>,
@@ -62,6 +64,7 @@ impl Node {
             raft: RaftTimings::default(),
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
+            backup: None,
             allow_insecure_network: false,
             join: false,
             listen_peer: None,
@@ -79,6 +82,7 @@ impl Node {
             raft: config.raft,
             lease: config.lease,
             ttl: config.ttl,
+            backup: config.backup.clone(),
             allow_insecure_network: config.allow_insecure_network,
             join: false,
             listen_peer: config.node(id).map(|entry| entry.listen_peer.clone()),
@@ -93,11 +97,12 @@ impl NodeBuilder {
         NodeBuilder { id: Some(id), ..self }
     }
 
-    /// Adds one member of the cluster. Add every member, this node included, in any order.
+    /// Adds one member of the cluster. Add every member, this node included, in any order. A node that
+    /// [joins](Self::join) needs only itself and one more.
     ///
-    /// The members form the cluster. Later, [`Node::change_members`] changes them. Both addresses are `host:port`. `http` is the address of the
-    /// member's [router](Node::router): nodes report it to clients and do not listen on it. `peer` is the address that
-    /// the other nodes connect to.
+    /// The members form the cluster. Later, [`Node::change_members`] changes them. Both addresses are `host:port`. `http`
+    /// is the address of the member's [router](Node::router): nodes report it to clients and do not listen on it. `peer`
+    /// is the address that the other nodes connect to.
     pub fn member(mut self, id: NodeId, http: impl Into<String>, peer: impl Into<String>) -> NodeBuilder {
         self.members.push(MemberConfig { id, http: http.into(), peer: peer.into() });
         self
@@ -121,6 +126,11 @@ impl NodeBuilder {
     /// Sets the ttls that this node accepts in requests.
     pub fn ttl(self, ttl: TtlPolicy) -> NodeBuilder {
         NodeBuilder { ttl, ..self }
+    }
+
+    /// Writes backups on schedule while this node leads.
+    pub fn backup(self, schedule: BackupSchedule) -> NodeBuilder {
+        NodeBuilder { backup: Some(schedule), ..self }
     }
 
     /// Declares that the network between the nodes and their clients is trusted. Tenure neither encrypts nor
@@ -181,21 +191,26 @@ impl NodeBuilder {
         Node::start(config, parts, listener).await
     }
 
+    /// Restores a backup into the empty data directory of this node, which must have the lowest id of a new cluster.
+    ///
+    /// Then start this node, and the other members with empty directories. Every lease of the backup ends. The tokens of
+    /// the new cluster are above all tokens of the lost one: see `docs/guarantees.md` for the conditions. Blocks on the
+    /// disk.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`].
+    pub fn restore(self, file: impl AsRef<Path>, options: RestoreOptions) -> Result<Restored, RestoreError> {
+        let (config, _) = self.check().map_err(RestoreError::Settings)?;
+        let NodeConfig { cluster, id, members, data, .. } = config;
+        backup::restore(file.as_ref(), backup::Target { cluster, id, members, data }, options)
+    }
+
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
-        let NodeBuilder {
-            cluster,
-            id,
-            members,
-            data,
-            raft,
-            lease,
-            ttl,
-            allow_insecure_network,
-            join,
-            peer_listener,
-            ..
-        } = self;
-        let mut problems = config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl);
+        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, join, peer_listener, .. } = self;
+        let allow_insecure_network = self.allow_insecure_network;
+        let mut problems =
+            config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl, backup.as_ref());
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -207,7 +222,8 @@ impl NodeBuilder {
         }
         match (id, data) {
             (Some(id), Some(data)) if problems.is_empty() && !data.as_os_str().is_empty() => {
-                let config = NodeConfig { cluster, id, members, join, data, raft, lease, ttl, allow_insecure_network };
+                let config =
+                    NodeConfig { cluster, id, members, join, data, raft, lease, ttl, backup, allow_insecure_network };
                 Ok((config, peer_listener))
             }
             (_, data) => {
@@ -282,6 +298,10 @@ mod tests {
             ended_keep_ms = 1000
             ended_keep = 50
             tick_ms = 500
+            [backup]
+            dir = "backups"
+            every_ms = 2000
+            keep = 3
             "#;
         let config = Config::parse(text, std::path::Path::new("/var")).expect("the file is valid");
         let (settings, listener) = Node::builder_from(&config, 2).check().expect("the settings are valid");
@@ -309,6 +329,8 @@ mod tests {
         assert_eq!(settings.lease, LeaseSettings { limits, tick_ms: 500 });
         let ttl = TtlPolicy { default_ms: 40_000, min_ms: 200, max_ms: 50_000_000, infinite: false };
         assert_eq!(settings.ttl, ttl);
+        let backup = BackupSchedule { dir: "/var/backups".into(), every_ms: 2_000, keep: 3 };
+        assert_eq!(settings.backup, Some(backup));
     }
 
     #[tokio::test]
@@ -319,7 +341,8 @@ mod tests {
             .member(0, "127.0.0.1", "10.0.0.1:9001")
             .timings(RaftTimings { heartbeat_interval_ms: 9, election_timeout_min_ms: 400, ..RaftTimings::lan() })
             .lease(LeaseSettings { tick_ms: 1, ..LeaseSettings::default() })
-            .ttl(TtlPolicy { default_ms: 1_000, min_ms: 2_000, ..TtlPolicy::default() });
+            .ttl(TtlPolicy { default_ms: 1_000, min_ms: 2_000, ..TtlPolicy::default() })
+            .backup(BackupSchedule { dir: "backups".into(), every_ms: 999, keep: 0 });
         let error = bad.start().await.err().expect("the settings are invalid").to_string();
         let lines: Vec<&str> = error.lines().skip(1).map(str::trim).collect();
         let keys = [
@@ -328,6 +351,8 @@ mod tests {
             "node 0: http: ",
             "node 0: peer: \"10.0.0.1:9001\" is not a loopback address",
             "node: address 127.0.0.1:8001",
+            "backup.every_ms: 999",
+            "backup.keep: 0",
             "lease.tick_ms: 1",
             "raft.heartbeat_interval_ms: 9",
             "raft.election_timeout_min_ms: 400",

@@ -9,6 +9,8 @@
 //! | `tenure_raft_applied_index` | log index of the last entry that this node applied |
 //! | `tenure_raft_leader_contact_seconds` | time since the last message from a leader; on a leader, since it sent the last message that a majority acknowledged |
 //! | `tenure_cluster_time_seconds` | cluster time of this node, which leases expire by |
+//! | `tenure_backup_age_seconds` | age of the newest scheduled backup in this node's folder; only with a schedule |
+//! | `tenure_backups_total` by `result` | scheduled backups of this node: `written`, `failed` |
 //! | `tenure_commands_waiting` by `class` | commands in the leader's queue that wait for a log entry: `urgent`, `ordinary` |
 
 use std::sync::Arc;
@@ -115,6 +117,7 @@ impl Observer for TransitionCounters {
                 Change::Released => &self.released,
                 Change::Revoked { .. } => &self.revoked,
                 Change::HandedOver { .. } => &self.handed_over,
+                Change::Restored => unreachable!("a restore runs without a log entry"),
             };
             counter.increment(1);
         }

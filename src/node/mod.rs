@@ -10,6 +10,7 @@
 //! A node belongs to the program that starts it. It installs no signal handler, no subscriber and no exporter. It keeps
 //! no state in statics, so several nodes can run in one process.
 
+mod backup;
 mod builder;
 mod health;
 mod leader;
@@ -74,6 +75,7 @@ pub(crate) use request::{Answer, Query, Request, RequestError, Response, Served}
 #[cfg(not(feature = "testing"))]
 pub(crate) use watch::{Compacted, Watch, WatchEnd, WatchPosition};
 
+use backup::Backups;
 use leader::LeaderClock;
 use lifecycle::shutdown::Lifecycle;
 use request::propose::Proposer;
@@ -128,6 +130,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     storage: S,
     transport: T,
     pub(crate) requests: Requests,
+    backups: Backups,
     lifecycle: Lifecycle<S>,
 }
 

@@ -1,7 +1,7 @@
 //! Changes of the members, through joint consensus.
 //!
-//! A change of the voters takes two log entries: a *joint* configuration, in which both the old and the new voters need
-//! a majority, and then the new configuration alone. openraft proposes the second entry only in the call that proposed
+//! A change of the voters takes two log entries. In the first, the *joint* configuration, the old and the new voters both
+//! need a majority. The second has the new voters alone. openraft proposes the second entry only in the call that proposed
 //! the first one. If its leader stops in between, the next leader calls [`complete_change`](RaftHandle::complete_change).
 
 use std::collections::{BTreeMap, BTreeSet};

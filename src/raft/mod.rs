@@ -7,6 +7,7 @@ mod handle;
 pub(crate) mod log;
 mod membership;
 mod network;
+mod restored;
 mod runtime;
 mod service;
 pub(crate) mod snapshot;
@@ -22,6 +23,7 @@ pub(crate) mod wire;
 pub use handle::{MemberProgress, RaftHandle, WriteError};
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use membership::{Change, ChangeError, CurrentMembership};
+pub use restored::{read_restored, write_restored};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 

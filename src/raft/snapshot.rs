@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::log::{MembershipRecord, PayloadError};
 use super::state_machine::State;
 use super::types::{SnapshotMeta, log_id, position};
-use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, StoredRecord};
+use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 use crate::storage::codec::{self, DecodeError};
 use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError};
 use crate::types::NodeId;
 
-/// The format that this build writes. It also reads format 1.
-const FORMAT: u32 = 2;
+/// The format that this build writes. It also reads formats 1 and 2.
+const FORMAT: u32 = 3;
 /// Largest record that this build writes, in bytes. It far exceeds one part of a name.
 const MAX_WRITTEN_BYTES: usize = 1 << 20;
 /// Largest record that this build reads, in bytes. Format 1 wrote each name as one record of any size.
@@ -46,6 +46,14 @@ struct Header {
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
     machine: SnapshotHeader,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeaderV2 {
+    format: u32,
+    meta: Meta,
+    joined: BTreeMap<NodeId, u64>,
+    machine: SnapshotHeaderV2,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -193,6 +201,10 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
             (meta, joined, machine.try_into()?)
         }
         2 => {
+            let HeaderV2 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+            (meta, joined, machine.try_into()?)
+        }
+        3 => {
             let Header { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine)
         }
@@ -353,8 +365,8 @@ mod tests {
         let mut reader = Reader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
-        let unread = Reader::default().push(&[0, 0, 0, 1, 3]).expect_err("format 3");
-        assert!(matches!(unread, SnapshotError::Format { found: 3 }));
+        let unread = Reader::default().push(&[0, 0, 0, 1, 4]).expect_err("format 4");
+        assert!(matches!(unread, SnapshotError::Format { found: 4 }));
     }
 
     #[test]
@@ -362,12 +374,16 @@ mod tests {
         let mut machine = Machine::new();
         apply(&mut machine, Command::Tick);
         let mut bytes = Vec::new();
-        let encoded = encode(&state_of(machine), |piece| {
+        let encoded = encode(&state_of(machine.clone()), |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });
         encoded.expect("the state is encoded");
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "0000002302000000000102070200010101fc80841e00fb102710fcc0270900fb1027fb10270000");
+        assert_eq!(hex, "0000002403000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000");
+        let old: Vec<u8> = [vec![0, 0, 0, 0x23, 2, 0, 0, 0, 0, 1, 2, 7, 2], bytes[13..39].to_vec()].concat();
+        let mut reader = Reader::default();
+        reader.push(&old).expect("format 2");
+        assert_eq!(reader.finish().expect("whole").machine.header(), machine.header());
     }
 }

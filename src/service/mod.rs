@@ -263,6 +263,7 @@ pub(crate) fn event(transition: &Transition) -> api::Event {
         Change::Released => (api::EventKind::Released, None, None, None),
         Change::Revoked { reason } => (api::EventKind::Revoked, None, Some(reason.clone()), None),
         Change::HandedOver { to } => (api::EventKind::HandedOver, None, None, Some(to.to_string())),
+        Change::Restored => (api::EventKind::Restored, None, None, None),
     };
     api::Event {
         event: kind,
@@ -422,6 +423,7 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
             Problem { retry_after_ms: Some(RETRY_MS), ..problem(Code::ChangeInProgress, detail) }
         }
         RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. } => problem(Code::NotFound, detail),
+        RequestError::MemberRefused { refusal: MemberRefusal::Lags, .. } => problem(Code::MemberLags, detail),
         RequestError::MemberRefused { refusal: MemberRefusal::Other, .. } => problem(Code::MemberRefused, detail),
         RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
     }
@@ -454,6 +456,16 @@ fn refusal(refusal: Refusal) -> Box<Problem> {
         Refusal::LockDelay { retry_after_ms } => Problem {
             retry_after_ms: Some(retry_after_ms),
             ..Problem::new(Code::LockDelay, format!("free, but under a lock delay for another {retry_after_ms} ms"))
+        },
+        Refusal::Restored { retry_after_ms } => Problem {
+            retry_after_ms: Some(retry_after_ms),
+            ..Problem::new(
+                Code::LockDelay,
+                format!(
+                    "the cluster was restored from a backup and grants no lease for another {retry_after_ms} ms: \
+                     holders of the lost cluster may still be active"
+                ),
+            )
         },
         Refusal::QueueFull { max_waiters } => Problem {
             limit: Some(max_waiters.into()),
@@ -491,6 +503,7 @@ fn lost(lost: Lost) -> Problem {
         LostReason::Released => "it was released",
         LostReason::Revoked => "an operator revoked it",
         LostReason::HandedOver => "it was handed over",
+        LostReason::Restored => "the cluster was restored from a backup",
         LostReason::Unknown | LostReason::Other => "no grant of this token to this holder is known",
     };
     let now = match &lost.holder {

@@ -277,6 +277,7 @@ impl Cluster {
             lease,
             ttl: TtlPolicy::default(),
             allow_insecure_network: true,
+            backup: None,
         };
         let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
         let clock = (self.setup.clock)(id);

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::types::NodeId;
 
-pub use disk::{Opened, SledStorage};
+pub use disk::{Opened, Restoring, SledStorage};
 pub use files::{DirectoryFiles, Files};
 pub use probe::measure_fsync;
 pub use snapshot::SnapshotWriter;
@@ -237,6 +237,17 @@ pub enum StorageError {
          let the node join again under a new id", .dir.display(), disk::directory::MARKER
     )]
     Unmarked { dir: PathBuf },
+
+    /// A restore needs an empty directory.
+    #[error("data directory {} is not empty: a restore needs an empty directory", .dir.display())]
+    NotEmpty { dir: PathBuf },
+
+    /// A restore did not finish.
+    #[error(
+        "a restore into data directory {} did not finish: empty the directory and restore the backup again",
+        .dir.display()
+    )]
+    HalfRestored { dir: PathBuf },
 
     /// The data is damaged.
     #[error(

@@ -164,7 +164,10 @@ impl<S: Storage> SnapshotWriter<S> {
     }
 
     /// Calls [`finish`](SnapshotWriter::finish) and blocks until the snapshot is durable.
-    #[cfg(test)]
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`finish_durable`](SnapshotWriter::finish_durable).
     pub fn finish_blocking(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
         let (done, durable) = std::sync::mpsc::sync_channel(1);
         let manifest = self.finish(meta, Box::new(move |result| drop(done.send(result))))?;

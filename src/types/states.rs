@@ -19,6 +19,8 @@ open_enum! {
         Revoked = "revoked",
         /// The holder handed the lease over to a waiter.
         HandedOver = "handed_over",
+        /// The cluster was restored from a backup.
+        Restored = "restored",
     }
 }
 
@@ -35,6 +37,8 @@ open_enum! {
         HandedOver = "handed_over",
         /// The cluster never granted this token to this holder, or has forgotten the grant.
         Unknown = "unknown",
+        /// The cluster was restored from a backup.
+        Restored = "restored",
     }
 }
 
@@ -68,6 +72,8 @@ pub enum StateFilter {
     Revoked,
     /// The holder handed the lease over to a waiter.
     HandedOver,
+    /// The cluster was restored from a backup.
+    Restored,
 }
 
 /// The consistency of a read.

@@ -154,7 +154,7 @@ async fn id_that_never_answered_is_used_up_by_its_removal() {
     let add = cluster.prepare_joining(4);
     cluster.node(leader).change_members(add.clone()).await.expect("added");
     let (code, why) = refused(cluster.node(leader).change_members(MemberChange::Promote { id: 4 }).await);
-    assert_eq!(code, Code::MemberRefused);
+    assert_eq!(code, Code::MemberLags);
     assert!(why.contains("does not answer the leader"), "{why}");
     cluster.node(leader).change_members(remove(4)).await.expect("a learner can be removed");
     let (_, why) = refused(cluster.node(leader).change_members(add).await);

@@ -1,6 +1,7 @@
 //! Embedded nodes: started by a builder, used in process, mounted in an application, and stopped without leaks.
 
 mod alone;
+mod backups;
 mod example;
 mod guest;
 mod leaks;

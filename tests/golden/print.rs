@@ -57,6 +57,7 @@ pub fn refusal(refusal: &Refusal) -> String {
             format!("held by {holder}, token {}, retry after {retry}, waiters {waiters}", self::token(*token))
         }
         Refusal::LockDelay { retry_after_ms } => format!("lock delay, retry after {retry_after_ms}ms"),
+        Refusal::Restored { retry_after_ms } => format!("restored, retry after {retry_after_ms}ms"),
         Refusal::QueueFull { max_waiters } => format!("queue full, at most {max_waiters}"),
         Refusal::TooManyLeases { max_leases } => format!("too many leases, at most {max_leases}"),
         Refusal::LimitDiffers { limit } => format!("its limit is {limit}"),
@@ -105,6 +106,7 @@ fn transition(transition: &Transition) -> String {
         Change::HandedOver { to } => format!("handed over to {to}"),
         Change::Expired => "expired".to_string(),
         Change::Released => "released".to_string(),
+        Change::Restored => "restored".to_string(),
     };
     format!("#{index}.{part} @{at} {name}: {holder} {} {change}", self::token(*token))
 }

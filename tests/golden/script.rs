@@ -1,4 +1,4 @@
-//! The commands of the scripts: `at`, `term`, `begin`, `end` and `restart` control the log and the machine. The
+//! The commands of the scripts: `at`, `term`, `begin`, `end`, `restart` and `restore` control the log and the machine. The
 //! machine's own commands make log entries. The others read.
 
 use std::collections::BTreeMap;
@@ -80,6 +80,11 @@ impl Runner for Transcript {
             "restart" => {
                 self.restart()?;
                 String::new()
+            }
+            "restore" => {
+                self.position = token(args.next_pos().ok_or("missing position TERM/INDEX")?)?;
+                let effects = self.machine.restore(self.position, WALL_MS + self.now, key(&mut args, "no_grants")?);
+                print::entry(self.position, self.machine.now(), &[], &effects)
             }
             "get" => print::view(self.machine.get(&next(&mut args)?)),
             "queue" => print::queue(&self.machine.queue(&next(&mut args)?)),
@@ -183,6 +188,7 @@ fn filter(args: &mut ArgumentConsumer) -> Result<ListFilter, Failure> {
             "released" => StateFilter::Released,
             "revoked" => StateFilter::Revoked,
             "handed_over" => StateFilter::HandedOver,
+            "restored" => StateFilter::Restored,
             other => return Err(format!("unknown state {other:?}: expected a lease state such as \"active\"").into()),
         });
     }

@@ -44,6 +44,7 @@ impl Transition {
             Change::Released => (EventKind::Released, None),
             Change::Revoked { .. } => (EventKind::Revoked, None),
             Change::HandedOver { .. } => (EventKind::HandedOver, None),
+            Change::Restored => (EventKind::Restored, None),
         };
         let (name, holder) = (applied.name.to_string(), applied.holder.to_string());
         Transition { event, cause, index: applied.index, part: applied.part, name, holder, token: applied.token, at }

@@ -1,6 +1,8 @@
 //! Recorded bytes of a snapshot. Disks have snapshots in these forms.
 
-use tenure::lease::{Acquire, Batch, Command, LeaseView, Machine, SnapshotHeaderV1, Stamp, StoredRecord};
+use tenure::lease::{
+    Acquire, Batch, Command, LeaseView, Machine, SnapshotHeaderV1, SnapshotHeaderV2, Stamp, StoredRecord,
+};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -57,6 +59,31 @@ fn stored_form_is_frozen() {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(bytes == frozen, "the stored form changed without a new version: {hex}");
     assert_eq!(self::bytes(&rebuilt(&frozen)), frozen);
+}
+
+#[test]
+fn stored_form_of_version_2_is_read() {
+    type Snapshot = (SnapshotHeaderV2, Vec<StoredRecord>);
+    let frozen = bytes_of(include_str!("stored_form_v2.hex"));
+    let decoded = bincode::serde::decode_from_slice(&frozen, bincode::config::standard());
+    let ((header, records), read): (Snapshot, usize) = decoded.expect("version 2 decodes");
+    assert_eq!(read, frozen.len());
+    let header = header.try_into().expect("version 2");
+    let old = Machine::from_records(header, records).expect("version 2 is readable");
+    assert_eq!(bytes(&old), bytes(&machine_with_everything()));
+}
+
+/// A restore is in the stored form: its time without grants, and each ended grant.
+#[test]
+fn restored_machine_is_stored() {
+    let mut machine = machine_with_everything();
+    machine.restore(FencingToken::new(40_000, 1_000), 1_700_000_000_000, Some(9_000));
+    let stored = bytes(&machine);
+    let rebuilt = rebuilt(&stored);
+    assert_eq!(bytes(&rebuilt), stored);
+    assert_eq!((rebuilt.next_due(), rebuilt.counts()), (machine.next_due(), machine.counts()));
+    assert_eq!(rebuilt.next_due(), Some(801), "the lock delay of b ends first");
+    assert_eq!((rebuilt.counts().held, rebuilt.counts().waiting), (0, 0));
 }
 
 #[test]

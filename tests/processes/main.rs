@@ -37,6 +37,7 @@ mod metrics;
 mod open_files;
 mod overload;
 mod pauses;
+mod restore;
 mod returning;
 mod shutdown;
 mod strangers;

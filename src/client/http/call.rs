@@ -126,7 +126,7 @@ async fn exchange(request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u
     Ok((response.status(), body))
 }
 
-fn classify_response(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
+pub(super) fn classify_response(endpoint: &reqwest::Url, status: StatusCode, body: Vec<u8>) -> Attempt<Vec<u8>> {
     if status.is_success() {
         return Attempt::Done(body);
     }

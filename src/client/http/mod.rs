@@ -4,10 +4,12 @@ mod call;
 mod endpoints;
 pub(crate) mod events;
 mod remote;
+mod snapshot;
 mod watch;
 
 pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};
 pub use remote::{ListQuery, Remote};
+pub use snapshot::Snapshot;
 pub use watch::Watch;
 
 use super::LeaseManager;

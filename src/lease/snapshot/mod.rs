@@ -23,7 +23,7 @@ use crate::types::LeaseName;
 pub use parts::PART_BYTES;
 use parts::RecordBuilder;
 use stored::HEADER_VERSION;
-pub use stored::{SnapshotHeader, SnapshotHeaderV1, StoredRecord};
+pub use stored::{SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 
 impl Machine {
     pub fn header(&self) -> SnapshotHeader {
@@ -34,6 +34,7 @@ impl Machine {
             limits: self.limits,
             names: self.records.len() as u64,
             term_began: self.term_began,
+            no_grants_until: self.no_grants_until,
         }
     }
 
@@ -65,6 +66,7 @@ impl Rebuild {
         machine.applied = header.applied;
         machine.limits = header.limits;
         machine.term_began = header.term_began;
+        machine.no_grants_until = header.no_grants_until;
         Ok(Rebuild { machine, expected: header.names, found: 0, last: None, pending: None, keeps_records: true })
     }
 

@@ -16,7 +16,7 @@ use crate::token::FencingToken;
 use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 
 /// The version of [`SnapshotHeader`] that this code writes.
-pub(super) const HEADER_VERSION: u32 = 2;
+pub(super) const HEADER_VERSION: u32 = 3;
 
 /// The start of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,19 @@ pub struct SnapshotHeader {
     /// Number of names that follow.
     pub names: u64,
     /// Cluster time of the first entry of the current term; 0 if unknown.
+    pub term_began: ClusterMs,
+    /// After a restore: the last millisecond without grants.
+    pub no_grants_until: Option<ClusterMs>,
+}
+
+/// The start of a snapshot of version 2. This build reads it and does not write it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotHeaderV2 {
+    pub version: u32,
+    pub now: ClusterMs,
+    pub applied: Option<FencingToken>,
+    pub limits: Limits,
+    pub names: u64,
     pub term_began: ClusterMs,
 }
 
@@ -182,11 +195,24 @@ impl TryFrom<SnapshotHeaderV1> for SnapshotHeader {
 
     fn try_from(header: SnapshotHeaderV1) -> Result<SnapshotHeader, BadSnapshot> {
         match header {
-            SnapshotHeaderV1 { version: 1, now, applied, limits, records } => {
-                let version = HEADER_VERSION;
-                Ok(SnapshotHeader { version, now, applied, limits, names: records, term_began: 0 })
+            SnapshotHeaderV1 { version: 1, now, applied, limits, records: names } => {
+                SnapshotHeaderV2 { version: 2, now, applied, limits, names, term_began: 0 }.try_into()
             }
             SnapshotHeaderV1 { version, .. } => Err(BadSnapshot::Version(version)),
+        }
+    }
+}
+
+impl TryFrom<SnapshotHeaderV2> for SnapshotHeader {
+    type Error = BadSnapshot;
+
+    fn try_from(header: SnapshotHeaderV2) -> Result<SnapshotHeader, BadSnapshot> {
+        match header {
+            SnapshotHeaderV2 { version: 2, now, applied, limits, names, term_began } => {
+                let (version, no_grants_until) = (HEADER_VERSION, None);
+                Ok(SnapshotHeader { version, now, applied, limits, names, term_began, no_grants_until })
+            }
+            SnapshotHeaderV2 { version, .. } => Err(BadSnapshot::Version(version)),
         }
     }
 }

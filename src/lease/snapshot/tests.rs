@@ -254,8 +254,8 @@ fn invalid_snapshot_is_refused() {
     assert_eq!(rebuild(machine.header(), short), BadSnapshot::Count { expected: 2, found: 1 });
     let old = SnapshotHeader { applied: None, ..machine.header() };
     assert!(matches!(rebuild(old, records.clone()), BadSnapshot::Impossible(_)), "granted after its last entry");
-    let newer = SnapshotHeader { version: 3, ..machine.header() };
-    assert_eq!(rebuild(newer, records.clone()), BadSnapshot::Version(3));
+    let newer = SnapshotHeader { version: 4, ..machine.header() };
+    assert_eq!(rebuild(newer, records.clone()), BadSnapshot::Version(4));
     let StoredRecord::V2(record) = records[0].clone() else { panic!("{:?}", records[0]) };
     let mut twice = record.clone();
     (twice.limit, twice.counts.held) = (2, 2);

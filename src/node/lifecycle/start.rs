@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::{LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
+use crate::config::{BackupSchedule, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::lease::WaiterId;
+use crate::node::backup::Backups;
 use crate::node::leader::LeaderClock;
 use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
@@ -53,6 +54,8 @@ pub(crate) struct NodeConfig {
     pub ttl: TtlPolicy,
     /// Whether members may have addresses that other machines reach.
     pub allow_insecure_network: bool,
+    /// The schedule of backups, if there is one.
+    pub backup: Option<BackupSchedule>,
 }
 
 /// An error that prevents a node from starting.
@@ -234,6 +237,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             storage,
             transport,
             requests: Requests { clock: LeaderClock::new(clock), proposer, waits, local_waits: Arc::default(), events },
+            backups: Backups::default(),
             lifecycle,
         };
         let inner = Arc::new(inner);

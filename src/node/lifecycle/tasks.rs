@@ -48,6 +48,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         lifecycle.spawn(self.clone().notice_failure());
         lifecycle.spawn(self.clone().notice_stall());
         lifecycle.spawn(self.clone().update_gauges());
+        if let Some(schedule) = config.backup.clone() {
+            lifecycle.spawn(self.clone().back_up(schedule));
+        }
     }
 
     /// While this node leads, proposes at each interval that its waiting requests still wait.

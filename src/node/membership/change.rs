@@ -29,6 +29,8 @@ pub enum MemberRefusal {
     NotMember,
     /// Any other reason.
     Other,
+    /// The member has not caught up.
+    Lags,
 }
 
 /// The facts that decide whether the leader makes a change.
@@ -201,13 +203,13 @@ impl View {
     fn caught_up(&self, member: &Member) -> Result<(), RequestError> {
         let id = member.id;
         if member.state == MemberState::Unreachable || !self.used.contains(&id) {
-            return Err(refused(format!("node {id} does not answer the leader: start it with --join")));
+            return Err(lags(format!("node {id} does not answer the leader: start it with --join")));
         }
         match member.lag {
             Some(lag) if lag <= MAX_VOTER_LAG => Ok(()),
             lag => {
                 let lag = lag.map_or("an unknown number of".to_owned(), |lag| lag.to_string());
-                Err(refused(format!("node {id} lacks {lag} log entries: expected at most {MAX_VOTER_LAG}")))
+                Err(lags(format!("node {id} lacks {lag} log entries: expected at most {MAX_VOTER_LAG}")))
             }
         }
     }
@@ -265,6 +267,10 @@ fn refused(detail: String) -> RequestError {
     RequestError::MemberRefused { refusal: MemberRefusal::Other, detail }
 }
 
+fn lags(detail: String) -> RequestError {
+    RequestError::MemberRefused { refusal: MemberRefusal::Lags, detail }
+}
+
 fn in_progress() -> RequestError {
     let detail = "another change of the members is in progress: try again when it is complete".to_owned();
     RequestError::MemberRefused { refusal: MemberRefusal::InProgress, detail }
@@ -282,7 +288,7 @@ fn propose_error(error: ChangeError) -> ProposeError {
 fn transfer_error(error: TransferError) -> ProposeError {
     match error {
         TransferError::NotLeader => ProposeError::NotLeader,
-        TransferError::NoCaughtUpVoter => ProposeError::Refused(refused(error.to_string())),
+        TransferError::NoCaughtUpVoter => ProposeError::Refused(lags(error.to_string())),
         TransferError::NotTaken { .. } => ProposeError::Unknown(error.to_string()),
     }
 }

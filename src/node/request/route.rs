@@ -68,7 +68,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    async fn route(self: &Arc<Self>, request: Request, forward: Forward) -> Result<Response, RequestError> {
+    pub(in crate::node) async fn route(
+        self: &Arc<Self>,
+        request: Request,
+        forward: Forward,
+    ) -> Result<Response, RequestError> {
         if self.lifecycle.draining.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }

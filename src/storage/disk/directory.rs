@@ -4,6 +4,7 @@
 //! data/1/            0700
 //!   LOCK             locked while a process uses the directory
 //!   TENURE           the marker: this directory is initialised for this node (the cluster may not exist yet)
+//!   RESTORING        a restore has begun and not finished
 //!   store/           sled: db, conf, blobs/ (always empty), snap.*
 //! ```
 //!
@@ -21,6 +22,9 @@ use crate::storage::{Identity, StorageError};
 pub(in crate::storage) const MARKER: &str = "TENURE";
 const MARKER_TEMPORARY: &str = "TENURE.new";
 const LOCK: &str = "LOCK";
+const RESTORING: &str = "RESTORING";
+/// The directory that a file system creates at its root.
+const LOST_AND_FOUND: &str = "lost+found";
 const STORE: &str = "store";
 /// The newest format that this program reads and writes.
 pub(crate) const FORMAT: u32 = 1;
@@ -40,6 +44,35 @@ impl Drop for Directory {
 }
 
 impl Directory {
+    /// Claims an empty directory for a restore. Until [`end_restore`](Self::end_restore) every start refuses the
+    /// directory: a store without a vote, a log and a snapshot could form a second cluster.
+    pub fn begin_restore(path: &Path) -> Result<Directory, StorageError> {
+        if path.exists() {
+            check_empty(path)?;
+        }
+        let directory = Directory::claim(path)?;
+        check_empty(&directory.path)?;
+        let marker = directory.path.join(RESTORING);
+        let created = File::create(&marker).and_then(|file| file.sync_all());
+        created.map_err(|error| StorageError::io("write", marker, &error))?;
+        sync(&directory.path)?;
+        Ok(directory)
+    }
+
+    /// Ends a restore. The directory must be durable.
+    pub fn end_restore(&self) -> Result<(), StorageError> {
+        let marker = self.path.join(RESTORING);
+        fs::remove_file(&marker).map_err(|error| StorageError::io("remove", marker, &error))?;
+        sync(&self.path)
+    }
+
+    pub fn check_restored(&self) -> Result<(), StorageError> {
+        match self.path.join(RESTORING).exists() {
+            true => Err(StorageError::HalfRestored { dir: self.path.clone() }),
+            false => Ok(()),
+        }
+    }
+
     /// Creates the directory if it is missing, and locks it.
     pub fn claim(path: &Path) -> Result<Directory, StorageError> {
         let path = std::path::absolute(path).map_err(|error| StorageError::io("find", path, &error))?;
@@ -209,6 +242,16 @@ fn create_durably(path: &Path) -> Result<(), StorageError> {
     create_ancestors(parent)?;
     DirBuilder::new().mode(0o700).create(path).map_err(|error| StorageError::io("create", path, &error))?;
     sync(parent)
+}
+
+fn check_empty(path: &Path) -> Result<(), StorageError> {
+    for item in fs::read_dir(path).map_err(|error| StorageError::io("list", path, &error))? {
+        let name = item.map_err(|error| StorageError::io("list", path, &error))?.file_name();
+        if name != LOCK && name != LOST_AND_FOUND {
+            return Err(StorageError::NotEmpty { dir: path.to_path_buf() });
+        }
+    }
+    Ok(())
 }
 
 fn create_ancestors(path: &Path) -> Result<(), StorageError> {

@@ -6,6 +6,7 @@ mod metrics;
 mod reading;
 mod reclaim;
 mod recovery;
+mod restoring;
 mod tail;
 pub(super) mod trees;
 
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
+pub use self::restoring::Restoring;
 use self::tail::Tail;
 use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind, chunk_key};

@@ -54,6 +54,11 @@ impl SledStorage {
     /// The errors of [`open`](SledStorage::open).
     pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
         let directory = Directory::claim(dir.as_ref())?;
+        directory.check_restored()?;
+        SledStorage::open_claimed(directory, identity)
+    }
+
+    pub(super) fn open_claimed(directory: Directory, identity: Identity) -> Result<Opened, StorageError> {
         let is_initialised = directory.check_marker(&identity)?;
         directory.prepare_store()?;
         let trees = trees::open(&directory)?;

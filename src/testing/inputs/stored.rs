@@ -161,7 +161,9 @@ fn snapshots() -> Vec<Vec<u8>> {
         state.machine.apply(FencingToken { term: 3, index }, &batch);
     }
     state.joined.insert(2, 7);
-    vec![empty, written_snapshot(&state)]
+    let filled = written_snapshot(&state);
+    state.machine.restore(FencingToken { term: 1 << 50, index: 1 << 46 }, 1_700_000_000_000, Some(60_000));
+    vec![empty, filled, written_snapshot(&state)]
 }
 
 /// Commands that produce a held lease, a waiter, a lock delay, an ended lease, and each kind of transition.

@@ -209,7 +209,7 @@ impl Model {
             Change::Revoked { .. } => (LeaseState::Revoked, true),
             Change::Released => (LeaseState::Released, false),
             Change::HandedOver { .. } => (LeaseState::HandedOver, false),
-            Change::Granted(_) => panic!("a grant ends nothing"),
+            Change::Granted(_) | Change::Restored => panic!("no command ends a lease this way"),
         };
         let end = (self.now, self.position.index(), self.effects.transitions.len() as u32);
         let held = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
@@ -299,7 +299,7 @@ impl Model {
         let state = ended.filter(|held| was(&held.lease.holder, held.lease.token)).map(|held| held.lease.state).next();
         let events = self.history.get(name).into_iter().flatten();
         let in_history = events.filter(|event| was(&event.holder, event.token)).find_map(|event| match event.change {
-            Change::Granted(_) => None,
+            Change::Granted(_) | Change::Restored => None,
             Change::Expired => Some(LeaseState::Expired),
             Change::Released => Some(LeaseState::Released),
             Change::Revoked { .. } => Some(LeaseState::Revoked),

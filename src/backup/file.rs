@@ -1,0 +1,73 @@
+//! A file that appears complete or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rand::RngExt;
+
+use super::BackupError;
+use crate::rng::rng;
+
+/// A file under a temporary name. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+    replaces: bool,
+    is_named: bool,
+}
+
+impl NewFile {
+    /// Creates the file beside its final name. `replaces` permits an existing file with this name.
+    pub fn create(path: &Path, replaces: bool) -> Result<NewFile, BackupError> {
+        let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+        name.push(format!(".{:08x}.partial", rng().random::<u32>()));
+        let temporary = path.with_file_name(name);
+        refuse_existing(path, replaces)?;
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&temporary);
+        let file = file.map_err(|error| BackupError::io("create", &temporary, error))?;
+        Ok(NewFile { path: path.to_owned(), temporary, file, replaces, is_named: false })
+    }
+
+    /// Makes the content durable, passes the temporary file to `check`, and gives the file its name.
+    pub fn finish<T>(mut self, check: impl FnOnce(&Path) -> Result<T, BackupError>) -> Result<T, BackupError> {
+        self.file.sync_all().map_err(|error| BackupError::io("sync", &self.temporary, error))?;
+        let checked = check(&self.temporary)?;
+        refuse_existing(&self.path, self.replaces)?;
+        fs::rename(&self.temporary, &self.path).map_err(|error| BackupError::io("create", &self.path, error))?;
+        self.is_named = true;
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(|error| BackupError::io("sync", parent, error))?;
+        Ok(checked)
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_named {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+fn refuse_existing(path: &Path, replaces: bool) -> Result<(), BackupError> {
+    if !replaces && path.symlink_metadata().is_ok() {
+        return Err(BackupError::Exists { file: path.to_owned() });
+    }
+    Ok(())
+}

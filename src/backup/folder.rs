@@ -1,0 +1,140 @@
+//! The folder of scheduled backups.
+//!
+//! A file is named `CLUSTER-TOKEN-TIME.backup`, with the position as a token of 20 digits. So the order of the names is
+//! the order of the positions. Other files are left alone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::config::BackupSchedule;
+use crate::storage::Position;
+use crate::token::FencingToken;
+
+const SUFFIX: &str = ".backup";
+const TOKEN_DIGITS: usize = 20;
+const TIME: &str = "YYYYMMDDThhmmssZ";
+/// A temporary file of this age belongs to no running backup.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The backups of one cluster in a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    dir: PathBuf,
+    cluster: String,
+    keep: usize,
+}
+
+impl Folder {
+    pub fn new(schedule: &BackupSchedule, cluster: &str) -> Folder {
+        Folder { dir: schedule.dir.clone(), cluster: cluster.to_owned(), keep: schedule.keep }
+    }
+
+    pub fn create(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.dir)
+    }
+
+    /// The file of a backup at this position and wall-clock time.
+    pub fn file(&self, position: Position, wall_ms: u64) -> PathBuf {
+        let token = FencingToken { term: position.term, index: position.index };
+        let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(wall_ms)).to_string();
+        let time = time.replace(['-', ':'], "");
+        self.dir.join(format!("{}-{}-{time}{SUFFIX}", self.cluster, token.padded()))
+    }
+
+    /// The wall-clock time of the newest backup, in milliseconds.
+    pub fn newest_ms(&self) -> io::Result<Option<u64>> {
+        Ok(self.backups()?.iter().filter_map(|name| self.time_ms(name)).max())
+    }
+
+    /// Removes the oldest backups above the number to keep, and abandoned temporary files.
+    pub fn prune(&self) -> io::Result<()> {
+        let mut backups = self.backups()?;
+        backups.sort();
+        let excess = backups.len().saturating_sub(self.keep);
+        for name in &backups[..excess] {
+            fs::remove_file(self.dir.join(name))?;
+        }
+        for item in fs::read_dir(&self.dir)? {
+            let item = item?;
+            let name = item.file_name().to_string_lossy().into_owned();
+            let is_partial = name.ends_with(".partial") && name.starts_with(&format!("{}-", self.cluster));
+            let age = item.metadata()?.modified()?.elapsed().unwrap_or_default();
+            if is_partial && age > ABANDONED_AFTER {
+                fs::remove_file(item.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all backups of this cluster.
+    fn backups(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for item in fs::read_dir(&self.dir)? {
+            let name = item?.file_name().to_string_lossy().into_owned();
+            if self.time_ms(&name).is_some() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The time in the name of a backup of this cluster; `None` for any other name.
+    fn time_ms(&self, name: &str) -> Option<u64> {
+        let rest = name.strip_prefix(&self.cluster)?.strip_prefix('-')?.strip_suffix(SUFFIX)?;
+        let (token, time) = rest.split_once('-')?;
+        let is_token = token.len() == TOKEN_DIGITS && token.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_token || time.len() != TIME.len() || !time.is_ascii() {
+            return None;
+        }
+        let (date, clock) = (&time[..8], &time[9..15]);
+        let text =
+            format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &clock[..2], &clock[2..4], &clock[4..]);
+        let since = humantime::parse_rfc3339(&text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+        (self.file_name(token, time) == name).then_some(since.as_millis() as u64)
+    }
+
+    fn file_name(&self, token: &str, time: &str) -> String {
+        format!("{}-{token}-{time}{SUFFIX}", self.cluster)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT_MS: u64 = 1_767_225_600_000;
+
+    #[test]
+    fn prune_keeps_the_newest_and_foreign_files() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let schedule = BackupSchedule { dir: dir.path().join("backups"), every_ms: 1_000, keep: 2 };
+        let folder = Folder::new(&schedule, "a.b-c");
+        folder.create().expect("created");
+        assert_eq!(folder.newest_ms().expect("listed"), None);
+        for index in [9, 10, 11] {
+            let file = folder.file(Position { term: 2, index }, AT_MS + index * 1_000);
+            fs::write(&file, "").expect("written");
+        }
+        let names =
+            ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
+        names.iter().for_each(|name| fs::write(folder.dir().join(name), "").expect("written"));
+        assert_eq!(folder.newest_ms().expect("listed"), Some(AT_MS + 11_000));
+        folder.prune().expect("pruned");
+        let mut kept = folder.backups().expect("listed");
+        kept.sort();
+        assert_eq!(
+            kept,
+            [
+                "a.b-c-00000562949953421322-20260101T000010Z.backup",
+                "a.b-c-00000562949953421323-20260101T000011Z.backup"
+            ]
+        );
+        assert!(names.iter().all(|name| folder.dir().join(name).exists()), "other files stay");
+    }
+}

@@ -1,0 +1,180 @@
+//! The restore of a backup: the store of the first node of a new cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{BackupError, PositionError, position, read};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{MemberConfig, Problems};
+use crate::lease::Lease;
+use crate::raft::snapshot::SnapshotError;
+use crate::raft::{Joined, PeerInfo, State, read_restored, write_restored};
+use crate::storage::{Identity, Restoring, StorageError};
+use crate::token::FencingToken;
+use crate::types::NodeId;
+
+/// Pause until the wall clock shows the next millisecond.
+const CLOCK_PAUSE: Duration = Duration::from_micros(100);
+
+/// What the operator knows about the holders of the lost cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostHolders {
+    /// All have stopped. The restored cluster grants leases at once.
+    Stopped,
+    /// They stop within this time: the longest ttl and lock delay that the lost cluster can have granted. The restored
+    /// cluster grants no lease for as long after its first leader is elected.
+    StopWithin(Duration),
+}
+
+/// The options of a restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreOptions {
+    /// The holders of the lost cluster.
+    pub holders: LostHolders,
+    /// The highest token that the lost cluster can have granted, if the clock cannot tell.
+    pub above: Option<FencingToken>,
+}
+
+impl RestoreOptions {
+    /// Options without `above`.
+    pub fn new(holders: LostHolders) -> RestoreOptions {
+        RestoreOptions { holders, above: None }
+    }
+
+    /// Sets the highest token that the lost cluster can have granted.
+    pub fn above(self, token: FencingToken) -> RestoreOptions {
+        RestoreOptions { above: Some(token), ..self }
+    }
+}
+
+/// A restored node, ready to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The name of the lost cluster.
+    pub from_cluster: String,
+    /// All new tokens are above this one.
+    pub above: FencingToken,
+    /// Number of leases that were held in the backup and ended.
+    pub ended: u64,
+    /// Number of waiters that left their queues.
+    pub dropped: u64,
+}
+
+/// Why a backup is not restored. The data directory is unchanged, except after an error of the storage.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the message explains the fields")]
+pub enum RestoreError {
+    /// The settings of the node are invalid.
+    #[error("a node cannot be restored with these settings:\n{0}")]
+    Settings(Problems),
+    /// The file cannot be used.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// Another node must be restored.
+    #[error(
+        "node {node} is not the first node of cluster {cluster:?}: restore node {first}. The other nodes start with empty \
+         directories and receive the state. Only the node with the lowest id forms a cluster"
+    )]
+    OtherNode { cluster: String, node: NodeId, first: NodeId },
+    /// The new cluster has the name of the lost one.
+    #[error(
+        "the backup is of a cluster with the same name, {cluster:?}: choose another name, so that the new cluster refuses \
+         the nodes of the lost one"
+    )]
+    SameCluster { cluster: String },
+    /// No position is certainly above the lost cluster.
+    #[error(transparent)]
+    Position(#[from] PositionError),
+    /// The holders of the lost cluster can be active for longer.
+    #[error(
+        "lease {name} of {holder} has a ttl of {ttl_ms} ms: its holder can be active for longer than {given_ms} ms. Use a \
+         longer --grant-after, or stop all holders and use --holders-stopped"
+    )]
+    TooSoon { name: String, holder: String, ttl_ms: u64, given_ms: u64 },
+    /// A holder of the lost cluster does not stop.
+    #[error(
+        "lease {name} of {holder} has no ttl, so its holder does not stop: stop all holders and use --holders-stopped"
+    )]
+    Infinite { name: String, holder: String },
+    /// The data directory cannot be written, or is not empty.
+    #[error(transparent)]
+    Storage(StorageError),
+    /// The restored state cannot be stored.
+    #[error("the restored state cannot be stored: {0}")]
+    State(String),
+}
+
+impl From<SnapshotError> for RestoreError {
+    fn from(error: SnapshotError) -> RestoreError {
+        match error {
+            SnapshotError::Storage(error) => RestoreError::Storage(error),
+            error => RestoreError::State(error.to_string()),
+        }
+    }
+}
+
+/// The node of the new cluster that gets the state.
+pub(crate) struct Target {
+    pub cluster: String,
+    pub id: NodeId,
+    pub members: Vec<MemberConfig>,
+    pub data: PathBuf,
+}
+
+/// Restores a backup. Blocks.
+pub(crate) fn restore(file: &Path, target: Target, options: RestoreOptions) -> Result<Restored, RestoreError> {
+    let first = target.members.iter().map(|member| member.id).min().unwrap_or(target.id);
+    if target.id != first {
+        return Err(RestoreError::OtherNode { cluster: target.cluster, node: target.id, first });
+    }
+    let (header, mut state) = read(file)?;
+    if header.cluster == target.cluster {
+        return Err(RestoreError::SameCluster { cluster: header.cluster });
+    }
+    let no_grants_ms = no_grants_ms(&state, options.holders)?;
+    let now_ms = SystemClock.wall_ms();
+    let at = position::restored(header.position, header.wall_ms, now_ms, options.above)?;
+    let counts = state.machine.counts();
+
+    let identity = Identity { cluster: target.cluster, node: target.id };
+    let store = Restoring::begin(target.data, identity)?;
+    let own = Joined { node: target.id, incarnation: store.incarnation };
+    state.restore(at, infos(target.members), own, now_ms, no_grants_ms)?;
+    write_restored(&state, target.id, &store.storage)?;
+    store.finish(|reopened| {
+        let stored = read_restored(reopened)?;
+        let is_same = stored.position() == at && stored.machine.header() == state.machine.header();
+        if is_same { Ok(()) } else { Err(RestoreError::from(SnapshotError::OtherState)) }
+    })?;
+    wait_for_the_next_ms(now_ms);
+    let above = FencingToken { term: at.term, index: at.index };
+    Ok(Restored { from_cluster: header.cluster, above, ended: counts.held, dropped: counts.waiting })
+}
+
+/// A later restore on this machine must read a later millisecond: the millisecond is the base of the tokens.
+fn wait_for_the_next_ms(used: u64) {
+    while SystemClock.wall_ms() == used {
+        std::thread::sleep(CLOCK_PAUSE);
+    }
+}
+
+/// The time without grants. It covers at least the leases in the backup.
+fn no_grants_ms(state: &State, holders: LostHolders) -> Result<Option<u64>, RestoreError> {
+    let LostHolders::StopWithin(given) = holders else { return Ok(None) };
+    let given_ms = given.as_millis().try_into().unwrap_or(u64::MAX);
+    let Some(Lease { name, holder, ttl, .. }) = state.machine.longest_held() else { return Ok(Some(given_ms)) };
+    let (name, holder) = (name.to_string(), holder.to_string());
+    match ttl.as_millis() {
+        None => Err(RestoreError::Infinite { name, holder }),
+        Some(ttl_ms) if ttl_ms > given_ms => Err(RestoreError::TooSoon { name, holder, ttl_ms, given_ms }),
+        Some(_) => Ok(Some(given_ms)),
+    }
+}
+
+fn infos(members: Vec<MemberConfig>) -> BTreeMap<NodeId, PeerInfo> {
+    members.into_iter().map(|MemberConfig { id, http, peer }| (id, PeerInfo { http, peer })).collect()
+}

@@ -1,0 +1,191 @@
+//! `tenure snapshot`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::failure::Failure;
+use super::output::{self, Format};
+use super::{ClientArguments, duration};
+use crate::backup::{self, BackupError, BackupInfo, LostHolders, NewFile, RestoreError, RestoreOptions};
+use crate::config::Config;
+use crate::node::Node;
+use crate::token::FencingToken;
+use crate::types::Consistency;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Save a backup of the cluster to a file
+    Save {
+        /// The new file
+        file: PathBuf,
+        /// Overwrite the file if it exists
+        #[arg(long)]
+        force: bool,
+        /// Which node writes the backup
+        #[arg(long, default_value = "leader")]
+        consistency: Source,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Check a backup and show its content
+    Inspect {
+        /// The file
+        file: PathBuf,
+        /// Output format
+        #[arg(short, long, default_value = "table")]
+        output: Format,
+    },
+    /// Check a backup: its checksum and every record
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Start a new cluster from a backup: fill the empty directory of its first node
+    #[command(after_help = RESTORE_HELP)]
+    Restore(Restore),
+}
+
+const RESTORE_HELP: &str = "\
+The new cluster needs another name than the lost one. Its other nodes start with empty directories.
+Every lease of the backup ends. State how long holders of the lost cluster can still be active: \
+with --grant-after, or with --holders-stopped.";
+
+/// The node that writes a backup.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Source {
+    /// The leader, with every acknowledged change
+    Leader,
+    /// The first node that answers; the backup has the age of its state
+    Stale,
+}
+
+#[derive(Args)]
+pub struct Restore {
+    /// The backup
+    file: PathBuf,
+    /// Configuration file of the new cluster
+    #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
+    config: PathBuf,
+    /// The node to restore: the one with the lowest id
+    #[arg(long, env = "TENURE_NODE", value_name = "ID")]
+    node: u64,
+    /// Grant no lease for this time: the longest ttl and lock delay that the lost cluster can have granted
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION", required_unless_present = "holders_stopped")]
+    grant_after: Option<Duration>,
+    /// All holders of the lost cluster have stopped: grant leases at once
+    #[arg(long, conflicts_with = "grant_after")]
+    holders_stopped: bool,
+    /// The highest token that the lost cluster can have granted, if the clock cannot tell
+    #[arg(long, value_name = "TOKEN")]
+    above: Option<FencingToken>,
+}
+
+impl Command {
+    /// The output format that the user asked for.
+    pub fn output(&self) -> Format {
+        match self {
+            Command::Save { client, .. } => client.output,
+            Command::Inspect { output, .. } => *output,
+            Command::Check { .. } | Command::Restore(_) => Format::Table,
+        }
+    }
+}
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Save { file, force, consistency, client } => {
+            let consistency = match consistency {
+                Source::Leader => Consistency::Leader,
+                Source::Stale => Consistency::Stale,
+            };
+            show(&save(&file, force, consistency, &client).await?, client.output)
+        }
+        Command::Inspect { file, output } => show(&backup::inspect(file)?, output),
+        Command::Check { file } => {
+            backup::verify(&file)?;
+            eprintln!("{}: valid", file.display());
+            Ok(())
+        }
+        Command::Restore(arguments) => restore(arguments),
+    }
+}
+
+async fn save(
+    file: &Path,
+    force: bool,
+    consistency: Consistency,
+    client: &ClientArguments,
+) -> Result<BackupInfo, Failure> {
+    let mut new = NewFile::create(file, force)?;
+    let mut backup = client.remote().snapshot(consistency).await?;
+    while let Some(part) = backup.next().await? {
+        let written = new.write_all(&part);
+        written.with_context(|| format!("cannot write {}", file.display())).map_err(Failure::Other)?;
+    }
+    Ok(new.finish(|received| backup::inspect(received))?)
+}
+
+fn restore(arguments: Restore) -> Result<(), Failure> {
+    let config = Config::load(&arguments.config)?;
+    let holders = arguments.grant_after.map_or(LostHolders::Stopped, LostHolders::StopWithin);
+    let options = RestoreOptions { above: arguments.above, ..RestoreOptions::new(holders) };
+    let restored = Node::builder_from(&config, arguments.node).restore(&arguments.file, options)?;
+    eprintln!(
+        "restored node {} of cluster {} from a backup of cluster {}: {} leases ended, {} waiters removed, new tokens are \
+         above {}",
+        arguments.node, config.cluster, restored.from_cluster, restored.ended, restored.dropped, restored.above
+    );
+    if let Some(time) = arguments.grant_after {
+        let time = duration::show(time.as_millis() as u64);
+        eprintln!("the cluster grants no lease until it has run for {time}");
+    }
+    Ok(())
+}
+
+fn show(info: &BackupInfo, format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        return output::json(info);
+    }
+    let state = match (info.current, info.stale_ms) {
+        (true, _) => "current".to_owned(),
+        (false, Some(ms)) => format!("at most {} old", duration::show(ms)),
+        (false, None) => "of unknown age".to_owned(),
+    };
+    let members: Vec<String> = info.members.iter().map(ToString::to_string).collect();
+    let rows = [
+        ("CLUSTER", info.cluster_id.clone()),
+        ("WRITTEN", format!("{} by node {}", info.at, info.node)),
+        ("STATE", state),
+        ("TERM", info.term.to_string()),
+        ("APPLIED", info.applied.to_string()),
+        ("MEMBERS", members.join(", ")),
+        ("NAMES", info.names.to_string()),
+        ("HELD", info.held.to_string()),
+        ("WAITING", info.waiting.to_string()),
+        ("BYTES", info.bytes.to_string()),
+    ];
+    output::table(&["BACKUP", ""], rows.into_iter().map(|(label, value)| vec![label.to_owned(), value]))
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Failure {
+        match error {
+            BackupError::Exists { .. } => Failure::Usage(error.to_string()),
+            error => Failure::Other(anyhow!(error)),
+        }
+    }
+}
+
+impl From<RestoreError> for Failure {
+    fn from(error: RestoreError) -> Failure {
+        match error {
+            RestoreError::Backup(error) => error.into(),
+            error @ (RestoreError::Storage(_) | RestoreError::State(_)) => Failure::Other(anyhow!(error)),
+            error => Failure::Usage(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A machine that continues from a backup in a new cluster.
+
+use super::machine::Entry;
+use super::{Change, DropCause, Effects, Lease, Machine, Stamp};
+use crate::token::FencingToken;
+use crate::types::LeaseName;
+
+impl Machine {
+    /// Continues at `position` as the state of a new cluster.
+    ///
+    /// The state is history: since the backup, holders may have lost their leases, and other holders may have them. So
+    /// every grant ends, every waiter leaves its queue, and no name is granted for `no_grants_ms` of cluster time. With
+    /// `None`, the caller knows that no earlier holder is active.
+    ///
+    /// # Panics
+    ///
+    /// If `position` is not above the position of the state.
+    pub fn restore(&mut self, position: FencingToken, wall_ms: u64, no_grants_ms: Option<u64>) -> Effects {
+        assert!(
+            self.applied().is_none_or(|last| last.index < position.index && last.as_u64() < position.as_u64()),
+            "restored at {position:?} after {:?}: expected a higher position",
+            self.applied()
+        );
+        let names: Vec<LeaseName> = self.records.keys().cloned().collect();
+        let stamp = Stamp { now: self.now(), wall_ms };
+        let mut entry = Entry::begin(self, position, stamp);
+        // An earlier restore may have left a longer time.
+        let until = no_grants_ms.map(|ms| entry.now.saturating_add(ms).max(entry.machine.no_grants_until.unwrap_or(0)));
+        entry.machine.no_grants_until = until;
+        for name in &names {
+            entry.end_all(name);
+        }
+        entry.finish()
+    }
+
+    /// The held lease that can last longest without a renewal.
+    pub fn longest_held(&self) -> Option<Lease> {
+        let grants =
+            self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
+        let longest = grants.max_by_key(|(_, grant)| grant.ttl.as_millis().unwrap_or(u64::MAX));
+        longest.map(|(name, grant)| self.records[name].lease(name, grant))
+    }
+}
+
+impl Entry<'_> {
+    fn end_all(&mut self, name: &LeaseName) {
+        while let Some((ticket, _)) = self.record(name).and_then(|record| record.queue.first()) {
+            self.drop_waiter(name, ticket, DropCause::Abandoned);
+        }
+        while let Some(token) = self.record(name).and_then(|record| record.holders.soonest().map(|grant| grant.token)) {
+            self.end(name, token.as_u64(), Change::Restored);
+        }
+        self.promote_waiter(name);
+    }
+}

@@ -1,0 +1,263 @@
+//! Backups that this node writes: to a stream, to a file, and on schedule.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metrics::{counter, gauge};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{Inner, Node};
+use crate::backup::{self, BackupError, BackupInfo, Folder, Freshness, Header, NewFile};
+use crate::clock::{Clock, SystemClock};
+use crate::config::BackupSchedule;
+use crate::lease::ListFilter;
+use crate::node::{Forward, Query, Request, RequestError, Served};
+use crate::peer::Transport;
+use crate::raft::State;
+use crate::storage::Storage;
+use crate::types::Consistency;
+
+/// Backups that a node writes at a time. Each keeps a view of the state in memory.
+const MAX_BACKUPS: usize = 2;
+/// Bytes in one chunk of a stream.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks between the encoder and a slow reader.
+const CHUNKS_IN_FLIGHT: usize = 4;
+/// How often a node checks whether a scheduled backup is due.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Attempts in one interval of the schedule after a failure.
+const RETRIES: u64 = 10;
+
+/// The permits of the backups of one node.
+pub(in crate::node) struct Backups(Arc<Semaphore>);
+
+impl Default for Backups {
+    fn default() -> Backups {
+        Backups(Arc::new(Semaphore::new(MAX_BACKUPS)))
+    }
+}
+
+/// A backup as a stream of bytes.
+pub(crate) struct BackupStream {
+    pub served: Served,
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
+}
+
+impl BackupStream {
+    /// The next bytes. After an error the stream is incomplete and ends.
+    pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        self.chunks.recv().await
+    }
+}
+
+/// A view of the state, with its header.
+struct View {
+    header: Header,
+    state: State,
+    served: Served,
+    permit: OwnedSemaphorePermit,
+}
+
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// Writes a backup to a new file, and returns its content.
+    ///
+    /// The file appears complete or not at all. With [`Consistency::Stale`] any node writes its own state. Otherwise only
+    /// the leader can, after it has confirmed its leadership: then the backup has every change that was acknowledged
+    /// before the call.
+    ///
+    /// # Errors
+    ///
+    /// The file exists or cannot be written; the node does not lead, or already writes two backups.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the write: the file may still appear.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(node: tenure::node::Node) -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure::node::Consistency;
+    ///
+    /// let backup = node.save_backup("/backups/orders.backup", Consistency::Leader).await?;
+    /// println!("{} leases at index {}", backup.held, backup.applied);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn save_backup(
+        &self,
+        file: impl Into<PathBuf>,
+        consistency: Consistency,
+    ) -> Result<BackupInfo, BackupError> {
+        let file = file.into();
+        self.inner.save_backup(consistency, |_| file).await
+    }
+
+    /// Streams a backup. Only the leader answers, unless the consistency is stale.
+    pub(crate) async fn backup(&self, consistency: Consistency) -> Result<BackupStream, RequestError> {
+        let View { header, state, served, permit } = self.inner.backup_view(consistency).await?;
+        let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
+        let mut out = ChunkWriter::new(sender, self.inner.lifecycle.stop.clone());
+        self.inner.lifecycle.tasks.spawn_blocking(move || {
+            if let Err(error) = backup::encode(&header, &state, &mut out) {
+                out.fail(error);
+            }
+            drop(permit);
+        });
+        Ok(BackupStream { served, chunks })
+    }
+}
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    async fn save_backup(
+        self: &Arc<Self>,
+        consistency: Consistency,
+        name: impl FnOnce(&Header) -> PathBuf,
+    ) -> Result<BackupInfo, BackupError> {
+        let view = self.backup_view(consistency).await;
+        let view = view.map_err(|error| BackupError::Refused { reason: error.to_string() })?;
+        let file = name(&view.header);
+        let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;
+        written.unwrap_or_else(|error| Err(BackupError::Refused { reason: error.to_string() }))
+    }
+
+    async fn backup_view(self: &Arc<Self>, consistency: Consistency) -> Result<View, RequestError> {
+        let permit = self.backups.0.clone().try_acquire_owned().map_err(|_| RequestError::Busy)?;
+        let served = self.confirmed(consistency).await?;
+        let state = self.raft.replica().view();
+        let freshness = match (consistency, served.stale_ms) {
+            (Consistency::Stale, Some(ms)) => Freshness::Stale { ms },
+            (Consistency::Stale, None) => Freshness::Unknown,
+            _ => Freshness::Current,
+        };
+        let header = Header {
+            cluster: self.settings.cluster.clone(),
+            node: self.settings.id,
+            position: state.position(),
+            cluster_ms: state.machine.now(),
+            wall_ms: SystemClock.wall_ms(),
+            freshness,
+        };
+        let served = Served { applied: header.position.index, now: header.cluster_ms, ..served };
+        Ok(View { header, state, served, permit })
+    }
+
+    /// Waits until this node may take a view with this consistency.
+    async fn confirmed(self: &Arc<Self>, consistency: Consistency) -> Result<Served, RequestError> {
+        let consistency = match consistency {
+            Consistency::Stale => Consistency::Stale,
+            Consistency::Leader | Consistency::Linearizable => Consistency::Linearizable,
+        };
+        let query = Query::List { filter: ListFilter::default(), after: None, limit: 1 };
+        Ok(self.route(Request::Read { query, consistency }, Forward::Never).await?.served)
+    }
+
+    /// Writes a backup whenever this node leads and the newest one in the folder is too old.
+    pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule) {
+        let folder = Folder::new(&schedule, &self.settings.cluster);
+        let age = gauge!("tenure_backup_age_seconds");
+        let mut failed_at = None;
+        loop {
+            let now_ms = SystemClock.wall_ms();
+            let newest = self.in_folder(&folder, Folder::newest_ms).await.ok().flatten();
+            age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
+            // A wall clock that steps back makes a backup due too.
+            let is_due = newest.is_none_or(|at| now_ms.abs_diff(at) >= schedule.every_ms);
+            let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
+            if is_due && may_retry && self.requests.clock.leader_term().is_some() {
+                failed_at = self.write_scheduled(&folder).await.err().map(|error| {
+                    tracing::error!(error = &error as &dyn std::error::Error, "the scheduled backup failed");
+                    now_ms
+                });
+                let result = if failed_at.is_none() { "written" } else { "failed" };
+                counter!("tenure_backups_total", "result" => result).increment(1);
+                continue;
+            }
+            tokio::time::sleep(CHECK_INTERVAL.min(Duration::from_millis(schedule.every_ms / RETRIES))).await;
+        }
+    }
+
+    async fn write_scheduled(self: &Arc<Self>, folder: &Folder) -> Result<(), BackupError> {
+        let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
+        self.in_folder(folder, Folder::create).await.map_err(failed)?;
+        let name = |header: &Header| folder.file(header.position, header.wall_ms);
+        let info = self.save_backup(Consistency::Leader, name).await?;
+        tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
+        self.in_folder(folder, Folder::prune).await.map_err(failed)
+    }
+
+    async fn in_folder<R: Send + 'static>(
+        &self,
+        folder: &Folder,
+        work: impl FnOnce(&Folder) -> io::Result<R> + Send + 'static,
+    ) -> io::Result<R> {
+        let folder = folder.clone();
+        let worked = self.lifecycle.tasks.spawn_blocking(move || work(&folder)).await;
+        worked.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+/// Writes a backup to a file and reads it back.
+fn write(file: &Path, view: &View) -> Result<BackupInfo, BackupError> {
+    let mut out = io::BufWriter::with_capacity(CHUNK_BYTES, NewFile::create(file, false)?);
+    let written = backup::encode(&view.header, &view.state, &mut out);
+    written.map_err(|source| BackupError::Io { action: "write", file: file.to_owned(), source })?;
+    let (out, _) = out.into_parts();
+    out.finish(|temporary| {
+        backup::verify(temporary)?;
+        backup::info(temporary, view.header.clone(), &view.state)
+    })
+}
+
+/// Collects bytes in chunks and sends them to an async reader.
+struct ChunkWriter {
+    chunk: Vec<u8>,
+    chunks: mpsc::Sender<io::Result<Bytes>>,
+    stop: CancellationToken,
+    runtime: Handle,
+}
+
+impl ChunkWriter {
+    fn new(chunks: mpsc::Sender<io::Result<Bytes>>, stop: CancellationToken) -> ChunkWriter {
+        ChunkWriter { chunk: Vec::with_capacity(CHUNK_BYTES), chunks, stop, runtime: Handle::current() }
+    }
+
+    /// Waits for the reader. The shutdown of the node ends the wait.
+    fn send(&self, chunk: io::Result<Bytes>) -> io::Result<()> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                sent = self.chunks.send(chunk) => sent.map_err(|_| io::Error::other("the reader left")),
+                () = self.stop.cancelled() => Err(io::Error::other("the node is shutting down")),
+            }
+        })
+    }
+
+    fn fail(&self, error: io::Error) {
+        let _ = self.send(Err(error));
+    }
+}
+
+impl Write for ChunkWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = CHUNK_BYTES - self.chunk.len();
+        let taken = &bytes[..bytes.len().min(room)];
+        self.chunk.extend_from_slice(taken);
+        if self.chunk.len() == CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
+        self.send(Ok(chunk.into()))
+    }
+}

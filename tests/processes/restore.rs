@@ -1,0 +1,229 @@
+//! The loss of all disks: a new cluster from a backup.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::{Call, token};
+use crate::cluster::{Cluster, NODES, SOON};
+use crate::process::{Process, tenure};
+use crate::steady::strict;
+
+strict!(
+    lost_cluster_serves_again_from_a_backup,
+    save_check_and_inspect_a_backup,
+    interrupted_save_leaves_no_file,
+    each_node_redirects_or_serves_the_snapshot,
+    leader_writes_scheduled_backups,
+);
+
+/// Runs a command of the binary. Returns its exit code and its output.
+async fn run(cluster: &Cluster, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = tenure();
+    command.args(arguments).env("TENURE_ENDPOINTS", cluster.client.endpoints()).current_dir(cluster.folder());
+    let mut process = Process::start("tenure snapshot", command, cluster.folder());
+    let status = process.exit(SOON).await;
+    (status.code(), process.printed(), process.said())
+}
+
+async fn done(cluster: &Cluster, arguments: &[&str]) -> String {
+    let (code, printed, said) = run(cluster, arguments).await;
+    assert_eq!(code, Some(0), "{arguments:?}: {said}");
+    printed
+}
+
+/// Writes the configuration of the new cluster: the same addresses, another name and other directories.
+fn new_config(cluster: &Cluster) -> PathBuf {
+    let text = fs::read_to_string(cluster.folder().join("cluster.toml")).expect("readable");
+    let file = cluster.folder().join("new.toml");
+    let text = text.replace("cluster = \"test\"", "cluster = \"new\"").replace("\"data/", "\"new/");
+    fs::write(&file, text).expect("the folder is writable");
+    file
+}
+
+/// The way back from broken disks takes five commands: one restore, and three starts. The save is before.
+async fn lost_cluster_serves_again_from_a_backup() {
+    let mut cluster = Cluster::start("").await;
+    let old = cluster.client.acquire("jobs", "old", 3_000).await;
+    // Grants during and after the backup.
+    let load = tokio::spawn({
+        let client = cluster.client.clone();
+        async move {
+            let mut highest = 0;
+            for number in 0..150 {
+                highest = client.acquire(&format!("load-{number}"), "load", 2_000).await.max(highest);
+            }
+            highest
+        }
+    });
+    done(&cluster, &["snapshot", "save", "test.backup"]).await;
+    let highest = load.await.expect("granted").max(old);
+    for id in NODES {
+        cluster.kill(id);
+    }
+    for id in [1, 3] {
+        fs::remove_dir_all(cluster.data(id)).expect("no process uses it");
+    }
+    let config = new_config(&cluster);
+    let restore = ["snapshot", "restore", "test.backup", "--config", "new.toml", "--node", "1", "--grant-after", "4s"];
+    done(&cluster, &restore).await;
+    let mut nodes: Vec<Process> = NODES.iter().map(|id| cluster.other_process(*id, &config)).collect();
+    let began = std::time::Instant::now();
+    let refused = cluster.client.settle(0, &Call::acquire("jobs", "new", 5_000)).await;
+    let refused = refused.expect_err("the old holder may be active");
+    assert_eq!(refused["code"], "lock_delay", "{refused}");
+    assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("restored")), "{refused}");
+    let lost = cluster.client.settle(1, &Call::renew("jobs", "old", old)).await.expect_err("the lease has ended");
+    assert_eq!((&lost["code"], &lost["why"]), (&Value::from("lost"), &Value::from("restored")), "{lost}");
+    let compacted = cluster.client.settle(0, &Call::get("/v1/watch?after=5")).await.expect_err("history is lost");
+    assert_eq!(compacted["code"], "compacted", "{compacted}");
+    let granted = cluster.client.done(2, &Call::wait("jobs", "new", 5_000, SOON)).await;
+    assert!(began.elapsed() >= Duration::from_millis(3_500), "granted after {:?}", began.elapsed());
+    assert!(token(&granted) > highest, "{granted} after {highest}");
+    for (name, holder) in [("load-149", "x"), ("other", "y")] {
+        let granted = cluster.client.acquire(name, holder, 5_000).await;
+        assert!(granted > highest, "{granted} after {highest}");
+    }
+    for (id, process) in NODES.iter().zip(&mut nodes) {
+        assert!(process.is_running(), "node {id}: {}", process.said());
+        let path = cluster.folder().join(format!("new/{id}/TENURE"));
+        assert!(path.exists(), "node {id} has received the state");
+    }
+    old_node_is_refused(&cluster, &mut nodes).await;
+}
+
+/// A node of the lost cluster with its data starts again with the old configuration, at the address of a new node.
+async fn old_node_is_refused(cluster: &Cluster, nodes: &mut [Process]) {
+    nodes[1].kill();
+    let mut old = cluster.other_process(2, &cluster.folder().join("cluster.toml"));
+    let began = std::time::Instant::now();
+    let refusals =
+        ["node 2 belongs to cluster \"test\", not to \"new\"", "node 1 belongs to cluster \"new\", not to \"test\""];
+    while !nodes[0].said().contains(refusals[0]) || !old.said().contains(refusals[1]) {
+        assert!(began.elapsed() < SOON && old.is_running(), "no refusal: {} / {}", nodes[0].said(), old.said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let status = cluster.ask(2, "/v1/cluster").await.expect("the old node answers");
+    assert_eq!(status["quorum"], false, "the old node reaches no leader: {status}");
+    cluster.client.done(0, &Call::acquire("after", "z", 5_000)).await;
+}
+
+async fn save_check_and_inspect_a_backup() {
+    let cluster = Cluster::start("").await;
+    cluster.client.acquire("jobs", "a", 600_000).await;
+    done(&cluster, &["snapshot", "save", "a.backup"]).await;
+    let (code, _, said) = run(&cluster, &["snapshot", "save", "a.backup"]).await;
+    assert!(code == Some(2) && said.contains("a.backup exists"), "{said}");
+    let saved = done(&cluster, &["snapshot", "save", "a.backup", "--force", "-o", "json"]).await;
+    let saved: Value = serde_json::from_str(&saved).expect("JSON");
+    assert_eq!((&saved["held"], &saved["current"]), (&Value::from(1), &Value::from(true)), "{saved}");
+    done(&cluster, &["snapshot", "save", "stale.backup", "--consistency", "stale"]).await;
+    let inspected = done(&cluster, &["snapshot", "inspect", "stale.backup", "-o", "json"]).await;
+    let inspected: Value = serde_json::from_str(&inspected).expect("JSON");
+    assert_eq!(inspected["current"], false, "{inspected}");
+    assert!(inspected["stale_ms"].as_u64().is_some_and(|ms| ms < 10_000), "{inspected}");
+    let table = done(&cluster, &["snapshot", "inspect", "a.backup"]).await;
+    assert!(table.contains("test") && table.contains("1, 2, 3"), "{table}");
+    done(&cluster, &["snapshot", "check", "a.backup"]).await;
+    let file = cluster.folder().join("a.backup");
+    let mut bytes = fs::read(&file).expect("readable");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).expect("writable");
+    let (code, _, said) = run(&cluster, &["snapshot", "check", "a.backup"]).await;
+    assert!(code == Some(1) && said.contains("a.backup is damaged: its checksum is"), "{said}");
+    for (arguments, expected) in [
+        (vec!["--holders-stopped"], "choose another name"),
+        (vec!["--node", "2", "--holders-stopped"], "restore node 1"),
+        (vec![], "--grant-after"),
+        (vec!["--grant-after", "1s", "--holders-stopped"], "cannot be used with"),
+    ] {
+        let restore = ["snapshot", "restore", "stale.backup", "--node", "1"];
+        let restore = if arguments.contains(&"--node") { &restore[..3] } else { &restore[..] };
+        let (code, _, said) = run(&cluster, &[restore, &arguments[..]].concat()).await;
+        assert!(code == Some(2) && said.contains(expected), "{arguments:?}: {said}");
+    }
+}
+
+async fn interrupted_save_leaves_no_file() {
+    let mut cluster = Cluster::start("").await;
+    for id in NODES {
+        cluster.kill(id);
+    }
+    let (code, _, said) = run(&cluster, &["snapshot", "save", "a.backup", "--timeout", "500ms"]).await;
+    assert_eq!(code, Some(4), "{said}");
+    let left: Vec<String> = fs::read_dir(cluster.folder())
+        .expect("listed")
+        .map(|item| item.expect("listed").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("backup"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+async fn each_node_redirects_or_serves_the_snapshot() {
+    let cluster = Cluster::start("").await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let http = http.expect("a client");
+    let urls: Vec<String> = cluster.client.endpoints().split(',').map(str::to_owned).collect();
+    let get = async |id: u64, query: &str| {
+        let url = format!("{}/v1/cluster/snapshot{query}", urls[id as usize - 1]);
+        http.get(url).send().await.expect("an answer")
+    };
+    let redirect = get(follower, "").await;
+    assert_eq!(redirect.status(), 307);
+    let location = redirect.headers()["location"].to_str().expect("text").to_owned();
+    assert_eq!(location, format!("{}/v1/cluster/snapshot", urls[leader as usize - 1]));
+    let served = get(leader, "?consistency=leader").await;
+    assert_eq!(
+        (served.status().as_u16(), &served.headers()["content-type"]),
+        (200, &"application/octet-stream".parse().expect("a value"))
+    );
+    assert!(served.headers().contains_key("x-tenure-index"));
+    let stale = get(follower, "?consistency=stale").await;
+    assert!(stale.status() == 200 && stale.headers().contains_key("x-tenure-stale-ms"));
+    assert!(stale.bytes().await.expect("complete").starts_with(b"TENUREB\x01"));
+    assert_eq!(get(leader, "?consistency=weak").await.status(), 400);
+}
+
+/// Only the leader writes, and `/metrics` shows the age.
+async fn leader_writes_scheduled_backups() {
+    let settings = "[backup]\ndir = \"backups\"\nevery_ms = 1000\nkeep = 2\n";
+    let mut cluster = Cluster::start(settings).await;
+    let dir = cluster.folder().join("backups");
+    let files = || -> Vec<String> {
+        let listed = fs::read_dir(&dir).into_iter().flatten().map(|item| item.expect("listed").file_name());
+        let mut files: Vec<String> = listed.map(|name| name.to_string_lossy().into_owned()).collect();
+        files.retain(|name| name.ends_with(".backup"));
+        files.sort();
+        files
+    };
+    let next = async |last: Option<String>| {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(newest) = files().pop().filter(|newest| last.as_ref().is_none_or(|last| newest > last)) {
+                return newest;
+            }
+            assert!(began.elapsed() < SOON, "no backup after {last:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let mut newest = next(None).await;
+    let leader = cluster.leader().await;
+    cluster.kill(leader);
+    cluster.leader().await;
+    for number in 0..3 {
+        cluster.client.acquire(&format!("jobs-{number}"), "a", 600_000).await;
+        newest = next(Some(newest)).await;
+    }
+    assert!(files().len() <= 3, "{:?}", files());
+    let follower = cluster.follower().await;
+    let url = cluster.client.endpoints().split(',').nth(follower as usize - 1).expect("a URL").to_owned();
+    let metrics = reqwest::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let age = metrics.lines().find(|line| line.starts_with("tenure_backup_age_seconds")).expect("the metric");
+    let age: f64 = age.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
+    assert!((0.0..30.0).contains(&age), "{age}");
+    done(&cluster, &["snapshot", "check", &format!("backups/{newest}")]).await;
+}

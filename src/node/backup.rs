@@ -261,3 +261,88 @@ impl Write for ChunkWriter {
         self.send(Ok(chunk.into()))
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::config::{LeaseSettings, RaftTimings};
+    use crate::lease::Acquire;
+    use crate::testing::{Cluster, TestNode};
+    use crate::types::{HolderId, LeaseName, MAX_METADATA_BYTES, Metadata, NodeId, Ttl};
+
+    /// More bytes than the chunks of a stream that is not read.
+    const LEASES: usize = 2 * CHUNKS_IN_FLIGHT * CHUNK_BYTES / MAX_METADATA_BYTES;
+
+    /// A cluster of three nodes whose backup has more bytes than the chunks in flight.
+    async fn filled() -> (Cluster, NodeId) {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        for number in 0..LEASES {
+            let claim = Request::Acquire(Acquire {
+                name: LeaseName::new(format!("lease-{number}")).expect("valid"),
+                holder: HolderId::new("a").expect("valid"),
+                ttl: Ttl::INFINITE,
+                wait_ms: None,
+                lock_delay_ms: 0,
+                limit: 1,
+                metadata: Metadata::new([("k".to_owned(), "v".repeat(MAX_METADATA_BYTES - 1))].into())
+                    .expect("it fits"),
+            });
+            cluster.node(leader).request(claim, Forward::Never).await.expect("granted");
+        }
+        (cluster, leader)
+    }
+
+    async fn save(node: &TestNode, mut backup: BackupStream) -> BackupInfo {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut bytes = Vec::new();
+        while let Some(chunk) = backup.next().await {
+            let chunk = chunk.expect("the stream is complete");
+            assert!(chunk.len() <= CHUNK_BYTES, "{} bytes", chunk.len());
+            bytes.extend_from_slice(&chunk);
+        }
+        std::fs::write(file.path(), bytes).expect("written");
+        let info = backup::inspect(file.path()).expect("valid");
+        assert_eq!(info.node, node.id());
+        info
+    }
+
+    // A paused clock stands still while a blocking thread waits for the reader.
+    #[tokio::test]
+    async fn third_backup_at_a_time_is_refused() {
+        let (cluster, leader) = filled().await;
+        let node = cluster.node(leader);
+        let first = node.backup(Consistency::Leader).await.expect("streamed");
+        let _second = node.backup(Consistency::Leader).await.expect("streamed");
+        assert_eq!(node.backup(Consistency::Leader).await.err(), Some(RequestError::Busy));
+        let info = save(node, first).await;
+        assert_eq!((info.held, info.current), (LEASES as u64, true));
+        while node.backup(Consistency::Stale).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_leader_writes_a_current_backup() {
+        let (cluster, leader) = filled().await;
+        let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        let refused = cluster.node(follower).backup(Consistency::Leader).await.err();
+        assert!(matches!(refused, Some(RequestError::NotLeader { leader: at, .. }) if at == leader), "{refused:?}");
+        let stale = cluster.node(follower).backup(Consistency::Stale).await.expect("streamed");
+        let info = save(cluster.node(follower), stale).await;
+        assert!(!info.current && info.stale_ms.is_some(), "{info:?}");
+    }
+
+    // A paused clock stands still while a blocking thread waits for the reader.
+    #[tokio::test]
+    async fn shutdown_ends_a_backup_that_is_not_read() {
+        let (cluster, leader) = filled().await;
+        let mut backup = cluster.node(leader).backup(Consistency::Leader).await.expect("streamed");
+        cluster.node(leader).shutdown().await;
+        let mut last = None;
+        while let Some(chunk) = backup.next().await {
+            last = Some(chunk.is_ok());
+        }
+        assert!(last.is_some(), "the chunks in flight arrive");
+    }
+}

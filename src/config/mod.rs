@@ -146,7 +146,8 @@ impl Config {
         });
         if self.allow_insecure_network && remote {
             warnings.push(
-                "allow_insecure_network: every client that reaches these addresses can take, revoke and read all leases"
+                "allow_insecure_network: every client that reaches these addresses can take, revoke and read all leases, \
+                 and remove members"
                     .to_owned(),
             );
         }

@@ -150,8 +150,8 @@ impl Node {
     /// The router does not keep the node alive. When the node has shut down, its watches end and requests fail with
     /// `shutting_down`.
     ///
-    /// The router has no authentication: every client that reaches it can take and revoke every lease. Wrap it in the
-    /// program's own authentication.
+    /// The router has no authentication: every client that reaches it can take and revoke every lease, and remove
+    /// members. Wrap it in the program's own authentication.
     ///
     /// # Examples
     ///

@@ -10,6 +10,7 @@ use super::app::App;
 use super::input::{Body, JsonBody, Params, Routing};
 use super::response::{self, ProblemResponse};
 use crate::api::{self, Problem};
+use crate::config::MAX_ID;
 use crate::node::Request;
 use crate::service;
 use crate::types::{MemberChange, NodeId};
@@ -49,6 +50,7 @@ pub(super) async fn add(
     Body(body, _budget): Body<api::AddMember>,
 ) -> Result<Response, ProblemResponse> {
     let api::AddMember { id, http, peer } = body;
+    check_id(id)?;
     change(&app, &routing, MemberChange::Add { id, http, peer }).await
 }
 
@@ -78,6 +80,7 @@ pub(super) async fn replace(
     Id(old): Id,
     Body(body, _budget): Body<api::ReplaceMember>,
 ) -> Result<Response, ProblemResponse> {
+    check_id(body.with)?;
     change(&app, &routing, MemberChange::Replace { old, new: body.with }).await
 }
 
@@ -140,8 +143,14 @@ pub(super) async fn transfer(
     routing: Routing,
     Body(body, _budget): Body<api::Transfer>,
 ) -> Result<Response, ProblemResponse> {
+    body.to.map_or(Ok(()), check_id)?;
     let response = routing.send(&app, Request::Transfer(body.to)).await?;
     response::reply(response, |answer, _| service::transferred(answer))
+}
+
+fn check_id(id: NodeId) -> Result<(), ProblemResponse> {
+    let is_valid = (1..=MAX_ID).contains(&id);
+    if is_valid { Ok(()) } else { Err(ProblemResponse::invalid(format!("the id {id} is outside 1 to {MAX_ID}"))) }
 }
 
 async fn change(app: &App, routing: &Routing, change: MemberChange) -> Result<Response, ProblemResponse> {

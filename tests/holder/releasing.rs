@@ -181,12 +181,21 @@ async fn dropped_manager_releases_and_leaves_no_task(world: &World) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let other = world.holder();
     let waits = other.manager.lease("job").expect("a valid name");
+    // The first release opens a connection to the leader, and each connection has a task.
+    let first = other.manager.lease("first").expect("a valid name");
+    first.acquire(Wait::No).await.expect("the lease is free");
+    first.release().await.expect("it is released");
     let holder = world.holder();
     let lease = holder.manager.lease("job").expect("a valid name");
     lease.acquire(Wait::No).await.expect("the lease is free");
     let guard = holder.manager.try_acquire("guarded").await.expect("the cluster answers").expect("the lease is free");
     let others = {
-        let with = tasks();
+        // The nodes may still open connections to each other.
+        let mut with = 0;
+        while with != tasks() {
+            with = tasks();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         drop((holder, lease, guard));
         until("the tasks of the manager have ended", || tasks() < with).await;
         tasks()

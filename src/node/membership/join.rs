@@ -27,6 +27,8 @@ use crate::types::{MemberChange, NodeId};
 
 /// Interval of the checks of the membership. A new contact causes a check at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// The same while the cluster removes this node: its clients wait until it stops.
+const LEAVING_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time of one check.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of a peer.
@@ -141,12 +143,19 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
             // A new contact counts towards majorities at once, so the leader records it at once. Until then no node
             // would notice the loss of its disk.
+            let pause = if self.is_leaving() { LEAVING_POLL_INTERVAL } else { POLL_INTERVAL };
             tokio::select! {
                 () = known.added.notified() => {}
                 _ = leads.changed() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
+    }
+
+    /// Whether the cluster removes this node at present. The leader does not send it the end of that change.
+    fn is_leaving(&self) -> bool {
+        let next = self.raft.current_membership().next_voters;
+        next.is_some_and(|next| !next.contains(&self.settings.id))
     }
 
     async fn lead_members(&self, known: &MemberRegistry, term: u64) {
@@ -179,7 +188,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
         let membership = self.raft.current_membership();
         let is_heard = self.raft.last_contact().is_some_and(|heard| heard <= self.settings.timeouts.leaderless);
-        if joined.is_none() || !is_heard {
+        if joined.is_none() || !is_heard || self.is_leaving() {
             let members = membership.nodes.iter().map(|(&id, info)| (id, info.peer.as_str()));
             let file = configured.iter().map(|member| (member.id, member.peer.as_str()));
             // The addresses of the cluster replace those of the file.

@@ -27,7 +27,7 @@ impl Request {
     /// Whether the request has another method or path than the operation.
     pub fn is_for_another_operation(&self, operation: &Operation) -> bool {
         let other_method = self.method.as_ref().is_some_and(|method| *method != operation.method);
-        other_method || self.name.contains('/') || self.name.is_empty()
+        other_method || (operation.name.is_some() && (self.name.contains('/') || self.name.is_empty()))
     }
 
     /// Whether the document allows the request.

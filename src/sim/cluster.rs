@@ -102,6 +102,11 @@ impl TestNode {
         self.raft().current_membership().next_voters.is_some()
     }
 
+    /// Whether the cluster removed node `id`, in the applied state of this node.
+    pub fn is_removed(&self, id: NodeId) -> bool {
+        self.raft().replica().is_removed(id)
+    }
+
     /// Requests a snapshot and a purge of the log. The node performs them later.
     pub async fn take_snapshot(&self) {
         // The request fails only if the node is stopping.

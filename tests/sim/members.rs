@@ -130,10 +130,14 @@ fn all_know(world: &World, wanted: &BTreeSet<NodeId>) -> bool {
     })
 }
 
-/// Checks that each removed node has learned it: its process ended, or reports its removal. A node that never was a
-/// member knows no members.
+/// Checks that each node that the cluster removed has learned it: its process ended, or reports its removal.
+///
+/// Two kinds of nodes learn nothing: a node that knows no members, because it never heard from the cluster, and a node
+/// whose addition was never committed.
 pub fn check_removed(world: &World) {
-    for id in world.ids().filter(|id| world.is_marked_removed(*id)) {
+    let usable = world.usable_nodes();
+    let is_removed = |id: NodeId| usable.iter().any(|at| world.node(*at).is_some_and(|node| node.is_removed(id)));
+    for id in world.ids().filter(|id| world.is_marked_removed(*id) && is_removed(*id)) {
         let member = lock(&world.cluster).running(id).cloned().filter(|node| !node.members().is_empty());
         let running = member.map(|node| node.health().failed);
         match running {

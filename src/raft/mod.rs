@@ -22,7 +22,7 @@ pub(crate) mod wire;
 
 pub use handle::{MemberProgress, RaftHandle, WriteError};
 pub use log::{Joined, MAX_ENTRY_BYTES};
-pub use membership::{Change, ChangeError, CurrentMembership};
+pub use membership::{Change, ChangeError};
 pub use restored::{read_restored, write_restored};
 pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
@@ -31,6 +31,7 @@ pub use transfer::TransferError;
 #[cfg(feature = "testing")]
 pub use {
     handle::CurrentLeader,
+    membership::CurrentMembership,
     wire::{Call, Reply},
 };
 

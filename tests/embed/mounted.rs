@@ -32,7 +32,7 @@ fn serve(listeners: Vec<TcpListener>, nodes: &[Node], mount: impl Fn(&Node) -> R
 }
 
 fn client() -> Client {
-    Client::builder().redirect(Policy::none()).build().expect("a client")
+    crate::plain_http::builder().redirect(Policy::none()).build().expect("a client")
 }
 
 async fn ask(method: Method, url: String, body: Option<Value>) -> (StatusCode, Value) {

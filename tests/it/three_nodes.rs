@@ -56,7 +56,7 @@ impl ThreeNodes {
             let settings = Settings::new(node.id());
             tokio::spawn(http::serve(listener, NodeRef::from(node), settings, stop.clone()));
         }
-        let client = Client::builder().redirect(Policy::none()).build().expect("plain options");
+        let client = crate::plain_http::builder().redirect(Policy::none()).build().expect("plain options");
         let cluster = ThreeNodes { nodes, addresses, client, _listeners: stop.drop_guard(), _data: data };
         let ready = async {
             while cluster.nodes.iter().any(|node| node.health().not_ready.is_some()) {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tenure::client::{Endpoints, Remote};
 use tenure::tls::ClientTls;
+use tenure::types::MemberState;
 use tenure::{HoldState, Lease, LeaseManager, LeaseOptions, Wait};
 
 use crate::cluster::{Cluster, NODES, SOON};
-use crate::commands::{Ran, run_at};
+use crate::commands::{CommandOutput, run_at};
 use crate::plain_http;
 use crate::process::tenure;
 use crate::steady::strict;
@@ -54,7 +55,7 @@ fn remote(cluster: &Cluster) -> Remote {
 }
 
 /// Runs a command with the client's certificate.
-async fn with_certificate(cluster: &Cluster, line: &str) -> Ran {
+async fn with_certificate(cluster: &Cluster, line: &str) -> CommandOutput {
     let path = |name: &str| certificate(cluster, name).display().to_string();
     let (ca, cert, key) = (path("ca.pem"), path("client.pem"), path("client.key"));
     run_at(cluster, &https(cluster), &format!("{line} --ca {ca} --cert {cert} --key {key}")).await
@@ -149,8 +150,7 @@ async fn roll(cluster: &mut Cluster, settings: &str, remote: &Remote) {
             loop {
                 let status = remote.cluster().await.ok();
                 let all_ok = |status: tenure::api::Cluster| {
-                    status.leader.is_some()
-                        && status.nodes.iter().all(|node| node.state == Some(tenure::types::MemberState::Ok))
+                    status.leader.is_some() && status.members.iter().all(|member| member.state == MemberState::Ok)
                 };
                 if status.is_some_and(all_ok) {
                     return;

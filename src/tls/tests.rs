@@ -11,6 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::peer::handshake::{self, Incarnations, PeerIdentity, Refusal};
+use crate::peer::Lane;
 use crate::types::NodeId;
 
 /// A CA with its folder of certificates.
@@ -147,6 +149,41 @@ async fn listener_refuses_certificates_of_another_ca() {
     assert!(called.is_err(), "{called:?}");
     let why = answered.expect_err("another CA");
     assert!(why.contains("UnknownIssuer") || why.contains("BadSignature"), "{why}");
+}
+
+struct AcceptAll;
+
+impl Incarnations for AcceptAll {
+    fn joined(&self, _: NodeId) -> Option<u64> {
+        None
+    }
+
+    fn is_removed(&self, _: NodeId) -> bool {
+        false
+    }
+
+    fn observe(&self, _: NodeId, _: u64) {}
+}
+
+#[tokio::test]
+async fn node_cannot_use_the_id_of_another() {
+    let ca = Authority::new();
+    let (_, answered) = connect(&ca.node("a", 3), 2, &ca.node("a", 2)).await;
+    let certificate = answered.expect("a connection").expect("a certificate");
+    let identity = |node: NodeId| {
+        let promise = Duration::from_millis(300);
+        PeerIdentity { cluster: "a".to_owned(), node, incarnation: node, promise }
+    };
+    for (claimed, refusal) in [(3, None), (1, Some(Refusal::OtherCertificate { node: 1, cluster: "a".to_owned() }))] {
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let (caller, answering) = (identity(claimed), identity(2));
+        let (called, answered) = tokio::join!(
+            handshake::call(&mut near, &caller, 2, Lane::Log, &AcceptAll),
+            handshake::answer(&mut far, &answering, &AcceptAll, Some(&certificate)),
+        );
+        assert_eq!(called.expect("no I/O error").err(), refusal, "node {claimed}");
+        assert_eq!(answered.expect("no I/O error").err(), refusal, "node {claimed}");
+    }
 }
 
 #[tokio::test]

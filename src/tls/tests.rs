@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::peer::handshake::{self, Incarnations, PeerIdentity, Refusal};
 use crate::peer::Lane;
+use crate::peer::handshake::{self, Incarnations, PeerIdentity, Refusal};
 use crate::types::NodeId;
 
 /// A CA with its folder of certificates.

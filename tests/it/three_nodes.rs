@@ -106,7 +106,8 @@ async fn redirect_keeps_the_path_and_the_query() {
     let (leader, follower) = cluster.roles().await;
     let path = "/v1/leases/job/explain?holder=a%20b&consistency=linearizable";
     let response = cluster.get(follower, path).header("x-tenure-no-forward", "").send().await.expect("an answer");
-    let location = response.headers()["location"].to_str().expect("text").to_owned();
+    // The location has the scheme of the request.
+    let location = format!("http:{}", response.headers()["location"].to_str().expect("text"));
     assert_eq!((response.status().as_u16(), &location), (307, &cluster.url(leader, path)));
     assert_eq!(response.headers()["x-tenure-node"], follower.to_string());
     let problem: Value = response.json().await.expect("JSON");

@@ -174,7 +174,8 @@ async fn each_node_redirects_or_serves_the_snapshot() {
     };
     let redirect = get(follower, "").await;
     assert_eq!(redirect.status(), 307);
-    let location = redirect.headers()["location"].to_str().expect("text").to_owned();
+    // The location has the scheme of the request.
+    let location = format!("http:{}", redirect.headers()["location"].to_str().expect("text"));
     assert_eq!(location, format!("{}/v1/cluster/snapshot", urls[leader as usize - 1]));
     let served = get(leader, "?consistency=leader").await;
     assert_eq!(

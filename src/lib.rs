@@ -143,6 +143,8 @@ mod telemetry;
 pub mod testing;
 #[cfg(feature = "client")]
 mod time;
+#[cfg(any(feature = "server", feature = "tls"))]
+pub mod tls;
 pub mod token;
 #[cfg(all(test, feature = "testing"))]
 #[path = "../tests/golden/transcripts.rs"]

@@ -41,7 +41,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 }
 
 async fn transfer(to: Option<NodeId>, client: ClientArguments) -> Result<(), Failure> {
-    let transferred = client.remote().transfer_leadership(to).await?;
+    let transferred = client.remote()?.transfer_leadership(to).await?;
     match client.output {
         Format::Json => output::json(&transferred),
         Format::Table if transferred.from == transferred.leader => {
@@ -54,7 +54,7 @@ async fn transfer(to: Option<NodeId>, client: ClientArguments) -> Result<(), Fai
 }
 
 async fn status(client: ClientArguments) -> Result<(), Failure> {
-    let cluster = client.remote().cluster().await?;
+    let cluster = client.remote()?.cluster().await?;
     match client.output {
         Format::Json => output::json(&cluster)?,
         Format::Table => show(&cluster)?,

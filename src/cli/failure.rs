@@ -56,7 +56,7 @@ impl Failure {
         }
     }
 
-    fn message(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Failure::Refused(problem) => format!("refused ({}): {}", problem.code.as_str(), problem.detail),
             Failure::Unknown(why) | Failure::Unavailable(why) | Failure::Usage(why) | Failure::Removed(why) => {

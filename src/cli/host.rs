@@ -15,6 +15,7 @@ use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeRef, RenderMetrics, Settings};
 use crate::node::{Node, Refusal, StartError};
+use crate::tls::NodeTls;
 
 /// Maximum time of a shutdown. After it, the process exits in any case.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,10 +53,18 @@ impl Host {
         let node_ref = NodeRef::empty();
         let max_connections = open_files::connections(config.http.max_connections, nodes);
         let limits = HttpLimits { max_connections, ..config.http };
-        let settings = Settings { metrics, limits, ..Settings::new(entry.id) };
+        let tls = match &config.tls {
+            Some(settings) => Some(NodeTls::load(settings, &config.cluster, entry.id).map_err(|error| {
+                let error = anyhow!(error).context(format!("node {} cannot use TLS", entry.id));
+                Failure::Other(error)
+            })?),
+            None => None,
+        };
+        let settings = Settings { metrics, limits, tls: tls.clone(), ..Settings::new(entry.id) };
         let http = Http::start(http_listener, node_ref.clone(), settings).map_err(Failure::Other)?;
         let builder = Node::builder_from(config, entry.id);
         let builder = if join { builder.join() } else { builder };
+        let builder = if let Some(tls) = tls { builder.tls(tls) } else { builder };
         let node = builder.start().await.map_err(|error| match error {
             StartError::Refused(Refusal::Removed { .. }) => {
                 Failure::Removed(format!("node {} cannot start: {error}", entry.id))

@@ -169,8 +169,8 @@ pub struct ReadArguments {
 }
 
 impl ReadArguments {
-    fn remote(&self) -> Remote {
-        self.client.remote().with_consistency(self.consistency)
+    fn remote(&self) -> Result<Remote, Failure> {
+        Ok(self.client.remote()?.with_consistency(self.consistency))
     }
 }
 
@@ -223,19 +223,19 @@ async fn acquire(arguments: Acquire) -> Result<(), Failure> {
         limit: arguments.limit,
         metadata: metadata.map_err(|error| Failure::Usage(error.to_string()))?,
     };
-    let lease = arguments.client.remote().acquire(&arguments.name, &claim).await?;
+    let lease = arguments.client.remote()?.acquire(&arguments.name, &claim).await?;
     show_held("held", &lease, arguments.client.output)
 }
 
 async fn renew(held: HeldLease, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
     let renew = api::Renew { holder: held.claimant.holder, token: held.token, ttl_ms };
-    let lease = held.client.remote().renew(&held.name, &renew).await?;
+    let lease = held.client.remote()?.renew(&held.name, &renew).await?;
     show_held("renewed", &lease, held.client.output)
 }
 
 async fn release(held: HeldLease) -> Result<(), Failure> {
     let release = api::Release { holder: held.claimant.holder, token: held.token };
-    let answer = held.client.remote().release(&held.name, &release).await?;
+    let answer = held.client.remote()?.release(&held.name, &release).await?;
     match (answer.released, held.client.output) {
         (_, Format::Json) => output::json(&answer)?,
         (true, Format::Table) => eprintln!("released {}", held.name),
@@ -250,7 +250,7 @@ async fn release(held: HeldLease) -> Result<(), Failure> {
 
 async fn hand_over(held: HeldLease, to: Option<HolderId>) -> Result<(), Failure> {
     let hand_over = api::HandOver { holder: held.claimant.holder, token: held.token, to };
-    let lease = held.client.remote().hand_over(&held.name, &hand_over).await?;
+    let lease = held.client.remote()?.hand_over(&held.name, &hand_over).await?;
     show_held("handed over", &lease, held.client.output)
 }
 
@@ -268,7 +268,7 @@ fn show_held(verb: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
 }
 
 async fn get(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let lease = read.remote().get(name).await?;
+    let lease = read.remote()?.get(name).await?;
     match (read.client.output, &lease.holders) {
         (Format::Json, _) => output::json(&lease),
         (Format::Table, Some(holders)) => output::leases(holders),
@@ -277,7 +277,7 @@ async fn get(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
 }
 
 async fn list(arguments: List) -> Result<(), Failure> {
-    let remote = arguments.read.remote();
+    let remote = arguments.read.remote()?;
     let states = if arguments.all { String::new() } else { arguments.state };
     let query = ListQuery { prefix: arguments.prefix, holder: arguments.holder, states, limit: Some(PAGE) };
     let mut leases = Vec::new();
@@ -302,7 +302,7 @@ async fn list(arguments: List) -> Result<(), Failure> {
 }
 
 async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -> Result<(), Failure> {
-    let remote = client.remote();
+    let remote = client.remote()?;
     if let Some(after) = after
         && let Ok(cluster) = remote.cluster().await
         && cluster.applied < after.index
@@ -334,7 +334,7 @@ fn show_event(event: &Event, format: Format) -> Result<(), Failure> {
 }
 
 async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let queue = read.remote().queue(name).await?;
+    let queue = read.remote()?.queue(name).await?;
     if read.client.output == Format::Json {
         return output::json(&queue);
     }
@@ -346,7 +346,7 @@ async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
 }
 
 async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let history = read.remote().history(name).await?;
+    let history = read.remote()?.history(name).await?;
     match read.client.output {
         Format::Json => output::json(&history),
         Format::Table => history.transitions.iter().try_for_each(|event| output::line(&output::transition(event))),
@@ -354,7 +354,7 @@ async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> 
 }
 
 async fn explain(name: &LeaseName, holder: Option<&HolderId>, read: &ReadArguments) -> Result<(), Failure> {
-    let explanation = read.remote().explain(name, holder).await?;
+    let explanation = read.remote()?.explain(name, holder).await?;
     match read.client.output {
         Format::Json => output::json(&explanation),
         Format::Table => output::line(&format!("{name}: {}", explanation.summary)),
@@ -362,7 +362,7 @@ async fn explain(name: &LeaseName, holder: Option<&HolderId>, read: &ReadArgumen
 }
 
 async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Result<(), Failure> {
-    let answer = client.remote().revoke(name, reason).await?;
+    let answer = client.remote()?.revoke(name, reason).await?;
     match client.output {
         Format::Json => output::json(&answer),
         Format::Table if answer.revoked == 0 => {

@@ -99,7 +99,7 @@ impl Command {
 }
 
 pub async fn run(command: Command) -> Result<(), Failure> {
-    let (remote, output) = (command.client().remote(), command.output());
+    let (remote, output) = (command.client().remote()?, command.output());
     let members = match command {
         Command::List { .. } => remote.cluster().await?.members,
         Command::Add { id, addresses: AddressArguments { http, peer }, .. } => {

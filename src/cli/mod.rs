@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `lease`, `cluster`, `member`, `snapshot`, `config` | the commands for clients and operators |
+//! | `lease`, `cluster`, `member`, `snapshot`, `config`, `tls` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
@@ -33,13 +33,16 @@ mod run;
 mod serve;
 mod signals;
 mod snapshot;
+mod tls;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::client::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, Remote};
+use crate::tls::ClientTls;
 use failure::Failure;
 use output::Format;
 
@@ -97,6 +100,9 @@ enum Command {
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
+    /// Make a CA and certificates for a trial cluster
+    #[command(subcommand)]
+    Tls(tls::Command),
     /// Print a shell completion script
     Completions { shell: clap_complete::Shell },
 }
@@ -107,6 +113,8 @@ struct ClientArguments {
     /// URLs of the nodes, separated by commas
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
+    #[command(flatten)]
+    tls: TlsArguments,
     /// Timeout of the request, for instance 500ms or 5s; the wait for a lease does not count
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
@@ -116,8 +124,46 @@ struct ClientArguments {
 }
 
 impl ClientArguments {
-    fn remote(&self) -> Remote {
-        Remote::new(self.endpoints.clone()).with_timeout(self.timeout)
+    fn remote(&self) -> Result<Remote, Failure> {
+        Ok(self.tls.remote(&self.endpoints)?.with_timeout(self.timeout))
+    }
+}
+
+/// Environment variables with the files of certificates.
+const CA_VARIABLE: &str = "TENURE_CA";
+const CERT_VARIABLE: &str = "TENURE_CERT";
+const KEY_VARIABLE: &str = "TENURE_KEY";
+
+/// The certificates for `https` endpoints.
+#[derive(Args)]
+struct TlsArguments {
+    /// Trust only the CAs in this PEM file, instead of those of the system
+    #[arg(long, env = CA_VARIABLE, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Present the certificate in this PEM file
+    #[arg(long, env = CERT_VARIABLE, value_name = "FILE", requires = "ca", requires = "key")]
+    cert: Option<PathBuf>,
+    /// PEM file with the key of the certificate
+    #[arg(long, env = KEY_VARIABLE, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl TlsArguments {
+    /// The arguments as environment variables, for a child process.
+    #[cfg(target_os = "linux")]
+    fn variables(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let all = [(CA_VARIABLE, &self.ca), (CERT_VARIABLE, &self.cert), (KEY_VARIABLE, &self.key)];
+        all.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?)))
+    }
+
+    fn remote(&self, endpoints: &Endpoints) -> Result<Remote, Failure> {
+        let remote = Remote::new(endpoints.clone());
+        let tls = match (&self.ca, &self.cert, &self.key) {
+            (Some(ca), Some(cert), Some(key)) => ClientTls::with_certificate(ca, cert, key),
+            (Some(ca), ..) => ClientTls::trusting(ca),
+            (None, ..) => return Ok(remote),
+        };
+        Ok(remote.with_tls(&tls.map_err(|error| Failure::Usage(format!("{:#}", anyhow::Error::from(error))))?))
     }
 }
 
@@ -142,6 +188,7 @@ pub fn main() -> ExitCode {
         Command::Member(command) => block_on(member::run(command)),
         Command::Snapshot(command) => block_on(snapshot::run(command)),
         Command::Config(command) => config::run(command),
+        Command::Tls(command) => tls::run(command),
         Command::Completions { shell } => completions(shell),
         // These commands pass on the exit code of their child command, so they use other codes for their own errors.
         #[cfg(target_os = "linux")]

@@ -121,7 +121,7 @@ async fn save(
     client: &ClientArguments,
 ) -> Result<BackupInfo, Failure> {
     let mut new = NewFile::create(file, force)?;
-    let mut backup = client.remote().snapshot(consistency).await?;
+    let mut backup = client.remote()?.snapshot(consistency).await?;
     while let Some(part) = backup.next().await? {
         let written = new.write_all(&part);
         written.with_context(|| format!("cannot write {}", file.display())).map_err(Failure::Other)?;

@@ -11,6 +11,7 @@ mod nodes;
 mod raft;
 mod reader;
 mod source;
+mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use nodes::NodeSection;
 use raft::{Profile, RaftSection};
 use reader::Found;
 use source::Source;
+use tls::TlsSection;
 
 pub use crate::lease::Limits;
 use address::is_loopback;
@@ -32,6 +34,8 @@ pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
 pub(crate) use nodes::{MAX_ID, MemberConfig, address_problem};
 pub use nodes::{MAX_NODES, NodeEntry};
 pub use raft::RaftTimings;
+
+use crate::tls::TlsSettings;
 
 /// Maximum size of a configuration file, in bytes.
 pub const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -61,7 +65,9 @@ pub struct Config {
     pub http: HttpLimits,
     /// The schedule of backups, if there is one.
     pub backup: Option<BackupSchedule>,
-    /// Whether addresses other than loopback are valid. Their connections are neither encrypted nor authenticated.
+    /// The certificates of the nodes; `None`: connections are neither encrypted nor authenticated.
+    pub tls: Option<TlsSettings>,
+    /// Whether addresses other than loopback are valid although not all connections are encrypted and authenticated.
     pub allow_insecure_network: bool,
 }
 
@@ -115,6 +121,7 @@ impl Config {
             ttl: TtlPolicy::default(),
             http: HttpLimits::default(),
             backup: None,
+            tls: None,
             allow_insecure_network: false,
         }
     }
@@ -166,6 +173,8 @@ struct File {
     lease: LeaseSection,
     http: HttpLimits,
     backup: BackupSection,
+    /// Absent without TLS: no value of it turns TLS on.
+    tls: Option<TlsSection>,
 }
 
 impl File {
@@ -179,20 +188,27 @@ impl File {
             lease: LeaseSection::new(&LeaseSettings::default(), &TtlPolicy::default()),
             http: HttpLimits::default(),
             backup: BackupSection::default(),
+            tls: None,
         }
     }
 
     /// Adds the problems of values that are each within their bounds.
     fn validate(self, folder: &Path, found: &mut Found) -> Config {
-        let File { cluster, allow_insecure_network, node, raft, lease, http, backup } = self;
+        let File { cluster, allow_insecure_network, node, raft, lease, http, backup, tls } = self;
         let backup = backup.schedule(folder);
         let (raft, lease, ttl) = (raft.timings(), lease.settings(), lease.ttl());
+        let tls = tls.map(|section| section.settings(folder, found));
         validate_cluster(&cluster, found);
-        let nodes = nodes::entries(node, folder, allow_insecure_network, found);
+        let nodes = nodes::entries(node, folder, may_be_reached(allow_insecure_network, tls.as_ref()), found);
         raft::validate(&raft, found);
         lease::validate(&ttl, found);
-        Config { cluster, nodes, raft, lease, ttl, http, backup, allow_insecure_network }
+        Config { cluster, nodes, raft, lease, ttl, http, backup, tls, allow_insecure_network }
     }
+}
+
+/// Whether nodes may have addresses that other machines reach.
+pub(crate) fn may_be_reached(allow_insecure_network: bool, tls: Option<&TlsSettings>) -> bool {
+    allow_insecure_network || tls.is_some_and(TlsSettings::authenticates_all)
 }
 
 fn validate_cluster(cluster: &str, found: &mut Found) {
@@ -209,7 +225,7 @@ fn validate_cluster(cluster: &str, found: &mut Found) {
 pub(crate) fn problems(
     cluster: &str,
     members: &[MemberConfig],
-    allow_insecure_network: bool,
+    may_be_reached: bool,
     raft: &RaftTimings,
     lease: &LeaseSettings,
     ttl: &TtlPolicy,
@@ -218,7 +234,7 @@ pub(crate) fn problems(
     let mut found = Found::default();
     validate_cluster(cluster, &mut found);
     let path = |index: usize, key: &str| format!("node {}: {key}", members[index].id);
-    nodes::validate(members, allow_insecure_network, path, &mut found);
+    nodes::validate(members, may_be_reached, path, &mut found);
     if backup.is_some_and(|schedule| schedule.dir.as_os_str().is_empty()) {
         found.add("backup.dir", "must be set");
     }

@@ -80,7 +80,7 @@ impl NodeSection {
 pub(super) fn entries(
     nodes: Vec<NodeSection>,
     folder: &Path,
-    allow_insecure_network: bool,
+    may_be_reached: bool,
     found: &mut Found,
 ) -> Vec<NodeEntry> {
     for (number, node) in (1..).zip(&nodes) {
@@ -92,7 +92,7 @@ pub(super) fn entries(
         }
         for (key, listen) in [("listen_http", listen_http), ("listen_peer", listen_peer)] {
             let problem = Some(listen).filter(|listen| !listen.is_empty());
-            if let Some(problem) = problem.and_then(|listen| listen_problem(listen, allow_insecure_network)) {
+            if let Some(problem) = problem.and_then(|listen| listen_problem(listen, may_be_reached)) {
                 found.add_first(format!("node[{number}].{key}"), problem);
             }
         }
@@ -103,7 +103,7 @@ pub(super) fn entries(
     let folders: Vec<String> = nodes.iter().map(|node| node.data.clone()).filter(|data| !data.is_empty()).collect();
     let entries: Vec<NodeEntry> = nodes.into_iter().map(|node| node.entry(folder)).collect();
     let members: Vec<MemberConfig> = entries.iter().map(NodeEntry::member).collect();
-    validate(&members, allow_insecure_network, |index, key| format!("node[{}].{key}", index + 1), found);
+    validate(&members, may_be_reached, |index, key| format!("node[{}].{key}", index + 1), found);
     add_duplicates("data", folders.iter().map(|data| folder.join(data).display().to_string()), found);
     entries
 }
@@ -111,7 +111,7 @@ pub(super) fn entries(
 /// Adds all problems of a member list. `path` is the path of a member's setting.
 pub(super) fn validate(
     members: &[MemberConfig],
-    allow_insecure_network: bool,
+    may_be_reached: bool,
     path: impl Fn(usize, &str) -> String,
     found: &mut Found,
 ) {
@@ -123,7 +123,7 @@ pub(super) fn validate(
             found.add_first(path(index, "id"), format!("{} is outside 1 to {MAX_ID}", member.id));
         }
         for (key, address) in [("http", &member.http), ("peer", &member.peer)] {
-            if let Some(problem) = address_problem(address, allow_insecure_network) {
+            if let Some(problem) = address_problem(address, may_be_reached) {
                 found.add_first(path(index, key), problem);
             }
         }
@@ -134,28 +134,29 @@ pub(super) fn validate(
 }
 
 /// The problem of an address that a listener binds. It may be `0.0.0.0` or `[::]`.
-fn listen_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
+fn listen_problem(text: &str, may_be_reached: bool) -> Option<String> {
     match address::check_listen(text) {
         Err(problem) => Some(problem),
-        Ok(()) => exposure_problem(text, allow_insecure_network),
+        Ok(()) => exposure_problem(text, may_be_reached),
     }
 }
 
 /// The problem of an address that nodes and clients connect to.
-pub(crate) fn address_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
+pub(crate) fn address_problem(text: &str, may_be_reached: bool) -> Option<String> {
     match address::check(text) {
         Err(problem) => Some(problem),
-        Ok(()) => exposure_problem(text, allow_insecure_network),
+        Ok(()) => exposure_problem(text, may_be_reached),
     }
 }
 
 /// The problem of a valid address that other machines may reach.
-fn exposure_problem(text: &str, allow_insecure_network: bool) -> Option<String> {
-    let is_safe = allow_insecure_network || address::is_loopback(text);
+fn exposure_problem(text: &str, may_be_reached: bool) -> Option<String> {
+    let is_safe = may_be_reached || address::is_loopback(text);
     (!is_safe).then(|| {
         format!(
-            "{text:?} is not a loopback address, and connections are neither encrypted nor authenticated: use a \
-             loopback address, or set allow_insecure_network = true if you trust all machines in this network"
+            "{text:?} is not a loopback address, and not all connections are encrypted and authenticated: use a \
+             loopback address, configure [tls] with client_cert = \"require\", or set allow_insecure_network = true if \
+             you trust all machines in this network"
         )
     })
 }

@@ -87,7 +87,8 @@ fn refuse_arrays(values: &mut Value, defaults: &Value, found: &mut Found) {
     let Value::Object(values) = values else { return };
     for (key, value) in values {
         let Value::Array(elements) = value else { continue };
-        if defaults[key].is_object() {
+        // An absent table has the default `null`.
+        if defaults[key].is_object() || defaults[key].is_null() {
             found.add(key, REFUSED);
             *value = Value::Object(Map::new());
             continue;

@@ -20,13 +20,16 @@ fn example_is_a_three_node_cluster_with_defaults() {
 
 #[test]
 fn commented_settings_of_the_example_show_defaults() {
-    let setting = |line: &str| line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
+    let setting =
+        |line: &str| line == "#[tls]" || line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
     let uncommented =
         THREE.lines().map(|line| if setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n");
     assert_ne!(uncommented, THREE);
     let example = Config::parse(THREE, Path::new("")).expect("the example is valid");
     let explicit = Config::parse(&uncommented, Path::new("")).unwrap_or_else(|problems| panic!("{problems}"));
-    assert_eq!(explicit, example);
+    // Only the files have no defaults.
+    let files = TlsSettings::new("tls/ca.pem", "tls/node-{node}.pem", "tls/node-{node}.key");
+    assert_eq!(explicit, Config { tls: Some(files), ..example });
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn all_problems_are_reported_with_their_keys() {
         min_ttl_ms = 60000
         max_ttl_ms = 1000
         history = "long"
-        [tls]
+        [tsl]
         "#,
     );
     let keys: Vec<&str> = found.iter().map(|problem| problem.split(": ").next().unwrap_or_default()).collect();
@@ -79,7 +82,7 @@ fn all_problems_are_reported_with_their_keys() {
             "lease.default_ttl_ms",
             "lease.min_ttl_ms",
             "lease.history",
-            "tls"
+            "tsl"
         ]
         .as_slice(),
         "{found:#?}"
@@ -390,4 +393,52 @@ fn listeners_bind_the_reached_addresses_unless_others_are_set() {
         assert!(matches!(found.as_slice(), [one] if one.contains(why)), "{found:?}");
     }
     assert!(problems(&text.replace("127.0.0.1:7101", "0.0.0.0:7101"))[0].contains("listen_http or listen_peer"));
+}
+
+const TLS: &str = r#"
+cluster = "a"
+[[node]]
+id = 1
+http = "10.0.0.1:1"
+peer = "10.0.0.1:2"
+data = "d"
+[tls]
+ca = "ca.pem"
+cert = "node-{node}.pem"
+key = "/keys/node-{node}.key"
+"#;
+
+#[test]
+fn tls_with_client_certificates_allows_other_addresses() {
+    let parse = |rest: &str| Config::parse(&format!("{TLS}{rest}"), Path::new("/etc"));
+    let config = parse("client_cert = \"require\"").expect("valid");
+    let tls = config.tls.expect("the file has a section");
+    assert_eq!(tls.cert, Path::new("/etc/node-{node}.pem"));
+    assert_eq!(tls.key, Path::new("/keys/node-{node}.key"));
+    assert!(tls.authenticates_all());
+    for open in ["", "client_cert = \"optional\"", "client_cert = \"require\"\nmode = \"prefer\""] {
+        let problems = parse(open).expect_err("other machines can send requests").0;
+        assert!(problems.iter().all(|problem| problem.contains("not all connections are encrypted")), "{problems:?}");
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+}
+
+#[test]
+fn tls_section_needs_all_files_and_known_words() {
+    let problems = |section: &str| {
+        let start =
+            "cluster = \"a\"\nnode = [{ id = 1, http = \"127.0.0.1:1\", peer = \"127.0.0.1:2\", data = \"d\" }]\n";
+        Config::parse(&format!("{start}{section}"), Path::new("")).expect_err("invalid").0.join("\n")
+    };
+    let found = problems("[tls]\nca = \"ca.pem\"\nmode = \"on\"\nmin_version = 1.3");
+    for part in [
+        "tls.cert: must be set (line 3)",
+        "tls.key: must be set (line 3)",
+        "tls.mode: unknown variant `on`, expected one of `allow`, `prefer`, `require` (line 5)",
+        "tls.min_version: ",
+    ] {
+        assert!(found.contains(part), "{found}");
+    }
+    assert!(problems("[tls]\n").contains("tls.ca: must be set"), "an empty section does not mean: no TLS");
+    assert!(problems("tls = [\"a\", \"b\", \"c\"]").contains("expected a table"));
 }

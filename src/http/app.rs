@@ -20,6 +20,7 @@ use super::{backup, claims, members, reads, status, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
+use crate::tls::NodeTls;
 use crate::types::NodeId;
 
 /// Renders the process's metrics in the Prometheus text format.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub node: NodeId,
     /// Renders the response of `/metrics`. If `None`, the route `/metrics` does not exist.
     pub metrics: Option<RenderMetrics>,
+    /// The certificates of the listener; `None`: it serves without TLS.
+    pub tls: Option<NodeTls>,
     /// Above the connection limit, the listener answers 503 and closes the connection. Above the other limits, a
     /// request fails with `too_busy`.
     pub limits: HttpLimits,
@@ -48,11 +51,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Default settings: no metrics, 60 s for a head, 10 s for a body, 30 s per write, 10 s between keep-alives.
+    /// Default settings: no metrics, no TLS, 60 s for a head, 10 s for a body, 30 s per write, 10 s between keep-alives.
     pub fn new(node: NodeId) -> Settings {
         Settings {
             node,
             metrics: None,
+            tls: None,
             limits: HttpLimits::default(),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(10),

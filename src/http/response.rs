@@ -110,9 +110,10 @@ impl From<RequestError> for ProblemResponse {
 }
 
 impl ProblemResponse {
-    /// Completes the `Location` of a `not_leader` problem: the same path and query at the leader.
+    /// Completes the `Location` of a `not_leader` problem: the same path and query at the leader, with the scheme of the
+    /// request.
     pub fn redirect_to(mut self, path_and_query: &str) -> ProblemResponse {
-        self.0.leader = self.0.leader.map(|http| format!("http://{http}{path_and_query}"));
+        self.0.leader = self.0.leader.map(|http| format!("//{http}{path_and_query}"));
         self
     }
 }
@@ -147,7 +148,7 @@ mod tests {
         let error = RequestError::NotLeader { leader: 2, http: "127.0.0.1:7102".to_owned() };
         let response = ProblemResponse::from(error).redirect_to("/v1/leases/a?consistency=leader").into_response();
         assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
-        assert_eq!(response.headers()[LOCATION], "http://127.0.0.1:7102/v1/leases/a?consistency=leader");
+        assert_eq!(response.headers()[LOCATION], "//127.0.0.1:7102/v1/leases/a?consistency=leader");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use metrics::{counter, gauge};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
@@ -22,6 +22,7 @@ use tracing::{debug, error, warn};
 use super::app::{App, Settings, standalone_router};
 use super::{NodeRef, observe};
 use crate::api::{Code, NODE_HEADER, Problem};
+use crate::tls::{NodeTls, Stream};
 use crate::types::NodeId;
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
@@ -54,6 +55,7 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let rejection = too_many_connections(settings.node);
     let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
+    let tls = settings.tls.clone();
     let router = standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
     loop {
@@ -68,16 +70,25 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
         match accepted {
             Ok((stream, _)) => match permits.clone().try_acquire_owned() {
                 Ok(permit) => {
-                    connections.spawn(connection(stream, router.clone(), timeouts, shutdown.clone(), permit));
+                    connections.spawn(connection(
+                        stream,
+                        tls.clone(),
+                        router.clone(),
+                        timeouts,
+                        shutdown.clone(),
+                        permit,
+                    ));
                 }
                 Err(_) => {
                     counter!("tenure_http_connections_refused_total").increment(1);
                     match rejections.clone().try_acquire_owned() {
                         Ok(permit) => {
-                            connections.spawn(reject(stream, rejection.clone(), shutdown.clone(), permit));
+                            connections.spawn(reject(stream, tls.clone(), rejection.clone(), shutdown.clone(), permit));
                         }
                         // The send buffer of a new socket is empty, so the write is complete unless the peer is gone.
-                        Err(_) => _ = stream.try_write(&rejection),
+                        Err(_) if tls.is_none() => _ = stream.try_write(&rejection),
+                        // The response would need a handshake.
+                        Err(_) => {}
                     }
                 }
             },
@@ -101,6 +112,7 @@ struct Timeouts {
 
 async fn connection(
     stream: TcpStream,
+    tls: Option<NodeTls>,
     router: Router,
     timeouts: Timeouts,
     shutdown: CancellationToken,
@@ -113,6 +125,15 @@ async fn connection(
     if let Err(error) = set_keep_alive(&stream, timeouts.write) {
         debug!(%error, "cannot set TCP keep-alive and TCP_USER_TIMEOUT");
     }
+    let encrypted = tokio::select! {
+        encrypted = tokio::time::timeout(timeouts.head, encrypt(stream, tls.as_ref())) => encrypted,
+        () = shutdown.cancelled() => return,
+    };
+    let stream = match encrypted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return debug!(%error, "connection ended"),
+        Err(_) => return,
+    };
     let open = observe::GaugeGuard::new(gauge!("tenure_http_connections"));
     // The timeout applies only while the client reads nothing: a slow reader is served.
     let mut stream = TimeoutStream::new(stream);
@@ -139,6 +160,23 @@ async fn connection(
     drop(open);
 }
 
+/// Completes the TLS handshake. A client without TLS gets a response that says so, unless the node serves it.
+async fn encrypt(mut stream: TcpStream, tls: Option<&NodeTls>) -> io::Result<Stream> {
+    let Some(tls) = tls else { return Ok(Stream::Plain(stream)) };
+    if tls.is_offered(&stream).await? {
+        return tls.accept_client(stream).await.inspect_err(|_| {
+            counter!("tenure_tls_handshakes_failed_total", "listener" => "http").increment(1);
+        });
+    }
+    if tls.accepts_plain() {
+        return Ok(Stream::Plain(stream));
+    }
+    counter!("tenure_tls_handshakes_failed_total", "listener" => "http").increment(1);
+    let refusal = Problem::new(Code::Invalid, "this node requires TLS: use an https URL");
+    respond_unread(&mut stream, &response_bytes("400 Bad Request", "", &refusal)).await?;
+    Err(io::Error::new(io::ErrorKind::InvalidData, "a request without TLS"))
+}
+
 /// Lets the kernel close two kinds of connections that the server cannot detect:
 ///
 /// - The client is gone without a FIN. A claim of such a client would stay in the queue. Keep-alive probes find it.
@@ -160,10 +198,15 @@ fn too_many_connections(node: NodeId) -> Bytes {
         retry_after_ms: Some(REJECTION_RETRY_SECONDS * 1_000),
         ..Problem::new(Code::NotReady, "the node has as many connections as it takes")
     };
-    let body = serde_json::to_string(&problem).expect("API types have string keys and finite numbers");
+    let headers = format!("{NODE_HEADER}: {node}\r\nretry-after: {REJECTION_RETRY_SECONDS}\r\n");
+    response_bytes("503 Service Unavailable", &headers, &problem)
+}
+
+fn response_bytes(status: &str, headers: &str, problem: &Problem) -> Bytes {
+    let body = serde_json::to_string(problem).expect("API types have string keys and finite numbers");
     let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n{NODE_HEADER}: {node}\r\n\
-         retry-after: {REJECTION_RETRY_SECONDS}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n{headers}connection: close\r\n\
+         content-length: {}\r\n\r\n",
         body.len()
     );
     Bytes::from(head + &body)
@@ -173,21 +216,34 @@ fn too_many_connections(node: NodeId) -> Bytes {
 ///
 /// HTTP clients treat a response before the request as an error. If unread bytes remain at the close, the kernel sends
 /// a reset, and the client may not see the response.
-async fn reject(mut stream: TcpStream, rejection: Bytes, shutdown: CancellationToken, _permit: OwnedSemaphorePermit) {
+async fn reject(
+    stream: TcpStream,
+    tls: Option<NodeTls>,
+    rejection: Bytes,
+    shutdown: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+) {
     let rejected = async {
         // After the timeout, a client that has sent nothing gets the response, too.
         let _ = tokio::time::timeout(REJECTION_TIMEOUT, stream.peek(&mut [0])).await;
-        stream.write_all(&rejection).await?;
-        stream.shutdown().await?;
-        let mut unread = tokio::io::sink();
-        let _ = tokio::time::timeout(REJECTION_TIMEOUT, tokio::io::copy(&mut stream, &mut unread)).await;
-        io::Result::Ok(())
+        let encrypted = tokio::time::timeout(REJECTION_TIMEOUT, encrypt(stream, tls.as_ref())).await;
+        let mut stream = encrypted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        respond_unread(&mut stream, &rejection).await
     };
     tokio::select! {
         // An error means that the client has disconnected.
         _ = rejected => {}
         () = shutdown.cancelled() => {}
     }
+}
+
+/// Sends a response to a request that is not read, and closes the connection.
+async fn respond_unread<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, response: &[u8]) -> io::Result<()> {
+    stream.write_all(response).await?;
+    stream.shutdown().await?;
+    let mut unread = tokio::io::sink();
+    let _ = tokio::time::timeout(REJECTION_TIMEOUT, tokio::io::copy(stream, &mut unread)).await;
+    Ok(())
 }
 
 fn report(ended: Result<(), JoinError>) {
@@ -236,7 +292,7 @@ mod tests {
         let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
         let router = standalone_router(App::new(NodeRef::empty(), settings, shutdown.clone()));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-        let served = tokio::spawn(connection(stream, router, timeouts, shutdown.clone(), permit));
+        let served = tokio::spawn(connection(stream, None, router, timeouts, shutdown.clone(), permit));
         client.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the connection is open");
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.expect("an answer");

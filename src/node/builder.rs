@@ -8,7 +8,8 @@ use super::Node;
 use crate::backup::{self, RestoreError, RestoreOptions, Restored};
 use crate::config::{self, BackupSchedule, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
-use crate::peer::Listener;
+use crate::peer::{Listener, TcpPeerListener};
+use crate::tls::{NodeTls, TlsSettings};
 use crate::types::NodeId;
 
 /// The settings of a node before it starts. See [`Node::builder`].
@@ -23,10 +24,18 @@ pub struct NodeBuilder {
     lease: LeaseSettings,
     ttl: TtlPolicy,
     backup: Option<BackupSchedule>,
+    tls: Option<Tls>,
     allow_insecure_network: bool,
     join: bool,
     listen_peer: Option<String>,
     peer_listener: Option<TcpListener>,
+}
+
+/// The TLS settings of a file, or the certificates that the program has loaded.
+#[derive(Debug)]
+enum Tls {
+    Settings(TlsSettings),
+    Loaded(NodeTls),
 }
 
 impl Node {
@@ -65,6 +74,7 @@ impl Node {
             lease: LeaseSettings::default(),
             ttl: TtlPolicy::default(),
             backup: None,
+            tls: None,
             allow_insecure_network: false,
             join: false,
             listen_peer: None,
@@ -83,6 +93,7 @@ impl Node {
             lease: config.lease,
             ttl: config.ttl,
             backup: config.backup.clone(),
+            tls: config.tls.clone().map(Tls::Settings),
             allow_insecure_network: config.allow_insecure_network,
             join: false,
             listen_peer: config.node(id).map(|entry| entry.listen_peer.clone()),
@@ -133,8 +144,15 @@ impl NodeBuilder {
         NodeBuilder { backup: Some(schedule), ..self }
     }
 
-    /// Declares that the network between the nodes and their clients is trusted. Tenure neither encrypts nor
-    /// authenticates traffic on it. Without this setting a start accepts loopback addresses only.
+    /// Encrypts and authenticates the connections between the nodes with these certificates. The connections of clients
+    /// are those of the program's own server, or of [`http::serve`](crate::http::serve).
+    pub fn tls(self, tls: NodeTls) -> NodeBuilder {
+        NodeBuilder { tls: Some(Tls::Loaded(tls)), ..self }
+    }
+
+    /// Declares that the network between the nodes and their clients is trusted, although not all connections on it are
+    /// encrypted and authenticated. Without this setting, and without [`tls`](Self::tls) for all connections, a start
+    /// accepts loopback addresses only.
     pub fn allow_insecure_network(self) -> NodeBuilder {
         NodeBuilder { allow_insecure_network: true, ..self }
     }
@@ -176,7 +194,12 @@ impl NodeBuilder {
     /// Dropping the future cancels the start. A background task then releases all resources.
     pub async fn start(self) -> Result<Node, StartError> {
         let listen_peer = self.listen_peer.clone();
-        let (config, listener) = self.check().map_err(StartError::Invalid)?;
+        let (config, listener, tls) = self.check().map_err(StartError::Invalid)?;
+        let tls = match tls {
+            Some(Tls::Loaded(tls)) => Some(tls),
+            Some(Tls::Settings(settings)) => Some(NodeTls::load(&settings, &config.cluster, config.id)?),
+            None => None,
+        };
         let listener = match listener {
             Some(listener) => listener,
             None => {
@@ -187,7 +210,8 @@ impl NodeBuilder {
                 bound.map_err(|source| StartError::Listen { address, source })?
             }
         };
-        let parts = listener.closed_during(NodeParts::on_disk(&config)).await?;
+        let listener = TcpPeerListener::new(listener, tls.clone());
+        let parts = listener.closed_during(NodeParts::on_disk(&config, tls)).await?;
         Node::start(config, parts, listener).await
     }
 
@@ -201,16 +225,20 @@ impl NodeBuilder {
     ///
     /// See [`RestoreError`].
     pub fn restore(self, file: impl AsRef<Path>, options: RestoreOptions) -> Result<Restored, RestoreError> {
-        let (config, _) = self.check().map_err(RestoreError::Settings)?;
+        let (config, ..) = self.check().map_err(RestoreError::Settings)?;
         let NodeConfig { cluster, id, members, data, .. } = config;
         backup::restore(file.as_ref(), backup::Target { cluster, id, members, data }, options)
     }
 
-    fn check(self) -> Result<(NodeConfig, Option<TcpListener>), Problems> {
-        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, join, peer_listener, .. } = self;
-        let allow_insecure_network = self.allow_insecure_network;
-        let mut problems =
-            config::problems(&cluster, &members, allow_insecure_network, &raft, &lease, &ttl, backup.as_ref());
+    fn check(self) -> Result<(NodeConfig, Option<TcpListener>, Option<Tls>), Problems> {
+        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, tls, join, peer_listener, .. } = self;
+        let settings = match &tls {
+            Some(Tls::Settings(settings)) => Some(settings),
+            Some(Tls::Loaded(tls)) => Some(tls.settings()),
+            None => None,
+        };
+        let may_be_reached = config::may_be_reached(self.allow_insecure_network, settings);
+        let mut problems = config::problems(&cluster, &members, may_be_reached, &raft, &lease, &ttl, backup.as_ref());
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -222,9 +250,8 @@ impl NodeBuilder {
         }
         match (id, data) {
             (Some(id), Some(data)) if problems.is_empty() && !data.as_os_str().is_empty() => {
-                let config =
-                    NodeConfig { cluster, id, members, join, data, raft, lease, ttl, backup, allow_insecure_network };
-                Ok((config, peer_listener))
+                let config = NodeConfig { cluster, id, members, join, data, raft, lease, ttl, backup, may_be_reached };
+                Ok((config, peer_listener, tls))
             }
             (_, data) => {
                 if data.is_none_or(|data| data.as_os_str().is_empty()) {
@@ -255,10 +282,10 @@ mod tests {
 
     #[test]
     fn complete_settings_pass() {
-        let (config, listener) = three().check().expect("the settings are valid");
+        let (config, listener, _) = three().check().expect("the settings are valid");
         assert_eq!((config.id, config.members.len(), listener.is_none()), (1, 3, true));
         let dev = Config::dev(std::path::Path::new("data"));
-        let (config, _) = Node::builder_from(&dev, 2).check().expect("the settings are valid");
+        let (config, ..) = Node::builder_from(&dev, 2).check().expect("the settings are valid");
         assert_eq!((config.id, config.data), (2, dev.nodes[1].data.clone()));
     }
 
@@ -304,7 +331,7 @@ mod tests {
             keep = 3
             "#;
         let config = Config::parse(text, std::path::Path::new("/var")).expect("the file is valid");
-        let (settings, listener) = Node::builder_from(&config, 2).check().expect("the settings are valid");
+        let (settings, listener, _) = Node::builder_from(&config, 2).check().expect("the settings are valid");
         assert!(listener.is_none());
         assert_eq!((settings.cluster.as_str(), settings.id), ("orders", 2));
         assert_eq!(settings.members, config.members());
@@ -386,7 +413,7 @@ mod tests {
             let named = Node::builder("c".repeat(100)).id(1).data("data/1");
             (1..=count).fold(named, |builder, id| builder.member(id, address(8000, id), address(9000, id)))
         };
-        let (config, _) = members(15).check().expect("the name and the members are at their bounds");
+        let (config, ..) = members(15).check().expect("the name and the members are at their bounds");
         assert_eq!((config.cluster.len(), config.members.len()), (100, 15));
         assert_eq!(problems(members(16)), ["node: a cluster has 1 to 15 nodes, found 16"]);
         let found = problems(NodeBuilder { cluster: "c".repeat(101), ..three() });

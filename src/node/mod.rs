@@ -20,7 +20,7 @@ mod metrics;
 #[allow(missing_docs, reason = "public for tests only")]
 pub(crate) mod request;
 mod status;
-#[cfg(all(test, feature = "testing"))]
+#[cfg(all(test, feature = "testing", feature = "tls"))]
 mod tests;
 mod watch;
 
@@ -139,7 +139,7 @@ struct NodeSettings {
     cluster: String,
     /// The ttls that this node accepts in requests.
     ttl: TtlPolicy,
-    allow_insecure_network: bool,
+    may_be_reached: bool,
     timeouts: Timeouts,
 }
 

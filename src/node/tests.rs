@@ -22,6 +22,8 @@ use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 mod ending;
+#[path = "../../tests/support/plain_http.rs"]
+mod plain_http;
 
 /// Less than `patience_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);
@@ -440,10 +442,10 @@ async fn watch_that_falls_behind_ends_with_lagged() {
     for (query, shows) in [("", true), ("?prefix=other", false)] {
         let data = tempfile::tempdir().expect("a folder");
         let (node, url) = served(data.path(), LeaseSettings::default()).await;
-        let mut stream = reqwest::get(format!("{url}/v1/watch{query}")).await.expect("a stream");
+        let mut stream = plain_http::get(format!("{url}/v1/watch{query}")).await.expect("a stream");
         let mut text = String::new();
         read_until(&mut stream, &mut text, "\n\n").await;
-        let claim = reqwest::Client::new().post(format!("{url}/v1/leases/job/acquire"));
+        let claim = plain_http::client().post(format!("{url}/v1/leases/job/acquire"));
         let granted = claim.json(&serde_json::json!({"holder": "a"})).send().await.expect("an answer");
         assert_eq!(granted.status(), 200);
         if shows {
@@ -459,7 +461,7 @@ async fn watch_that_falls_behind_ends_with_lagged() {
         assert_eq!((&told["code"], &told["status"]), (&"lagged".into(), &409.into()), "{told}");
         assert!(before.iter().all(|frame| !frame.contains("lagged")), "it is said once: {text}");
         let place = before.iter().rev().flat_map(|frame| frame.lines()).find_map(|line| line.strip_prefix("id: "));
-        let resumed = reqwest::get(format!("{url}/v1/watch?after={}", place.expect("a place"))).await;
+        let resumed = plain_http::get(format!("{url}/v1/watch?after={}", place.expect("a place"))).await;
         let (status, told) = problem(resumed.expect("an answer")).await;
         assert_eq!((status, &told["code"]), (410, &"compacted".into()), "{told}");
         node.shutdown().await;
@@ -492,7 +494,7 @@ async fn lease_with_too_many_bytes_is_full() {
     assert_eq!(full, 1, "the last of all claims is one too many");
     let holder = "w".repeat(190);
     let body = serde_json::json!({"holder": holder, "limit": MAX_LIMIT, "wait_ms": 1000, "metadata": metadata});
-    let client = reqwest::Client::new();
+    let client = plain_http::client();
     let refused = client.post(format!("{url}/v1/leases/job/acquire")).json(&body).send().await.expect("an answer");
     assert!(refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
     let (status, told) = problem(refused).await;

@@ -95,7 +95,9 @@ pub async fn write<W: AsyncWrite + Unpin>(writer: &mut W, frame: &Frame) -> io::
     bytes.extend_from_slice(&[frame.kind as u8]);
     bytes.extend_from_slice(&frame.id.to_be_bytes());
     bytes.extend_from_slice(&frame.body);
-    writer.write_all(&bytes).await
+    writer.write_all(&bytes).await?;
+    // TLS buffers a part of the frame if the socket is full.
+    writer.flush().await
 }
 
 fn invalid(reason: String) -> io::Error {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::Lane;
 use crate::storage::codec;
+use crate::tls::PeerCertificate;
 use crate::types::NodeId;
 
 /// The last byte is the version of the protocol.
@@ -80,6 +81,9 @@ pub enum Refusal {
          directory"
     )]
     Removed { node: NodeId },
+    /// The certificate of the caller is not that of the node.
+    #[error("node {node} of cluster {cluster:?} presented the certificate of another node or cluster: give it its own")]
+    OtherCertificate { node: NodeId, cluster: String },
 }
 
 /// The incarnations of the cluster's members that this node knows.
@@ -162,10 +166,13 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The answering end: checks the caller and returns its id and lane. Not cancel safe: drop the stream with the future.
+///
+/// `certificate` is that of the caller; `None` on a connection without TLS.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     identity: &PeerIdentity,
     known: &dyn Incarnations,
+    certificate: Option<&PeerCertificate>,
 ) -> io::Result<Result<(NodeId, Lane), Refusal>> {
     let hello = match read_hello(stream).await? {
         Ok(hello) => hello,
@@ -182,7 +189,13 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let Some(lane) = Lane::from_code(hello.lane) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unknown lane {}", hello.lane)));
     };
-    let refusal = identity.refusal(&hello, known);
+    let refusal = match certificate {
+        Some(certificate) if !certificate.is_of(&hello.cluster, hello.from) => {
+            tracing::warn!(node = hello.from, names = certificate.names(), "a peer presented another certificate");
+            Some(Refusal::OtherCertificate { node: hello.from, cluster: hello.cluster.clone() })
+        }
+        _ => identity.refusal(&hello, known),
+    };
     write_hello(stream, &identity.hello(hello.from, lane, refusal.clone())).await?;
     if refusal.is_none() {
         known.observe(hello.from, hello.incarnation);
@@ -195,7 +208,8 @@ pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &H
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
     bytes.extend_from_slice(&body);
-    writer.write_all(&bytes).await
+    writer.write_all(&bytes).await?;
+    writer.flush().await
 }
 
 /// Reads a hello, or returns the refusal of another version of the protocol.
@@ -264,8 +278,10 @@ mod tests {
         (callee, far_known): (PeerIdentity, &Known),
     ) -> (Result<(), Refusal>, Result<(NodeId, Lane), Refusal>) {
         let (mut near, mut far) = tokio::io::duplex(1024);
-        let (called, answered) =
-            tokio::join!(call(&mut near, &caller, target, Lane::Log, near_known), answer(&mut far, &callee, far_known));
+        let (called, answered) = tokio::join!(
+            call(&mut near, &caller, target, Lane::Log, near_known),
+            answer(&mut far, &callee, far_known, None)
+        );
         (called.expect("the call has no I/O error"), answered.expect("the answer has no I/O error"))
     }
 
@@ -333,7 +349,7 @@ mod tests {
         };
         let (callee, known) = (identity("a", 2), Known::default());
         // `move` drops the stream with the answering end: a caller without an answer sees the end of the stream.
-        let callee = async move { answer(&mut far, &callee, &known).await };
+        let callee = async move { answer(&mut far, &callee, &known, None).await };
         let (told, refused) = tokio::join!(caller, callee);
         assert_eq!(refused.expect("no I/O error").expect_err("another version").to_string(), named);
         assert_eq!(&told, MAGIC, "an older caller reads the version of this node");

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::io::BufReader;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -18,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Incarnations, PeerIdentity, Refusal};
 use super::{Lane, Listener, Payload, Service, Services};
+use crate::tls::{NodeTls, Reader, Stream, Writer};
 use crate::types::NodeId;
 
 /// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
@@ -33,11 +33,23 @@ const MAX_REFUSALS: usize = 16;
 /// The wait after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-impl Listener for TcpListener {
+/// A [`Listener`] over TCP, with or without TLS.
+pub struct TcpPeerListener {
+    listener: TcpListener,
+    tls: Option<NodeTls>,
+}
+
+impl TcpPeerListener {
+    pub fn new(listener: TcpListener, tls: Option<NodeTls>) -> TcpPeerListener {
+        TcpPeerListener { listener, tls }
+    }
+}
+
+impl Listener for TcpPeerListener {
     async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
         let close_all = async {
             loop {
-                drop(accept(self).await);
+                drop(accept(&self.listener).await);
             }
         };
         tokio::select! {
@@ -54,6 +66,7 @@ impl Listener for TcpListener {
         services: Services<R, N>,
         stop: CancellationToken,
     ) {
+        let TcpPeerListener { listener, tls } = self;
         let (services, identity) = (Arc::new(services), Arc::new(identity));
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
@@ -61,7 +74,7 @@ impl Listener for TcpListener {
             let accepted = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                accepted = accept(&self) => accepted,
+                accepted = accept(&listener) => accepted,
             };
             let Some((stream, address)) = accepted else { continue };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
@@ -69,10 +82,10 @@ impl Listener for TcpListener {
                 continue;
             };
             let (identity, incarnations, services) = (identity.clone(), incarnations.clone(), services.clone());
-            let (refusals, tracker, stop) = (refusals.clone(), tasks.clone(), stop.clone());
+            let (tls, refusals, tracker, stop) = (tls.clone(), refusals.clone(), tasks.clone(), stop.clone());
             tasks.spawn(async move {
                 let from = address.ip();
-                match answer_caller(stream, &identity, &*incarnations, services, tracker, stop).await {
+                match answer_caller(stream, tls, &identity, &*incarnations, services, tracker, stop).await {
                     Ok(Err(reason)) => refusals.log(&reason.to_string(), &format!("from {from}: {reason}")),
                     // No node of a cluster sends invalid data, so log the address of this caller for the operator.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -84,7 +97,7 @@ impl Listener for TcpListener {
                 drop(permit);
             });
         }
-        drop(self);
+        drop(listener);
         tasks.close();
         tasks.wait().await;
     }
@@ -103,7 +116,8 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 }
 
 async fn answer_caller<R: Service, N: Service>(
-    mut stream: TcpStream,
+    stream: TcpStream,
+    tls: Option<NodeTls>,
     identity: &PeerIdentity,
     incarnations: &dyn Incarnations,
     services: Arc<Services<R, N>>,
@@ -111,11 +125,19 @@ async fn answer_caller<R: Service, N: Service>(
     stop: CancellationToken,
 ) -> io::Result<Result<(), Refusal>> {
     stream.set_nodelay(true)?;
+    let handshake = async {
+        let (mut stream, certificate) = match &tls {
+            Some(tls) => tls.accept_peer(stream).await?,
+            None => (Stream::Plain(stream), None),
+        };
+        let answered = handshake::answer(&mut stream, identity, incarnations, certificate.as_ref()).await?;
+        io::Result::Ok(answered.map(|caller| (stream, caller)))
+    };
     let outcome = tokio::select! {
         () = stop.cancelled() => return Ok(Ok(())),
-        done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake::answer(&mut stream, identity, incarnations)) => done,
+        done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => done,
     };
-    let (from, lane) = match outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+    let (stream, (from, lane)) = match outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
         Ok(caller) => caller,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -161,7 +183,7 @@ struct InboundConnection<R, N> {
     from: NodeId,
     lane: Lane,
     services: Arc<Services<R, N>>,
-    writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
+    writer: Arc<tokio::sync::Mutex<Writer>>,
     in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -169,7 +191,7 @@ struct InboundConnection<R, N> {
 }
 
 impl<R: Service, N: Service> InboundConnection<R, N> {
-    async fn read_requests(&self, reader: OwnedReadHalf) -> io::Result<()> {
+    async fn read_requests(&self, reader: Reader) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         while let Some(frame) = frame::read(&mut reader, self.lane.max_body()).await? {
             match frame.kind {

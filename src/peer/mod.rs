@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::types::NodeId;
 
 pub use handshake::{Incarnations, PeerIdentity, Refusal};
+pub use listener::TcpPeerListener;
 pub use transport::TcpTransport;
 
 /// The content of a request. Its kind selects the service that decodes it.

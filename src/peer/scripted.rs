@@ -18,7 +18,7 @@ use super::handshake;
 use super::listener::MAX_IN_FLIGHT;
 use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
 use super::transport::CONNECT_TIMEOUT;
-use super::{Lane, Listener, Payload, PeerError, Service, Services, TcpTransport, Transport};
+use super::{Lane, Listener, Payload, PeerError, Service, Services, TcpPeerListener, TcpTransport, Transport};
 use crate::types::NodeId;
 
 /// The timeout of a call that gets no answer.
@@ -40,7 +40,7 @@ impl Peer {
     async fn accept(&self) -> Caller {
         let accepted = tokio::time::timeout(HANG_TIMEOUT, self.0.accept()).await.expect("a connection in time");
         let (mut stream, _) = accepted.expect("a connection");
-        let outcome = handshake::answer(&mut stream, &identity(2), &AcceptAll).await.expect("a handshake");
+        let outcome = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("a handshake");
         outcome.expect("the caller belongs to the cluster");
         Caller(stream)
     }
@@ -67,7 +67,7 @@ impl Caller {
 }
 
 fn transport() -> TcpTransport {
-    TcpTransport::new(identity(1), Arc::new(AcceptAll))
+    TcpTransport::new(identity(1), Arc::new(AcceptAll), None)
 }
 
 type PeerResult = Result<Bytes, PeerError>;
@@ -257,7 +257,12 @@ impl PendingNode {
         let ((began, begins), (dropped, given_up)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let services = Services { raft: Uncalled, node: PendingService { began, given_up: dropped } };
         let stop = CancellationToken::new();
-        let served = tokio::spawn(peer.0.serve(identity(2), Arc::new(AcceptAll), services, stop.clone()));
+        let served = tokio::spawn(TcpPeerListener::new(peer.0, None).serve(
+            identity(2),
+            Arc::new(AcceptAll),
+            services,
+            stop.clone(),
+        ));
         PendingNode { address, begins, given_up, stop, served }
     }
 

@@ -14,7 +14,7 @@ use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Hello};
 use super::listener::{HANDSHAKE_TIMEOUT, MAX_CONNECTIONS};
 use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
-use super::{Lane, Listener as _, PeerIdentity, Service, Services};
+use super::{Lane, Listener as _, PeerIdentity, Service, Services, TcpPeerListener};
 use crate::types::NodeId;
 
 /// Returns each body as its answer.
@@ -38,7 +38,7 @@ impl Listener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound").to_string();
         let stop = CancellationToken::new();
-        let served = tokio::spawn(listener.serve(
+        let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
             identity(2),
             Arc::new(AcceptAll),
             Services { raft: Uncalled, node: Echo },

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::frame::{self, Frame, Kind};
 use super::handshake;
 use super::{
-    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Service, Services, TcpTransport, Transport,
+    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Service, Services, TcpPeerListener, TcpTransport,
+    Transport,
 };
 use crate::sim::Switchboard;
 use crate::types::NodeId;
@@ -76,13 +77,13 @@ async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationTok
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(listener.serve(
+    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
         identity(2),
         Arc::new(AcceptAll),
         Services { raft: Uncalled, node: service },
         stop.clone(),
     ));
-    (TcpTransport::new(identity(1), Arc::new(AcceptAll)), address, stop, served)
+    (TcpTransport::new(identity(1), Arc::new(AcceptAll), None), address, stop, served)
 }
 
 /// Asserts that an oversized request and an oversized answer fail alone: other calls on the lane get their answers.
@@ -255,7 +256,12 @@ async fn connection_serves_32768_requests_at_once() {
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
     let services = Services { raft: Uncalled, node: counter.clone() };
-    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), services, stop.clone()));
+    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
+        identity(2),
+        Arc::new(AcceptAll),
+        services,
+        stop.clone(),
+    ));
     let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("a connection").into_split();
     let requests = async {
         for id in 0..=MOST as u64 {
@@ -304,8 +310,13 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
         let address = listener.local_addr().expect("it is bound").to_string();
         let (stop, greeted) = (CancellationToken::new(), Arc::new(Greeted::default()));
         let services = Services { raft: Uncalled, node: Echo::default() };
-        let served = tokio::spawn(listener.serve(identity(2), greeted.clone(), services, stop.clone()));
-        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+        let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
+            identity(2),
+            greeted.clone(),
+            services,
+            stop.clone(),
+        ));
+        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
         let call = |body: &'static str, timeout| transport.call(2, &address, lane, Payload::Node(body.into()), timeout);
         assert_eq!(call("first", HANG_TIMEOUT).await.expect("answered"), "first", "{lane:?}");
         let timeout = Duration::from_millis(50);
@@ -323,7 +334,7 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
 /// Takes one caller and returns its connection after the handshake.
 async fn let_in(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().await.expect("a caller");
-    let met = handshake::answer(&mut stream, &identity(2), &AcceptAll).await.expect("it says hello");
+    let met = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("it says hello");
     met.expect("they belong together");
     stream
 }
@@ -334,7 +345,7 @@ async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
     for lane in [Lane::Request, Lane::Urgent] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
-        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
         let call = |body: Bytes| {
             let (transport, address) = (transport.clone(), address.clone());
             tokio::spawn(async move { transport.call(2, &address, lane, Payload::Node(body), HANG_TIMEOUT).await })
@@ -371,8 +382,13 @@ async fn each_payload_reaches_the_service_of_its_kind() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(listener.serve(identity(2), Arc::new(AcceptAll), services(), stop.clone()));
-    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
+        identity(2),
+        Arc::new(AcceptAll),
+        services(),
+        stop.clone(),
+    ));
+    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
     let board = Switchboard::default();
     board.attach(2, services());
     for lane in Lane::ALL {
@@ -392,7 +408,8 @@ async fn each_payload_reaches_the_service_of_its_kind() {
 async fn connection_before_the_node_serves_is_closed_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
-    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll));
+    let listener = TcpPeerListener::new(listener, None);
+    let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
     let call = || transport.call(2, &address, Lane::Request, Payload::Node("early".into()), HANG_TIMEOUT);
     let early = tokio::time::timeout(HANG_TIMEOUT / 2, listener.closed_during(call())).await.expect("it ends at once");
     assert!(matches!(early, Err(PeerError::NotSent { .. })), "{early:?}");

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,12 +19,13 @@ use tokio_util::task::TaskTracker;
 use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Incarnations, PeerIdentity};
 use super::{Lane, Payload, PeerError, Transport};
+use crate::tls::{NodeTls, Reader, Stream, Writer};
 use crate::types::NodeId;
 
 /// Maximum time to open a connection and complete the handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A [`Transport`] over TCP.
+/// A [`Transport`] over TCP, with or without TLS.
 #[derive(Clone)]
 pub struct TcpTransport {
     pool: Arc<ConnectionPool>,
@@ -34,6 +34,7 @@ pub struct TcpTransport {
 struct ConnectionPool {
     identity: PeerIdentity,
     incarnations: Arc<dyn Incarnations>,
+    tls: Option<NodeTls>,
     slots: Mutex<HashMap<(NodeId, Lane), ConnectionSlot>>,
     unreachable: Mutex<BTreeSet<NodeId>>,
     tasks: TaskTracker,
@@ -44,12 +45,13 @@ struct ConnectionPool {
 type ConnectionSlot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 impl TcpTransport {
-    pub fn new(identity: PeerIdentity, incarnations: Arc<dyn Incarnations>) -> TcpTransport {
+    pub fn new(identity: PeerIdentity, incarnations: Arc<dyn Incarnations>, tls: Option<NodeTls>) -> TcpTransport {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         TcpTransport {
             pool: Arc::new(ConnectionPool {
                 identity,
                 incarnations,
+                tls,
                 slots: Mutex::default(),
                 unreachable: Mutex::default(),
                 tasks,
@@ -95,8 +97,12 @@ impl TcpTransport {
             return Err(not_sent("this node is shutting down".into()));
         }
         let attempt = async {
-            let mut stream = TcpStream::connect(address).await?;
+            let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
+            let mut stream = match &pool.tls {
+                Some(tls) => tls.connect_peer(stream, target).await?,
+                None => Stream::Plain(stream),
+            };
             let outcome = handshake::call(&mut stream, &pool.identity, target, lane, &*pool.incarnations).await?;
             io::Result::Ok((stream, outcome))
         };
@@ -159,7 +165,7 @@ impl Transport for TcpTransport {
 struct Connection {
     address: String,
     next_id: AtomicU64,
-    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    writer: tokio::sync::Mutex<Writer>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
     /// Cancelled when the connection closes: later sends fail, and waiting calls return.
     closed: CancellationToken,
@@ -181,7 +187,7 @@ enum ConnectionError {
 impl Connection {
     /// Starts to read answers after the handshake. The reader runs in `tasks` until the connection breaks or `stop`.
     fn start(
-        stream: TcpStream,
+        stream: Stream,
         address: &str,
         lane: Lane,
         tasks: &TaskTracker,
@@ -255,7 +261,7 @@ impl Connection {
         }
     }
 
-    async fn read_answers(self: Arc<Self>, reader: OwnedReadHalf, lane: Lane) {
+    async fn read_answers(self: Arc<Self>, reader: Reader, lane: Lane) {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         let _closed_at_the_end = self.closed.clone().drop_guard();
         loop {
@@ -352,7 +358,7 @@ mod tests {
         let _logged_here = tracing::subscriber::set_default(subscriber);
         let promise = Duration::from_secs(1);
         let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll), None);
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
             assert!(matches!(closed, Err(PeerError::NotSent { .. })));
@@ -369,7 +375,7 @@ mod tests {
     async fn request_above_the_lane_limit_is_not_sent() {
         let promise = Duration::from_secs(1);
         let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
-        let transport = TcpTransport::new(identity, Arc::new(AcceptAll));
+        let transport = TcpTransport::new(identity, Arc::new(AcceptAll), None);
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Payload::Raft(vec![0; lane.max_body() + 1].into());
             let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
@@ -388,7 +394,7 @@ mod tests {
         let near = TcpStream::connect(&address).await.expect("the listener accepts connections");
         let (mut far, _) = listener.accept().await.expect("a connection");
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let connection = Connection::start(near, &address, Lane::Request, &tasks, &stop);
+        let connection = Connection::start(Stream::Plain(near), &address, Lane::Request, &tasks, &stop);
         let call = || -> JoinHandle<Result<Bytes, ConnectionError>> {
             let connection = connection.clone();
             tokio::spawn(async move { connection.call(Payload::Node("hello".into())).await })

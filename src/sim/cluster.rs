@@ -281,7 +281,7 @@ impl Cluster {
             raft: timings,
             lease,
             ttl: TtlPolicy::default(),
-            allow_insecure_network: true,
+            may_be_reached: true,
             backup: None,
         };
         let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
@@ -295,7 +295,7 @@ impl Cluster {
             let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
             let transport = board.transport_as(identity.clone(), known.clone());
             let listener = MemoryListener(transport.clone());
-            let parts = NodeParts { storage, transport, identity, known, is_new, files, clock, observers };
+            let parts = NodeParts { storage, transport, identity, known, is_new, files, clock, observers, tls: None };
             Node::start(config, parts, listener).await
         })
     }

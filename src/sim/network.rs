@@ -302,7 +302,7 @@ impl MemoryTransport {
         let (mut near, mut far) = tokio::io::duplex(HANDSHAKE_BYTES);
         let call = handshake::call(&mut near, &calling.identity, target, lane, &*calling.known);
         // `move` drops the stream with the answering side, so the caller sees the end of the stream.
-        let answer = async move { handshake::answer(&mut far, &answering.identity, &*answering.known).await };
+        let answer = async move { handshake::answer(&mut far, &answering.identity, &*answering.known, None).await };
         let (called, answered) = futures_util::future::join(call, answer).await;
         if matches!((&called, &answered), (Ok(Ok(())), Ok(Ok(_)))) {
             self.connections.lock().insert((target, lane.code()), generation);

@@ -73,7 +73,8 @@ async fn work(trio: &Trio) {
     let url = format!("http://{}/tenure/v1/cluster", listener.local_addr().expect("the listener is bound"));
     let app = axum::Router::new().nest("/tenure", trio.nodes[0].router());
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
-    let answer = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client").get(url).send().await;
+    let answer =
+        crate::plain_http::builder().pool_max_idle_per_host(0).build().expect("a client").get(url).send().await;
     assert_eq!(answer.expect("an answer").status(), 200);
     server.abort();
 }

@@ -7,6 +7,8 @@ mod guest;
 mod leaks;
 mod local;
 mod mounted;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 mod replica;
 #[path = "../support/steady.rs"]
 mod steady;

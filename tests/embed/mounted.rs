@@ -32,7 +32,7 @@ fn serve(listeners: Vec<TcpListener>, nodes: &[Node], mount: impl Fn(&Node) -> R
 }
 
 fn client() -> Client {
-    Client::builder().redirect(Policy::none()).build().expect("a client")
+    crate::plain_http::builder().redirect(Policy::none()).build().expect("a client")
 }
 
 async fn ask(method: Method, url: String, body: Option<Value>) -> (StatusCode, Value) {
@@ -83,7 +83,8 @@ async fn nested_router_answers_at_every_node() {
     let answer = request.header("x-tenure-no-forward", "1").send().await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::TEMPORARY_REDIRECT);
     assert_eq!(answer.headers()["x-tenure-node"], follower.id().to_string());
-    let location = answer.headers()["location"].to_str().expect("text").to_owned();
+    // The location has the scheme of the request.
+    let location = format!("http:{}", answer.headers()["location"].to_str().expect("text"));
     assert_eq!(location, url(leader.id(), "/v1/leases/job?consistency=leader"));
     assert_eq!(ask(Method::GET, location, None).await.0, StatusCode::OK);
 

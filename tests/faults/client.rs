@@ -29,7 +29,7 @@ pub struct Client(reqwest::Client);
 
 impl Client {
     pub fn new() -> Result<Client> {
-        let http = reqwest::Client::builder()
+        let http = crate::plain_http::builder()
             .no_proxy()
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_millis(700))

@@ -105,7 +105,7 @@ impl Cluster {
         writeln!(text, "[raft]\n{SNAPSHOTS}{}", if nodes > 3 { SLOW_TIMINGS } else { "" })?;
         std::fs::write(folder.join("cluster.toml"), &text)?;
         std::fs::write(logs.join("cluster.toml"), &text)?;
-        let http = reqwest::Client::builder().no_proxy().timeout(QUESTION).pool_max_idle_per_host(0).build()?;
+        let http = crate::plain_http::builder().timeout(QUESTION).pool_max_idle_per_host(0).build()?;
         Ok(Cluster {
             nodes: members,
             network,

@@ -43,6 +43,8 @@ mod names;
 mod nemesis;
 mod network;
 mod network_faults;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 mod plan;
 mod process;
 mod recorder;

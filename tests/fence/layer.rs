@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::http::{Method, Request, Response as AnyResponse};
 use axum::routing::{any, put};
 use axum::{Extension, Router};
-use reqwest::{Client, RequestBuilder, Response};
+use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use tenure::fence::http::{self, FenceLayer, Fenced};
 use tenure::fence::{Gate, HighWater, MAX_RESOURCES};
@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tower::Layer;
 
+use crate::plain_http;
 use crate::token::token;
 
 /// A timeout that only a hang exceeds.
@@ -40,7 +41,7 @@ impl Service {
     }
 
     fn put(&self, path: &str) -> RequestBuilder {
-        Client::new().put(format!("{}{path}", self.url))
+        plain_http::client().put(format!("{}{path}", self.url))
     }
 
     async fn put_with(&self, path: &str, token: impl ToString) -> Response {
@@ -104,7 +105,7 @@ async fn each_method_needs_a_token_that_is_not_stale() {
     let own = Method::from_bytes(b"PURGE").expect("a valid method");
     let known = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::POST, Method::PUT, Method::PATCH];
     for method in known.into_iter().chain([Method::DELETE, own]) {
-        let request = || Client::new().request(method.clone(), &url);
+        let request = || plain_http::client().request(method.clone(), &url);
         let with = |index| request().header("Fencing-Token", token(index).to_string());
         for (request, expected) in [(with(5), 200), (with(4), 412), (request(), 400)] {
             assert_eq!(request.send().await.expect("an answer").status(), expected, "{method}");

@@ -9,6 +9,8 @@ mod cookbook;
 mod gate;
 mod journal;
 mod layer;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 mod postgres;
 #[path = "../support/postgres.rs"]
 mod postgres_server;

@@ -54,7 +54,7 @@ impl Cluster {
 
     async fn connect(served: Served, settings: &Settings) -> Cluster {
         // The client must not reuse a connection that the listener closes as idle at that moment.
-        let client = reqwest::Client::builder().pool_idle_timeout(settings.head_timeout / 2);
+        let client = crate::plain_http::builder().pool_idle_timeout(settings.head_timeout / 2);
         let client = client.build().expect("plain options");
         let cluster = Cluster { served, client };
         // Opens the first connection.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Response, StatusCode};
 use serde_json::json;
 use tenure::api::{Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Problem};
 use tenure::http::{self, NodeRef, Settings};
@@ -57,16 +57,17 @@ impl Listener {
     }
 
     async fn get(&self, path: &str) -> Response {
-        Client::new().get(self.url(path)).send().await.expect("an answer")
+        crate::plain_http::client().get(self.url(path)).send().await.expect("an answer")
     }
 
     async fn post(&self, content_type: &str, body: impl Into<reqwest::Body>) -> Response {
-        let request = Client::new().post(self.url("/v1/leases/a/acquire")).header("content-type", content_type);
+        let request =
+            crate::plain_http::client().post(self.url("/v1/leases/a/acquire")).header("content-type", content_type);
         request.body(body).send().await.expect("an answer")
     }
 
     async fn post_to(&self, path: &str, body: serde_json::Value) -> (StatusCode, Code) {
-        code_of(Client::new().post(self.url(path)).json(&body).send().await.expect("an answer")).await
+        code_of(crate::plain_http::client().post(self.url(path)).json(&body).send().await.expect("an answer")).await
     }
 
     async fn connect(&self) -> TcpStream {

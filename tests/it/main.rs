@@ -13,6 +13,8 @@ mod listener;
 mod metrics;
 mod newer_server;
 mod permits;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;

@@ -56,7 +56,7 @@ impl ThreeNodes {
             let settings = Settings::new(node.id());
             tokio::spawn(http::serve(listener, NodeRef::from(node), settings, stop.clone()));
         }
-        let client = Client::builder().redirect(Policy::none()).build().expect("plain options");
+        let client = crate::plain_http::builder().redirect(Policy::none()).build().expect("plain options");
         let cluster = ThreeNodes { nodes, addresses, client, _listeners: stop.drop_guard(), _data: data };
         let ready = async {
             while cluster.nodes.iter().any(|node| node.health().not_ready.is_some()) {
@@ -106,7 +106,8 @@ async fn redirect_keeps_the_path_and_the_query() {
     let (leader, follower) = cluster.roles().await;
     let path = "/v1/leases/job/explain?holder=a%20b&consistency=linearizable";
     let response = cluster.get(follower, path).header("x-tenure-no-forward", "").send().await.expect("an answer");
-    let location = response.headers()["location"].to_str().expect("text").to_owned();
+    // The location has the scheme of the request.
+    let location = format!("http:{}", response.headers()["location"].to_str().expect("text"));
     assert_eq!((response.status().as_u16(), &location), (307, &cluster.url(leader, path)));
     assert_eq!(response.headers()["x-tenure-node"], follower.to_string());
     let problem: Value = response.json().await.expect("JSON");

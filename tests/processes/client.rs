@@ -68,7 +68,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(urls: Vec<String>) -> Client {
-        let http = reqwest::Client::builder().no_proxy().tcp_nodelay(true).retry(reqwest::retry::never()).build();
+        let http = crate::plain_http::builder().tcp_nodelay(true).retry(reqwest::retry::never()).build();
         Client { http: http.expect("a client without TLS options is valid"), urls }
     }
 

@@ -58,7 +58,7 @@ async fn reads_of_a_large_counted_lease_cost_other_claims_nothing() {
     let claims = tokio::spawn(flood.run());
     let mut slowest = Duration::ZERO;
     let mut failed = Vec::new();
-    let http = reqwest::Client::builder().no_proxy().build().expect("the options are valid");
+    let http = crate::plain_http::builder().build().expect("the options are valid");
     for read in 0..READS {
         let path = ["pool", "pool/explain?holder=h-7", "pool/queue"][read % 3];
         let sent = Instant::now();

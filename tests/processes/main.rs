@@ -11,6 +11,8 @@ mod example;
 mod figures;
 mod flood;
 mod mount;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 mod port;
 #[path = "../support/postgres.rs"]
 mod postgres;
@@ -41,4 +43,5 @@ mod restore;
 mod returning;
 mod shutdown;
 mod strangers;
+mod tls;
 mod waiters;

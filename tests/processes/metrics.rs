@@ -10,7 +10,7 @@ async fn metrics_of_a_process_name_its_node() {
     cluster.client.acquire("jobs", "a", 60_000).await;
     let endpoints = cluster.client.endpoints();
     let url = endpoints.split(',').nth(place(2)).expect("three nodes");
-    let answer = reqwest::get(format!("{url}/metrics")).await.expect("an answer");
+    let answer = crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer");
     assert_eq!(answer.status(), 200);
     let content_type = answer.headers()["content-type"].to_str().expect("text").to_owned();
     assert!(content_type.starts_with("text/plain; version=0.0.4"), "{content_type}");

@@ -165,7 +165,7 @@ async fn interrupted_save_leaves_no_file() {
 async fn each_node_redirects_or_serves_the_snapshot() {
     let cluster = Cluster::start("").await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
-    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let http = crate::plain_http::builder().redirect(reqwest::redirect::Policy::none()).build();
     let http = http.expect("a client");
     let urls: Vec<String> = cluster.client.endpoints().split(',').map(str::to_owned).collect();
     let get = async |id: u64, query: &str| {
@@ -174,7 +174,8 @@ async fn each_node_redirects_or_serves_the_snapshot() {
     };
     let redirect = get(follower, "").await;
     assert_eq!(redirect.status(), 307);
-    let location = redirect.headers()["location"].to_str().expect("text").to_owned();
+    // The location has the scheme of the request.
+    let location = format!("http:{}", redirect.headers()["location"].to_str().expect("text"));
     assert_eq!(location, format!("{}/v1/cluster/snapshot", urls[leader as usize - 1]));
     let served = get(leader, "?consistency=leader").await;
     assert_eq!(
@@ -221,7 +222,8 @@ async fn leader_writes_scheduled_backups() {
     assert!(files().len() <= 3, "{:?}", files());
     let follower = cluster.follower().await;
     let url = cluster.client.endpoints().split(',').nth(follower as usize - 1).expect("a URL").to_owned();
-    let metrics = reqwest::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let metrics =
+        crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
     let age = metrics.lines().find(|line| line.starts_with("tenure_backup_age_seconds")).expect("the metric");
     let age: f64 = age.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
     assert!((0.0..30.0).contains(&age), "{age}");

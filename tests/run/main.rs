@@ -11,6 +11,8 @@ mod client;
 #[allow(dead_code)]
 #[path = "../processes/cluster.rs"]
 mod cluster;
+#[path = "../support/plain_http.rs"]
+mod plain_http;
 #[path = "../processes/port.rs"]
 mod port;
 #[allow(dead_code)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::api::TtlMs;
-use crate::cli::{duration, metadata};
+use crate::cli::{TlsArguments, duration, metadata};
 use crate::client::{
     DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait,
 };
@@ -57,6 +57,8 @@ pub struct HoldArguments {
     /// URLs of the nodes, separated by commas
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
+    #[command(flatten)]
+    tls: TlsArguments,
     /// Timeout to acquire the lease, without the wait in the queue, and to release it
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
@@ -80,6 +82,8 @@ pub struct Plan {
     pub kill_margin: Duration,
     pub holder: Option<HolderId>,
     pub endpoints: Endpoints,
+    pub tls: TlsArguments,
+    pub remote: Remote,
     pub timeout: Duration,
     pub command: Vec<OsString>,
 }
@@ -116,7 +120,9 @@ impl HoldArguments {
             grace: (self.on_lost == OnLost::Term).then_some(grace),
             kill_margin: ttl.map_or(Duration::ZERO, |ttl| (ttl / 20).min(MAX_KILL_MARGIN)),
             holder: self.holder,
-            endpoints: self.endpoints,
+            endpoints: self.endpoints.clone(),
+            remote: self.tls.remote(&self.endpoints).map_err(|failure| failure.message())?,
+            tls: self.tls,
             timeout: self.timeout,
             command,
         })
@@ -133,7 +139,7 @@ impl Plan {
             Some(holder) => options.holder(holder.clone()),
             None => options,
         };
-        LeaseManager::with_options(Remote::new(self.endpoints.clone()), options)
+        LeaseManager::with_options(self.remote.clone(), options)
     }
 
     pub fn lease_options(&self) -> LeaseOptions {

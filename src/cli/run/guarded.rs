@@ -32,7 +32,10 @@ pub struct GuardianHandle {
 
 impl GuardianHandle {
     /// Starts the guardian. It starts the command after [`Instruction::Start`].
-    pub fn spawn(command: &[OsString], environment: [(&str, String); 4]) -> io::Result<GuardianHandle> {
+    pub fn spawn<'a>(
+        command: &[OsString],
+        environment: impl IntoIterator<Item = (&'a str, OsString)>,
+    ) -> io::Result<GuardianHandle> {
         // If the guardian dies, its descendants become children of this process, which can then find them.
         set_child_subreaper(Some(getpid()))?;
         let (here, there) = UnixStream::pair()?;

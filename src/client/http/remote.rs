@@ -14,6 +14,8 @@ use crate::api::{
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
 use crate::client::{CallError, RetryBudget};
+#[cfg(feature = "tls")]
+use crate::tls::ClientTls;
 use crate::types::{Consistency, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
 
 /// Default limit of one request with its retries, without its wait for a lease.
@@ -24,6 +26,8 @@ const PAGE_SIZE: u32 = 1000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The client closes idle connections before a node does (after 60 s): a request at that moment would fail.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+const BUILDS: &str = "building a client fails only without a TLS backend";
 
 /// Bounds of the interval between two probes of the node at which a claim waits.
 const SHORTEST_PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -63,7 +67,8 @@ pub struct ListQuery {
 }
 
 impl Remote {
-    /// Creates a client with its own HTTP client: without TLS, redirects and proxies.
+    /// Creates a client with its own HTTP client, without redirects and proxies. With the feature `tls`, `https` endpoints
+    /// must have certificates of the CAs of the system; [`with_tls`](Self::with_tls) trusts other CAs.
     ///
     /// # Examples
     ///
@@ -76,17 +81,20 @@ impl Remote {
     /// # Ok::<(), tenure::client::InvalidEndpoints>(())
     /// ```
     pub fn new(endpoints: Endpoints) -> Remote {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .tcp_nodelay(true)
-            // `attempts` does the retries. A proxy from the environment is not meant for the nodes of a cluster.
-            .retry(reqwest::retry::never())
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()
-            .expect("building a client fails only if its TLS backend fails");
-        Remote::with_http_client(endpoints, http)
+        #[cfg(feature = "tls")]
+        let http = {
+            let has_https = endpoints.urls().iter().any(|url| url.scheme() == "https");
+            with_tls(http_client(), has_https.then(ClientTls::system).as_ref())
+        };
+        #[cfg(not(feature = "tls"))]
+        let http = http_client();
+        Remote::with_http_client(endpoints, http.build().expect(BUILDS))
+    }
+
+    /// Uses these certificates for `https` endpoints. Replaces the HTTP client.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(self, tls: &ClientTls) -> Remote {
+        Remote { http: with_tls(http_client(), Some(tls)).build().expect(BUILDS), ..self }
     }
 
     /// Creates a client with the program's HTTP client, for example one with TLS certificates. That client should not
@@ -429,6 +437,23 @@ impl Events for Watch {
 }
 
 /// The path of a lease. Of the characters of a name, only the slash has a meaning in a path.
+fn http_client() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .tcp_nodelay(true)
+        // `attempts` does the retries. A proxy from the environment is not meant for the nodes of a cluster.
+        .retry(reqwest::retry::never())
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+}
+
+/// Sets the certificates. Without any, no `https` endpoint can be reached.
+#[cfg(feature = "tls")]
+fn with_tls(builder: reqwest::ClientBuilder, tls: Option<&ClientTls>) -> reqwest::ClientBuilder {
+    builder.tls_backend_preconfigured(tls.cloned().unwrap_or_default().config())
+}
+
 fn lease_path(name: &LeaseName, action: &str) -> String {
     format!("v1/leases/{}{action}", name.as_str().replace('/', "%2F"))
 }

@@ -31,6 +31,7 @@ use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTrans
 use crate::raft::{Observer, RaftHandle, Replica, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
+use crate::tls::{NodeTls, TlsError};
 use crate::types::NodeId;
 
 /// Number of disk syncs that a start times.
@@ -53,7 +54,7 @@ pub(crate) struct NodeConfig {
     /// The ttls that this node accepts in requests.
     pub ttl: TtlPolicy,
     /// Whether members may have addresses that other machines reach.
-    pub allow_insecure_network: bool,
+    pub may_be_reached: bool,
     /// The schedule of backups, if there is one.
     pub backup: Option<BackupSchedule>,
 }
@@ -76,6 +77,9 @@ pub enum StartError {
     /// The node cannot open its data directory.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The certificates cannot be used.
+    #[error("cannot use TLS")]
+    Tls(#[from] TlsError),
     /// A peer refuses this node.
     #[error(transparent)]
     Refused(#[from] peer::Refusal),
@@ -104,6 +108,8 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
     pub clock: Arc<dyn Clock>,
     /// The observers of applied entries outside the node.
     pub observers: Vec<Arc<dyn Observer>>,
+    /// The certificates, to keep them current.
+    pub tls: Option<NodeTls>,
 }
 
 impl NodeConfig {
@@ -120,20 +126,21 @@ impl NodeConfig {
 
 impl NodeParts<SledStorage, TcpTransport> {
     /// Opens the data directory, or creates it.
-    pub(in crate::node) async fn on_disk(config: &NodeConfig) -> Result<Self, StartError> {
+    pub(in crate::node) async fn on_disk(config: &NodeConfig, tls: Option<NodeTls>) -> Result<Self, StartError> {
         let own = config.clone();
         let opened = tokio::task::spawn_blocking(move || open_store(&own)).await;
         let Opened { storage, is_new, incarnation } = opened.expect("opening the store does not panic")?;
         let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
         Ok(NodeParts {
             storage,
-            transport: TcpTransport::new(identity.clone(), known.clone()),
+            transport: TcpTransport::new(identity.clone(), known.clone(), tls.clone()),
             identity,
             known,
             is_new,
             files: Arc::new(DirectoryFiles(config.data.clone())),
             clock: Arc::new(SystemClock),
             observers: Vec::new(),
+            tls,
         })
     }
 }
@@ -201,7 +208,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
     /// Stage 2: waits until earlier promises are over, and restores the state from the store.
     async fn restore(self) -> Result<RestoredNode<S, T>, StartError> {
         let OpenNode { config, parts, lifecycle, owner, promised } = self;
-        let NodeParts { storage, transport, identity, known, is_new, files, clock, observers } = parts;
+        let NodeParts { storage, transport, identity, known, is_new, files, clock, observers, tls } = parts;
         if !is_new {
             // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
             // in memory, so it is lost and may still be in force.
@@ -211,6 +218,9 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             && let Some(refusal) = join::ask(&transport, config.id, config.peers()).await
         {
             return Err(refusal.into());
+        }
+        if let Some(tls) = tls {
+            lifecycle.spawn(tls.keep_current());
         }
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
@@ -270,8 +280,8 @@ impl NodeSettings {
         let lease = config.raft.leadership_lease();
         let (request, leaderless, transfer_leadership) = (REQUEST_TIMEOUT.max(lease * 3), lease * 4, lease * 2);
         let timeouts = Timeouts { request, leaderless, transfer_leadership };
-        let NodeConfig { id, ttl, allow_insecure_network, .. } = *config;
-        NodeSettings { id, cluster: config.cluster.clone(), ttl, allow_insecure_network, timeouts }
+        let NodeConfig { id, ttl, may_be_reached, .. } = *config;
+        NodeSettings { id, cluster: config.cluster.clone(), ttl, may_be_reached, timeouts }
     }
 }
 

@@ -39,7 +39,7 @@ struct View {
     members: Vec<Member>,
     /// The ids of all nodes that joined the cluster, removed ones included.
     used: BTreeSet<NodeId>,
-    allow_insecure_network: bool,
+    may_be_reached: bool,
     /// The cluster has not completed a change of its voters.
     is_changing: bool,
 }
@@ -101,7 +101,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             own: self.settings.id,
             members: self.judged_by_leader(self.members()),
             used: self.raft.replica().read(|state| state.joined.keys().copied().collect()),
-            allow_insecure_network: self.settings.allow_insecure_network,
+            may_be_reached: self.settings.may_be_reached,
             is_changing: self.raft.current_membership().next_voters.is_some(),
         }
     }
@@ -233,7 +233,7 @@ impl View {
     /// Fails unless both addresses are valid and no other member has them.
     fn can_use(&self, id: NodeId, http: &str, peer: &str) -> Result<(), RequestError> {
         for (key, address) in [("http", http), ("peer", peer)] {
-            if let Some(problem) = address_problem(address, self.allow_insecure_network) {
+            if let Some(problem) = address_problem(address, self.may_be_reached) {
                 return Err(refused(format!("{key}: {problem}")));
             }
         }
@@ -309,7 +309,7 @@ mod tests {
             own: 1,
             members: roles.map(|(id, role)| member(id, role)).to_vec(),
             used: BTreeSet::from([1, 2, 3, 4, 9]),
-            allow_insecure_network: false,
+            may_be_reached: false,
             is_changing: false,
         }
     }
@@ -361,7 +361,7 @@ mod tests {
         ] {
             assert_refused(&view(), &change, why);
         }
-        let trusted = View { allow_insecure_network: true, ..view() };
+        let trusted = View { may_be_reached: true, ..view() };
         assert!(step(&trusted, &add(5, "10.0.0.5:1", "10.0.0.5:2")).is_ok());
     }
 

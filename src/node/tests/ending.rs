@@ -56,7 +56,7 @@ async fn stopped_node_does_not_know_its_commands_in_flight() {
 }
 
 async fn probe(url: &str, path: &str) -> (u16, serde_json::Value) {
-    problem(reqwest::get(format!("{url}{path}")).await.expect("an answer")).await
+    problem(plain_http::get(format!("{url}{path}")).await.expect("an answer")).await
 }
 
 #[tokio::test]

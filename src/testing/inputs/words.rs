@@ -53,9 +53,10 @@ fn config(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     match Config::parse(text, Path::new("/etc/tenure")) {
         Ok(config) => {
-            let Config { cluster, raft, lease, ttl, backup, allow_insecure_network, .. } = &config;
+            let Config { cluster, raft, lease, ttl, backup, tls, allow_insecure_network, .. } = &config;
             let members = config.members();
-            let again = config::problems(cluster, &members, *allow_insecure_network, raft, lease, ttl, backup.as_ref());
+            let may_be_reached = config::may_be_reached(*allow_insecure_network, tls.as_ref());
+            let again = config::problems(cluster, &members, may_be_reached, raft, lease, ttl, backup.as_ref());
             assert_eq!(again, Vec::<String>::new());
             assert!(config.nodes.iter().all(|node| config.node(node.id) == Some(node)));
             config.warnings();

@@ -1,0 +1,200 @@
+//! `tenure tls`: a CA and certificates for a trial cluster.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::Subcommand;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use time::{Duration, OffsetDateTime};
+
+use super::failure::Failure;
+use super::output;
+use crate::config::{Config, NodeEntry};
+use crate::tls::node_uri;
+
+/// Validity of the CA, of the certificates, and the time before now at which it begins: clocks differ.
+const CA_DAYS: i64 = 3650;
+const CERTIFICATE_DAYS: i64 = 365;
+const CLOCK_DIFFERENCE: Duration = Duration::hours(1);
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Make a CA, and certificates for all nodes of a configuration file and for one client
+    Init {
+        /// New or empty folder for the files
+        dir: PathBuf,
+        /// Configuration file with the nodes
+        #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
+        config: PathBuf,
+    },
+    /// Make one more certificate with the CA of `tls init`, or replace one that expires
+    Issue {
+        /// Folder of `tls init`
+        dir: PathBuf,
+        /// Id of the node
+        #[arg(long, value_name = "ID", conflicts_with = "client", required_unless_present = "client")]
+        node: Option<u64>,
+        /// Configuration file with the node
+        #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
+        config: PathBuf,
+        /// Name of the client
+        #[arg(long, value_name = "NAME", value_parser = client_name)]
+        client: Option<String>,
+    },
+}
+
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Init { dir, config } => init(&dir, &Config::load(&config)?),
+        Command::Issue { dir, node: Some(id), config, .. } => {
+            let config = Config::load(&config)?;
+            let entry = config.node(id).ok_or_else(|| Failure::Usage(format!("the file has no node {id}")))?;
+            issue(&Ca::load(&dir)?, &dir, &node_name(id), node_params(&config, entry)?, true)
+        }
+        Command::Issue { dir, client, .. } => {
+            let name = client.expect("clap requires a node or a client");
+            issue(&Ca::load(&dir)?, &dir, &name, client_params(&name), true)
+        }
+    }
+}
+
+fn init(dir: &Path, config: &Config) -> Result<(), Failure> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display())).map_err(Failure::Other)?;
+    let ca = Ca::create(dir, &config.cluster)?;
+    for entry in &config.nodes {
+        issue(&ca, dir, &node_name(entry.id), node_params(config, entry)?, false)?;
+    }
+    issue(&ca, dir, "client", client_params("client"), false)?;
+    let dir = dir.display();
+    output::print(&format!(
+        "Copy {dir}/ca.pem and its own node-ID.pem and node-ID.key to each machine. Keep {dir}/ca.key offline.\n\
+         Add this to the configuration file, with paths relative to its folder:\n\n\
+         [tls]\n\
+         ca   = \"{dir}/ca.pem\"\n\
+         cert = \"{dir}/node-{{node}}.pem\"\n\
+         key  = \"{dir}/node-{{node}}.key\"\n\
+         client_cert = \"require\"\n\n\
+         Clients then use https endpoints with these variables:\n\n\
+         export TENURE_CA={dir}/ca.pem TENURE_CERT={dir}/client.pem TENURE_KEY={dir}/client.key\n"
+    ))
+}
+
+/// The CA, which signs certificates.
+struct Ca(Issuer<'static, KeyPair>);
+
+impl Ca {
+    fn create(dir: &Path, cluster: &str) -> Result<Ca, Failure> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("CA of cluster {cluster}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        set_validity(&mut params, CA_DAYS);
+        let key = new_key()?;
+        let certificate = params.self_signed(&key).map_err(cannot_make)?;
+        write(&dir.join("ca.key"), &key.serialize_pem(), false, true)?;
+        write(&dir.join("ca.pem"), &certificate.pem(), false, false)?;
+        Ok(Ca(Issuer::new(params, key)))
+    }
+
+    fn load(dir: &Path) -> Result<Ca, Failure> {
+        let read = |name: &str| {
+            let path = dir.join(name);
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
+            text.map_err(Failure::Other)
+        };
+        let (key, certificate) = (read("ca.key")?, read("ca.pem")?);
+        let invalid = |error: rcgen::Error| Failure::Other(anyhow!("the CA in {} is invalid: {error}", dir.display()));
+        let key = KeyPair::from_pem(&key).map_err(invalid)?;
+        Ok(Ca(Issuer::from_ca_cert_pem(&certificate, key).map_err(invalid)?))
+    }
+}
+
+/// Makes a key and its certificate, in two files with this name.
+fn issue(ca: &Ca, dir: &Path, name: &str, mut params: CertificateParams, replace: bool) -> Result<(), Failure> {
+    set_validity(&mut params, CERTIFICATE_DAYS);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let key = new_key()?;
+    let certificate = params.signed_by(&key, &ca.0).map_err(cannot_make)?;
+    write(&dir.join(format!("{name}.key")), &key.serialize_pem(), replace, true)?;
+    let path = dir.join(format!("{name}.pem"));
+    write(&path, &certificate.pem(), replace, false)?;
+    eprintln!("{}: valid for {CERTIFICATE_DAYS} days", path.display());
+    Ok(())
+}
+
+fn node_name(id: u64) -> String {
+    format!("node-{id}")
+}
+
+/// The names of a node: the hosts of its addresses, and the URI that the other nodes check.
+fn node_params(config: &Config, entry: &NodeEntry) -> Result<CertificateParams, Failure> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("node {} of {}", entry.id, config.cluster));
+    let mut names = Vec::new();
+    for address in [&entry.http, &entry.peer] {
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        names.push(match host.parse::<IpAddr>() {
+            Ok(ip) => SanType::IpAddress(ip),
+            Err(_) => SanType::DnsName(host.try_into().map_err(cannot_make)?),
+        });
+    }
+    names.dedup();
+    names.push(SanType::URI(node_uri(&config.cluster, entry.id).try_into().map_err(cannot_make)?));
+    params.subject_alt_names = names;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
+}
+
+fn client_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+/// Parses the name of a client, which is also the name of its files.
+fn client_name(text: &str) -> Result<String, String> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_used = text == "ca" || text.starts_with("node-") || text.starts_with('.');
+    if text.is_empty() || text.len() > 64 || !text.chars().all(is_valid) || is_used {
+        return Err("expected 1 to 64 letters, digits, '.', '_' and '-', and neither `ca` nor `node-…`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn set_validity(params: &mut CertificateParams, days: i64) {
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - CLOCK_DIFFERENCE, now + Duration::days(days));
+}
+
+fn new_key() -> Result<KeyPair, Failure> {
+    KeyPair::generate().map_err(cannot_make)
+}
+
+fn cannot_make(error: rcgen::Error) -> Failure {
+    Failure::Other(anyhow!("cannot make a certificate: {error}"))
+}
+
+/// Writes a file. Only the owner can read a key. A reader never sees a part of the file.
+fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), Failure> {
+    if !replace && path.exists() {
+        let message = format!("{} exists: choose another folder, or use `tenure tls issue`", path.display());
+        return Err(Failure::Usage(message));
+    }
+    let temporary = path.with_extension("new");
+    let write = || {
+        let mode = if is_secret { 0o600 } else { 0o644 };
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Other)
+}

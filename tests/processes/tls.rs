@@ -1,0 +1,237 @@
+//! Nodes and clients with TLS.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure::client::{Endpoints, Remote};
+use tenure::tls::ClientTls;
+use tenure::types::MemberState;
+use tenure::{HoldState, Lease, LeaseManager, LeaseOptions, Wait};
+
+use crate::cluster::{Cluster, NODES, SOON};
+use crate::commands::{CommandOutput, run_at};
+use crate::plain_http;
+use crate::process::tenure;
+use crate::steady::strict;
+
+strict!(
+    tls_takes_two_commands_and_refuses_other_clients,
+    running_cluster_moves_to_tls_without_downtime,
+    new_certificates_are_used_without_a_restart,
+);
+
+const REQUIRE: &str = "[tls]\nca = \"tls/ca.pem\"\ncert = \"tls/node-{node}.pem\"\nkey = \"tls/node-{node}.key\"\n\
+                       client_cert = \"require\"\n";
+
+/// Makes the certificates of the cluster with the command that users run.
+fn make_certificates(cluster: &Cluster) -> String {
+    let made = tenure()
+        .args(["tls", "init", "tls", "--config"])
+        .arg(cluster.config())
+        .current_dir(cluster.folder())
+        .output()
+        .expect("the command runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).expect("UTF-8")
+}
+
+fn certificate(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.folder().join("tls").join(name)
+}
+
+fn client_tls(cluster: &Cluster) -> ClientTls {
+    let of = |name: &str| certificate(cluster, name);
+    ClientTls::with_certificate(of("ca.pem"), of("client.pem"), of("client.key")).expect("valid files")
+}
+
+fn https(cluster: &Cluster) -> String {
+    cluster.client.endpoints().replace("http://", "https://")
+}
+
+/// A client with a certificate, over https.
+fn remote(cluster: &Cluster) -> Remote {
+    let endpoints: Endpoints = https(cluster).parse().expect("valid endpoints");
+    Remote::new(endpoints.with_refresh_interval(Duration::from_secs(1))).with_tls(&client_tls(cluster))
+}
+
+/// Runs a command with the client's certificate.
+async fn with_certificate(cluster: &Cluster, line: &str) -> CommandOutput {
+    let path = |name: &str| certificate(cluster, name).display().to_string();
+    let (ca, cert, key) = (path("ca.pem"), path("client.pem"), path("client.key"));
+    run_at(cluster, &https(cluster), &format!("{line} --ca {ca} --cert {cert} --key {key}")).await
+}
+
+/// Waits until a leader serves.
+async fn serving(cluster: &Cluster, remote: &Remote) {
+    let served = async {
+        while remote.cluster().await.ok().is_none_or(|status| status.leader.is_none()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(SOON, served).await;
+    waited.unwrap_or_else(|_| {
+        panic!("no leader: {:?}", cluster.nodes.values().map(|node| node.said()).collect::<Vec<_>>())
+    });
+}
+
+async fn hold(remote: Remote, name: &str) -> (LeaseManager, Lease) {
+    let manager = LeaseManager::new(remote);
+    let lease = manager.lease_with(name, LeaseOptions::default().ttl(Duration::from_secs(4))).expect("valid options");
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    (manager, lease)
+}
+
+async fn tls_takes_two_commands_and_refuses_other_clients() {
+    let mut cluster = Cluster::new(REQUIRE).await;
+    let printed = make_certificates(&cluster);
+    assert!(printed.contains("[tls]\nca   = \"tls/ca.pem\"") && printed.contains("TENURE_CERT="), "{printed}");
+    let key = std::fs::metadata(certificate(&cluster, "ca.key")).expect("a file").permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&key) & 0o777, 0o600, "only the owner reads a key");
+    for id in NODES {
+        cluster.launch(id);
+    }
+    serving(&cluster, &remote(&cluster)).await;
+    let granted = with_certificate(&cluster, "lease acquire job --holder a --ttl 60s -o json").await.json();
+    assert_eq!(granted["holder"], "a");
+    let seen = with_certificate(&cluster, "cluster status").await;
+    assert_eq!(seen.code, Some(0), "{seen:?}");
+
+    let ca = certificate(&cluster, "ca.pem").display().to_string();
+    let without = run_at(&cluster, &https(&cluster), &format!("lease get job --ca {ca} --timeout 2s")).await;
+    assert_ne!(without.code, Some(0), "a client without a certificate: {without:?}");
+    assert!(without.stderr.contains("CertificateRequired"), "{without:?}");
+    let unknown = run_at(&cluster, &https(&cluster), "lease get job --timeout 2s").await;
+    assert_eq!(unknown.code, Some(4), "a client that does not trust the CA: {unknown:?}");
+    assert!(unknown.stderr.contains("UnknownIssuer"), "{unknown:?}");
+
+    let url = cluster.client.endpoints().split(',').next().expect("an endpoint").to_owned();
+    let plain = plain_http::get(format!("{url}/v1/leases/job")).await.expect("an answer");
+    assert_eq!(plain.status(), 400);
+    let problem: serde_json::Value = plain.json().await.expect("a problem");
+    assert_eq!(problem["detail"], "this node requires TLS: use an https URL");
+
+    // The certificate of another node, or of no node, does not start a node.
+    cluster.kill(3);
+    std::fs::copy(certificate(&cluster, "node-2.pem"), certificate(&cluster, "node-3.pem")).expect("writable");
+    std::fs::copy(certificate(&cluster, "node-2.key"), certificate(&cluster, "node-3.key")).expect("writable");
+    let node = cluster.launch(3);
+    assert_eq!(node.exit(SOON).await.code(), Some(1), "{}", node.said());
+    assert!(node.said().contains("expected the URI tenure://test/node/3"), "{}", node.said());
+    let issued = tenure()
+        .args(["tls", "issue", "tls", "--node", "3", "--config"])
+        .arg(cluster.config())
+        .current_dir(cluster.folder())
+        .output()
+        .expect("the command runs");
+    assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+    cluster.launch(3);
+    let members = async {
+        loop {
+            let status = with_certificate(&cluster, "member list -o json").await.json();
+            if status.as_array().expect("a list").iter().all(|member| member["state"] == "ok") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, members).await.expect("the node with its new certificate connects");
+}
+
+/// Restarts the nodes one after the other with these settings.
+async fn roll(cluster: &mut Cluster, settings: &str, remote: &Remote) {
+    let text = std::fs::read_to_string(cluster.config()).expect("the file of the cluster");
+    let before = text.split("[tls]").next().expect("the nodes");
+    std::fs::write(cluster.config(), format!("{before}{settings}")).expect("writable");
+    for id in NODES {
+        let mut node = cluster.nodes.remove(&id).expect("the node runs");
+        node.signal(rustix::process::Signal::TERM);
+        assert!(node.exit(SOON).await.success(), "{}", node.said());
+        cluster.launch(id);
+        let caught_up = async {
+            loop {
+                let status = remote.cluster().await.ok();
+                let all_ok = |status: tenure::api::Cluster| {
+                    status.leader.is_some() && status.members.iter().all(|member| member.state == MemberState::Ok)
+                };
+                if status.is_some_and(all_ok) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(SOON, caught_up).await;
+        waited.unwrap_or_else(|_| panic!("node {id} with {settings}: {}", cluster.nodes[&id].said()));
+    }
+}
+
+async fn running_cluster_moves_to_tls_without_downtime() {
+    let mut cluster = Cluster::start("").await;
+    make_certificates(&cluster);
+    let endpoints: Endpoints = cluster.client.endpoints().parse().expect("valid endpoints");
+    let plain = Remote::new(endpoints.with_refresh_interval(Duration::from_secs(1)));
+    let (old_manager, old) = hold(plain.clone(), "old").await;
+    let mode = |mode: &str| format!("{REQUIRE}mode = \"{mode}\"\n");
+    roll(&mut cluster, &mode("allow"), &plain).await;
+    let encrypted = remote(&cluster);
+    let (new_manager, new) = hold(encrypted.clone(), "new").await;
+    roll(&mut cluster, &mode("prefer"), &encrypted).await;
+    let is_held = |lease: &Lease| matches!(lease.state(), HoldState::Held { .. });
+    assert!(is_held(&old), "the client without TLS: {:?}", old.state());
+    old.release().await.expect("released");
+    old_manager.shutdown().await;
+    let token = new.token();
+    roll(&mut cluster, &mode("require"), &encrypted).await;
+    assert!(is_held(&new) && new.token() == token, "the client with TLS: {:?}", new.state());
+    let refused = plain.with_timeout(Duration::from_secs(1)).cluster().await;
+    assert!(refused.is_err(), "{refused:?}");
+    new.release().await.expect("released");
+    new_manager.shutdown().await;
+}
+
+async fn new_certificates_are_used_without_a_restart() {
+    let mut cluster = Cluster::new(REQUIRE).await;
+    make_certificates(&cluster);
+    for id in NODES {
+        cluster.launch(id);
+    }
+    let remote = remote(&cluster);
+    serving(&cluster, &remote).await;
+    std::fs::write(certificate(&cluster, "node-1.pem"), "half a file").expect("writable");
+    said(&cluster, 1, "the new certificates are invalid: the node keeps the old ones").await;
+    let again = with_certificate(&cluster, "lease acquire job --holder a --ttl 60s -o json").await;
+    assert_eq!(again.code, Some(0), "{again:?}");
+
+    // A new CA signs all nodes and the client. The nodes use it after some seconds, and the old client is refused.
+    let old = client_tls(&cluster);
+    std::fs::remove_dir_all(cluster.folder().join("tls")).expect("removed");
+    make_certificates(&cluster);
+    for id in NODES {
+        said(&cluster, id, "the node uses new certificates").await;
+    }
+    let endpoints: Endpoints = https(&cluster).parse().expect("valid endpoints");
+    let seen = with_certificate(&cluster, "lease get job -o json").await.json();
+    assert_eq!(seen["holder"], "a");
+    let refused = Remote::new(endpoints).with_tls(&old).with_timeout(Duration::from_secs(1)).cluster().await;
+    assert!(refused.is_err(), "a client with a certificate of the old CA: {refused:?}");
+    // The nodes connect again with the new certificates.
+    let leader = remote_leader(&cluster).await;
+    cluster.kill(leader);
+    cluster.launch(leader);
+    serving(&cluster, &self::remote(&cluster)).await;
+    let granted = with_certificate(&cluster, "lease acquire next --holder a --ttl 60s --timeout 10s -o json").await;
+    assert_eq!(granted.code, Some(0), "{granted:?}");
+}
+
+async fn remote_leader(cluster: &Cluster) -> u64 {
+    remote(cluster).cluster().await.expect("an answer").leader.expect("a leader")
+}
+
+/// Waits until a node has written this to its log.
+async fn said(cluster: &Cluster, id: u64, text: &str) {
+    let wait = async {
+        while !cluster.nodes[&id].said().contains(text) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let waited = tokio::time::timeout(SOON, wait).await;
+    waited.unwrap_or_else(|_| panic!("node {id} did not say {text:?}: {}", cluster.nodes[&id].said()));
+}

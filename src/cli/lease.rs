@@ -172,6 +172,16 @@ impl ReadArguments {
     fn remote(&self) -> Result<Remote, Failure> {
         Ok(self.client.remote()?.with_consistency(self.consistency))
     }
+
+    /// Prints the age of the state that stale reads returned, on stderr: stdout is the same for each consistency.
+    fn show_age(&self, remote: &Remote) {
+        if self.consistency == Consistency::Stale && self.client.output == Format::Table {
+            match remote.stale_age() {
+                Some(age) => eprintln!("stale: the state of one node, {} old", duration::show(as_ms(age))),
+                None => eprintln!("stale: the state of one node, of unknown age: it has never heard from a leader"),
+            }
+        }
+    }
 }
 
 fn parse_consistency(text: &str) -> Result<Consistency, String> {
@@ -268,7 +278,9 @@ fn show_held(verb: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
 }
 
 async fn get(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let lease = read.remote()?.get(name).await?;
+    let remote = read.remote()?;
+    let lease = remote.get(name).await?;
+    read.show_age(&remote);
     match (read.client.output, &lease.holders) {
         (Format::Json, _) => output::json(&lease),
         (Format::Table, Some(holders)) => output::leases(holders),
@@ -291,6 +303,7 @@ async fn list(arguments: List) -> Result<(), Failure> {
         }
     };
     leases.truncate(arguments.limit);
+    arguments.read.show_age(&remote);
     match arguments.read.client.output {
         Format::Json => output::json(&leases)?,
         Format::Table => output::leases(&leases)?,
@@ -334,7 +347,9 @@ fn show_event(event: &Event, format: Format) -> Result<(), Failure> {
 }
 
 async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let queue = read.remote()?.queue(name).await?;
+    let remote = read.remote()?;
+    let queue = remote.queue(name).await?;
+    read.show_age(&remote);
     if read.client.output == Format::Json {
         return output::json(&queue);
     }
@@ -346,7 +361,9 @@ async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
 }
 
 async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
-    let history = read.remote()?.history(name).await?;
+    let remote = read.remote()?;
+    let history = remote.history(name).await?;
+    read.show_age(&remote);
     match read.client.output {
         Format::Json => output::json(&history),
         Format::Table => history.transitions.iter().try_for_each(|event| output::line(&output::transition(event))),
@@ -354,7 +371,9 @@ async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> 
 }
 
 async fn explain(name: &LeaseName, holder: Option<&HolderId>, read: &ReadArguments) -> Result<(), Failure> {
-    let explanation = read.remote()?.explain(name, holder).await?;
+    let remote = read.remote()?;
+    let explanation = remote.explain(name, holder).await?;
+    read.show_age(&remote);
     match read.client.output {
         Format::Json => output::json(&explanation),
         Format::Table => output::line(&format!("{name}: {}", explanation.summary)),

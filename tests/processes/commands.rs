@@ -392,7 +392,15 @@ async fn stale_read_works_without_a_majority() {
     for command in ["get jobs", "list jo", "history jobs", "explain jobs", "queue jobs"] {
         let stale = run(&cluster, &format!("lease {command} --consistency stale")).await;
         assert_eq!(stale.code, Some(0), "{command}: {stale:?}");
+        let age =
+            stale.stderr.strip_prefix("stale: the state of one node, ").and_then(|rest| rest.strip_suffix(" old\n"));
+        let age = age.and_then(|age| humantime::parse_duration(age).ok());
+        // The leader stopped leading one isolation time after the last answer of a majority.
+        let least = tenure::config::RaftTimings::lan().isolation();
+        assert!(age.is_some_and(|age| age >= least && age <= began.elapsed() + SOON), "{command}: {stale:?}");
     }
+    let stale = run(&cluster, "lease get jobs --consistency stale -o json").await;
+    assert!(stale.json()["name"] == "jobs" && stale.stderr.is_empty(), "the age is only in tables: {stale:?}");
     let wrong = run(&cluster, "lease get jobs --consistency maybe").await;
     assert!(wrong.code == Some(2) && wrong.stderr.contains("expected leader, linearizable or stale"), "{wrong:?}");
 }

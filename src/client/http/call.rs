@@ -1,5 +1,7 @@
 //! One HTTP request and its attempts at the nodes of the cluster.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
@@ -7,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Endpoints;
 use super::endpoints::at;
-use crate::api::Problem;
+use crate::api::{Problem, STALE_HEADER};
 use crate::client::CallError;
 use crate::client::RetryBudget;
 use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
@@ -31,6 +33,28 @@ pub(super) struct Call {
     pub budget: RetryBudget,
     /// The wait for a lease, if the request has one.
     pub wait: Option<QueueWait>,
+    /// Records the age of the state in a successful answer to a stale read.
+    pub stale_age: Option<StaleAge>,
+}
+
+/// The largest age in milliseconds that nodes stated in answers to stale reads. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StaleAge(Arc<AtomicU64>);
+
+impl StaleAge {
+    /// The value after an answer without an age: that node has never heard from a leader.
+    const UNKNOWN: u64 = u64::MAX;
+
+    pub fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|ms| *ms != StaleAge::UNKNOWN).map(Duration::from_millis)
+    }
+
+    fn record(&self, response: &reqwest::Response) {
+        let age = response.headers().get(STALE_HEADER).and_then(|age| age.to_str().ok()?.parse().ok());
+        if response.status().is_success() {
+            self.0.fetch_max(age.unwrap_or(StaleAge::UNKNOWN), Ordering::Relaxed);
+        }
+    }
 }
 
 /// A wait for a lease.
@@ -82,7 +106,7 @@ impl Call {
             request = request.header("content-type", "application/json").body(body(context.elapsed));
         }
         let exchanged = tokio::select! {
-            exchanged = tokio::time::timeout(context.limit, exchange(request)) => exchanged,
+            exchanged = tokio::time::timeout(context.limit, exchange(request, self.stale_age.as_ref())) => exchanged,
             why = self.wait_until_not_ready(http, endpoint) => return Attempt::Unknown(why),
         };
         match exchanged {
@@ -113,8 +137,14 @@ impl Call {
     }
 }
 
-async fn exchange(request: reqwest::RequestBuilder) -> Result<(StatusCode, Vec<u8>), reqwest::Error> {
+async fn exchange(
+    request: reqwest::RequestBuilder,
+    stale_age: Option<&StaleAge>,
+) -> Result<(StatusCode, Vec<u8>), reqwest::Error> {
     let mut response = request.send().await?;
+    if let Some(stale_age) = stale_age {
+        stale_age.record(&response);
+    }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > MAX_ANSWER_BYTES {

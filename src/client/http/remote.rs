@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::call::{Body, Call, QueueWait};
+use super::call::{Body, Call, QueueWait, StaleAge};
 use super::{Endpoints, Watch};
 use crate::api::{
     Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Members,
@@ -51,6 +51,7 @@ pub struct Remote {
     pub(super) endpoints: Endpoints,
     pub(super) budget: RetryBudget,
     consistency: Consistency,
+    stale_age: StaleAge,
 }
 
 /// A filter of leases. The default lists all leases.
@@ -101,7 +102,7 @@ impl Remote {
     /// retry requests and should not follow redirects.
     pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
         let budget = RetryBudget::within(DEFAULT_TIMEOUT);
-        Remote { http, endpoints, budget, consistency: Consistency::default() }
+        Remote { http, endpoints, budget, consistency: Consistency::default(), stale_age: StaleAge::default() }
     }
 
     /// Sets the time limit of one request with its retries, without its wait for a lease. Default: 5 s.
@@ -113,6 +114,13 @@ impl Remote {
     /// without a leader answers, too.
     pub fn with_consistency(self, consistency: Consistency) -> Remote {
         Remote { consistency, ..self }
+    }
+
+    /// Returns the largest age of the states that the stale reads of this client and its clones returned: the time since
+    /// the answering node heard from a leader. Zero before the first such read. `None` if a node stated no age, because
+    /// it has never heard from a leader.
+    pub fn stale_age(&self) -> Option<Duration> {
+        self.stale_age.get()
     }
 
     /// Claims a lease. The request is retried after a lost answer: a claim of the same holder is idempotent.
@@ -343,7 +351,8 @@ impl Remote {
         if self.consistency != Consistency::default() {
             query.push(("consistency", self.consistency.as_str().to_owned()));
         }
-        self.read(path, query).await
+        let stale_age = (self.consistency == Consistency::Stale).then(|| self.stale_age.clone());
+        self.send(Call { query, stale_age, ..self.call(Method::GET, path, RetryPolicy::Read) }).await
     }
 
     async fn read<A>(&self, path: String, query: Vec<(&'static str, String)>) -> Result<A, CallError>
@@ -359,7 +368,7 @@ impl Remote {
     }
 
     fn call(&self, method: Method, path: String, policy: RetryPolicy) -> Call {
-        Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None }
+        Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None, stale_age: None }
     }
 
     /// A client of the same cluster with this budget.

@@ -1,15 +1,19 @@
 //! Logs and metrics of the binary. The library installs neither: a program that embeds a node installs its own.
 
+mod process;
+
 use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 use crate::http::RenderMetrics;
+use crate::storage::disk::directory;
 use crate::types::NodeId;
 
 /// Environment variable with the log filter.
@@ -77,13 +81,24 @@ impl Metrics {
         let seconds = Matcher::Suffix("_seconds".to_owned());
         let handle = builder.set_buckets_for_metric(seconds, &SECONDS)?.install_recorder()?;
         crate::http::describe_metrics();
+        crate::node::describe_metrics();
+        process::begin();
+        describe_gauge!(
+            "tenure_build_info",
+            "Always 1; the labels have the version and the newest data format of this binary"
+        );
+        let data_format = directory::FORMAT.to_string();
+        gauge!("tenure_build_info", "version" => env!("CARGO_PKG_VERSION"), "data_format" => data_format).set(1.0);
         Ok(Metrics(handle))
     }
 
     /// Renders the metrics in the Prometheus text format.
     pub fn render(&self) -> RenderMetrics {
         let handle = self.0.clone();
-        Arc::new(move || handle.render())
+        Arc::new(move || {
+            process::update();
+            handle.render()
+        })
     }
 
     /// Moves the samples of histograms to their buckets at a fixed interval. Without it, the memory for samples would

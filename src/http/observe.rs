@@ -1,13 +1,4 @@
 //! The middleware around all routes: it sets the node header, counts requests and measures their duration.
-//!
-//! | metric | kind | labels |
-//! |---|---|---|
-//! | `tenure_http_requests_total` | counter | `method`, `route`, `status` |
-//! | `tenure_http_request_seconds` | histogram | `method`, `route`; until the response head, including time in a queue |
-//! | `tenure_http_connections` | gauge | |
-//! | `tenure_http_connections_refused_total` | counter | |
-//! | `tenure_http_watches` | gauge | |
-//! | `tenure_refused_total` | counter | `reason`; the leader uses the same name for its own queue |
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +10,7 @@ use std::time::Instant;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
-use metrics::{Counter, Gauge, Histogram, Unit, counter, histogram};
+use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use tower::{Layer, Service};
 
 use crate::api::NODE_HEADER;
@@ -30,19 +21,23 @@ const NO_ROUTE: &str = "none";
 /// Statuses with a cached counter. Other statuses are rare and look up their counter per request.
 const STATUSES: [u16; 12] = [200, 307, 400, 404, 405, 409, 410, 413, 415, 429, 503, 504];
 
-/// Describes the metrics of this module to the installed recorder.
+/// Describes the metrics of HTTP listeners to the installed recorder.
+/// [`node::describe_metrics`](crate::node::describe_metrics) describes those of nodes.
 pub fn describe_metrics() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_counter!("tenure_http_requests_total", "Requests answered");
+    describe_counter!("tenure_http_requests_total", Unit::Count, "Responses by method, route and status");
     describe_histogram!(
         "tenure_http_request_seconds",
         Unit::Seconds,
-        "Time to the response head, including time in a queue"
+        "Seconds from a request to its response head, including the time in a queue"
     );
-    describe_gauge!("tenure_http_connections", "Open connections of the public listener");
-    describe_counter!("tenure_http_connections_refused_total", "Connections rejected above max_connections");
-    describe_counter!("tenure_refused_total", "Requests refused as too_busy");
-    describe_gauge!("tenure_http_watches", "Open watches");
+    describe_gauge!("tenure_http_connections", Unit::Count, "Open connections of the public listener");
+    describe_counter!(
+        "tenure_http_connections_refused_total",
+        Unit::Count,
+        "Connections refused above the limit max_connections"
+    );
+    describe_gauge!("tenure_http_watches", Unit::Count, "Open watches");
 }
 
 /// Adds one to a gauge until drop.
@@ -96,6 +91,9 @@ impl MetricsLayer {
         // A client can send any method. As a label, it would create an unbounded number of series.
         let labels = Labels { method: NO_ROUTE.to_owned(), route: NO_ROUTE.into() };
         let no_route = Arc::new(RouteMetrics::labelled(Method::GET, labels));
+        // These exist from the start, so that a monitor sees their first increase.
+        counter!("tenure_http_connections_refused_total").increment(0);
+        gauge!("tenure_http_watches").increment(0.0);
         MetricsLayer(Arc::new(HttpMetrics { node: HeaderValue::from(node), routes: by_path, no_route }))
     }
 }

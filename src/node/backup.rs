@@ -161,6 +161,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule) {
         let folder = Folder::new(&schedule, &self.settings.cluster);
         let age = gauge!("tenure_backup_age_seconds");
+        // Both exist from the start, so that a monitor sees their first increase.
+        let [written, failed] =
+            ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
         let mut failed_at = None;
         loop {
             let now_ms = SystemClock.wall_ms();
@@ -174,8 +177,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     tracing::error!(error = &error as &dyn std::error::Error, "the scheduled backup failed");
                     now_ms
                 });
-                let result = if failed_at.is_none() { "written" } else { "failed" };
-                counter!("tenure_backups_total", "result" => result).increment(1);
+                let result = if failed_at.is_none() { &written } else { &failed };
+                result.increment(1);
                 continue;
             }
             tokio::time::sleep(CHECK_INTERVAL.min(Duration::from_millis(schedule.every_ms / RETRIES))).await;

@@ -1,32 +1,89 @@
-//! Metrics of a node, through the `metrics` facade. The names are stable.
-//!
-//! | name | meaning |
-//! |---|---|
-//! | `tenure_leases` by `state` | held names (`held`), waiters (`waiting`), names under a lock delay (`delayed`), ended leases still listed (`ended`) |
-//! | `tenure_lease_transitions_total` by `change` | `granted`, `expired`, `released`, `revoked`, `handed_over`, counted when this node applies them |
-//! | `tenure_raft_term` | the current term of this node |
-//! | `tenure_raft_leader` | 1 while this node leads |
-//! | `tenure_raft_applied_index` | log index of the last entry that this node applied |
-//! | `tenure_raft_leader_contact_seconds` | time since the last message from a leader; on a leader, since it sent the last message that a majority acknowledged |
-//! | `tenure_cluster_time_seconds` | cluster time of this node, which leases expire by |
-//! | `tenure_backup_age_seconds` | age of the newest scheduled backup in this node's folder; only with a schedule |
-//! | `tenure_backups_total` by `result` | scheduled backups of this node: `written`, `failed` |
-//! | `tenure_commands_waiting` by `class` | commands in the leader's queue that wait for a log entry: `urgent`, `ordinary` |
+//! Metrics of a node, through the `metrics` facade. The names are stable. [`describe_metrics`] has their meanings, and
+//! docs/operations.md describes them for operators.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, counter, gauge};
+use futures_util::FutureExt;
+use metrics::{Counter, Gauge, Unit, counter, gauge};
 
 use super::Inner;
 use crate::lease::Change;
+use crate::node::request::Request;
 use crate::node::request::propose::Class;
+use crate::node::request::route::Forward;
+use crate::node::status::Member;
 use crate::peer::Transport;
 use crate::raft::{AppliedEntry, Observer};
-use crate::storage::Storage;
+use crate::storage::{self, Storage};
+use crate::types::NodeId;
 
-/// Update interval of the gauges.
+/// Update interval of the gauges. A follower also waits for its leader's answer for this long.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Describes the metrics of nodes and of their stores to the installed recorder.
+///
+/// All nodes of a process share them. Call it once, after the program has installed its recorder.
+pub fn describe_metrics() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_gauge!(
+        "tenure_leases",
+        Unit::Count,
+        "Leases by state: held names, waiters, names under a lock delay, ended leases that are still listed"
+    );
+    describe_counter!(
+        "tenure_lease_transitions_total",
+        Unit::Count,
+        "Lease transitions that this node applied, by change; the replay of the log counts too"
+    );
+    describe_gauge!("tenure_raft_term", "Current Raft term of this node");
+    describe_gauge!("tenure_raft_leader", "1 while this node leads with a majority, else 0");
+    describe_gauge!(
+        "tenure_raft_quorum",
+        "1 if this node reaches a leader that a majority acknowledges, else 0: then no lease changes through this node"
+    );
+    describe_gauge!("tenure_raft_applied_index", "Log index of the last entry that this node applied");
+    describe_gauge!(
+        "tenure_raft_leader_contact_seconds",
+        Unit::Seconds,
+        "Seconds since the last message from a leader; on the leader, since it sent the last message that a majority \
+         acknowledged"
+    );
+    describe_gauge!(
+        "tenure_raft_member_lag_entries",
+        Unit::Count,
+        "On the leader: log entries that the member lacks; 0 on other nodes and for removed members"
+    );
+    describe_gauge!(
+        "tenure_raft_member_contact_seconds",
+        Unit::Seconds,
+        "On the leader: seconds since it sent the last message that the member acknowledged; 0 on other nodes and for \
+         removed members"
+    );
+    describe_gauge!(
+        "tenure_cluster_time_seconds",
+        Unit::Seconds,
+        "Cluster time of this node in seconds; leases expire by it"
+    );
+    describe_gauge!(
+        "tenure_backup_age_seconds",
+        Unit::Seconds,
+        "Age in seconds of the newest scheduled backup in this node's folder"
+    );
+    describe_counter!("tenure_backups_total", Unit::Count, "Scheduled backups of this node, by result");
+    describe_gauge!(
+        "tenure_commands_waiting",
+        Unit::Count,
+        "Commands in the leader's queue that wait for a log entry, by class"
+    );
+    describe_counter!(
+        "tenure_refused_total",
+        Unit::Count,
+        "Requests that the listener or the leader's queue refused as too_busy, by reason"
+    );
+    storage::describe_metrics();
+}
 
 struct Gauges {
     held: Gauge,
@@ -35,6 +92,7 @@ struct Gauges {
     ended: Gauge,
     term: Gauge,
     leader: Gauge,
+    quorum: Gauge,
     applied: Gauge,
     contact: Gauge,
     cluster_time: Gauge,
@@ -51,6 +109,7 @@ impl Gauges {
             ended: gauge!("tenure_leases", "state" => "ended"),
             term: gauge!("tenure_raft_term"),
             leader: gauge!("tenure_raft_leader"),
+            quorum: gauge!("tenure_raft_quorum"),
             applied: gauge!("tenure_raft_applied_index"),
             contact: gauge!("tenure_raft_leader_contact_seconds"),
             cluster_time: gauge!("tenure_cluster_time_seconds"),
@@ -60,9 +119,45 @@ impl Gauges {
     }
 }
 
+/// The gauges of the other members, by their ids. Only the leader knows the values.
+#[derive(Default)]
+struct MemberGauges(BTreeMap<NodeId, (Gauge, Gauge)>);
+
+impl MemberGauges {
+    /// Sets the gauges of `members`. The facade cannot remove a series, so the gauges of all other members become 0.
+    fn set(&mut self, members: &[Member]) {
+        self.0.retain(|id, (lag, contact)| {
+            let stays = members.iter().any(|member| member.id == *id);
+            if !stays {
+                lag.set(0.0);
+                contact.set(0.0);
+            }
+            stays
+        });
+        for member in members {
+            let (lag, contact) = self.0.entry(member.id).or_insert_with(|| {
+                let gauge = |name: &'static str| gauge!(name, "member" => member.id.to_string());
+                (gauge("tenure_raft_member_lag_entries"), gauge("tenure_raft_member_contact_seconds"))
+            });
+            lag.set(member.lag.unwrap_or_default() as f64);
+            contact.set(seconds(member.last_contact_ms));
+        }
+    }
+}
+
+/// Milliseconds as the value of a gauge in seconds. Without a value, such as before the first contact, it is infinite.
+fn seconds(ms: Option<u64>) -> f64 {
+    ms.map_or(f64::INFINITY, |ms| ms as f64 / 1e3)
+}
+
+fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
+}
+
 impl<S: Storage, T: Transport> Inner<S, T> {
     pub(super) async fn update_gauges(self: Arc<Self>) {
         let gauges = Gauges::new();
+        let mut members = MemberGauges::default();
         loop {
             let (counts, now, applied) = self.raft.replica().read(|state| {
                 let applied = state.applied.map_or(0, |applied| applied.index);
@@ -75,13 +170,37 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             gauges.delayed.set(counts.delayed as f64);
             gauges.ended.set(counts.ended as f64);
             gauges.term.set(self.raft.leadership().term as f64);
-            gauges.leader.set(f64::from(u8::from(leads)));
+            gauges.leader.set(flag(leads));
             gauges.applied.set(applied as f64);
-            gauges.contact.set(contact.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
+            gauges.contact.set(seconds(contact));
             gauges.cluster_time.set(now as f64 / 1e3);
             gauges.urgent.set(self.requests.proposer.waiting(Class::Urgent) as f64);
             gauges.ordinary.set(self.requests.proposer.waiting(Class::Ordinary) as f64);
-            tokio::time::sleep(INTERVAL).await;
+            members.set(&if leads { self.other_members() } else { Vec::new() });
+            let update_quorum = async { gauges.quorum.set(flag(self.reaches_quorum().await)) };
+            tokio::join!(update_quorum, tokio::time::sleep(INTERVAL));
+        }
+    }
+
+    fn other_members(&self) -> Vec<Member> {
+        let mut members = self.members();
+        members.retain(|member| member.id != self.settings.id);
+        members
+    }
+
+    /// Whether this node reaches a leader that a majority acknowledges.
+    ///
+    /// A follower asks the leader. Its last contact proves nothing: a leader that lost its majority still sends
+    /// heartbeats.
+    async fn reaches_quorum(self: &Arc<Self>) -> bool {
+        match self.raft.leadership().leader {
+            Some(leader) if leader == self.settings.id => true,
+            Some(_) => {
+                // Without the box, the types of the callers are nested too deeply for the compiler.
+                let asked = self.attempt(Request::Members, Forward::Once).boxed();
+                tokio::time::timeout(INTERVAL, asked).await.is_ok_and(|answer| answer.is_ok())
+            }
+            None => false,
         }
     }
 }
@@ -137,7 +256,7 @@ mod tests {
     use crate::node::{Forward, Request, RequestError, Response};
     use crate::testing::{Cluster, TestNode};
     use crate::token::FencingToken;
-    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+    use crate::types::{HolderId, LeaseName, MemberChange, Metadata, NodeId, Ttl};
 
     fn claim(name: &str) -> Request {
         Request::Acquire(Acquire {
@@ -250,5 +369,89 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(6)).await;
         let isolated = contact();
         assert!((4.0..7.0).contains(&isolated), "the node is isolated for 6 s: {isolated} s");
+    }
+
+    /// Starts a cluster and crashes one follower. Returns it and the leader. The follower that the test restarts is the
+    /// only node with the recorder.
+    async fn without_a_follower(count: u64) -> (Cluster, NodeId, NodeId) {
+        let mut cluster = Cluster::start(count, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let follower = cluster.ids().find(|id| *id != leader).expect("several nodes");
+        cluster.crash(follower).await;
+        (cluster, follower, leader)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn quorum_gauge_needs_a_leader_with_a_majority() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let quorum = || value(&render, "tenure_raft_quorum");
+        let contact = || text(&render, "tenure_raft_leader_contact_seconds").parse::<f64>().expect("a number");
+        let (mut cluster, follower, leader) = without_a_follower(5).await;
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        cluster.restart(follower).await;
+        tokio::time::sleep(3 * INTERVAL).await;
+        assert_eq!(quorum(), 1, "the leader has a majority");
+        // The old leader and this node are a minority. It still hears the leader.
+        let majority: Vec<_> = cluster.ids().filter(|id| ![leader, follower].contains(id)).collect();
+        for node in [leader, follower] {
+            cluster.board.isolate(node, majority.iter().copied());
+        }
+        tokio::time::sleep(5 * INTERVAL).await;
+        assert!(contact() < 1.0, "the leader sent the last message {} s ago", contact());
+        assert_eq!(quorum(), 0, "the leader has no majority");
+        cluster.board.heal();
+        tokio::time::sleep(5 * INTERVAL).await;
+        assert_eq!(quorum(), 1, "the new leader has a majority");
+        cluster.node(cluster.leader().await).transfer_leadership_to(follower).await.expect("it is connected");
+        tokio::time::sleep(3 * INTERVAL).await;
+        assert_eq!((value(&render, "tenure_raft_leader"), quorum()), (1, 1));
+        cluster.board.isolate(follower, cluster.ids());
+        tokio::time::sleep(3 * INTERVAL).await;
+        assert_eq!((value(&render, "tenure_raft_leader"), quorum()), (0, 0), "a leader without a majority");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_reports_lag_and_contact_of_its_members() {
+        const MISSED: u64 = 20;
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let (mut cluster, observed, third) = without_a_follower(3).await;
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        cluster.restart(observed).await;
+        let second = cluster.ids().find(|id| ![observed, third].contains(id)).expect("three nodes");
+        let lag = |member| value(&render, &format!("tenure_raft_member_lag_entries{{member=\"{member}\"}}"));
+        let contact = |member| {
+            let series = format!("tenure_raft_member_contact_seconds{{member=\"{member}\"}}");
+            text(&render, &series).parse::<f64>().expect("a number")
+        };
+        cluster.node(third).transfer_leadership_to(observed).await.expect("it is connected");
+        tokio::time::sleep(2 * INTERVAL).await;
+        for member in [second, third] {
+            assert_eq!(lag(member), 0, "node {member}");
+            assert!((0.0..1.0).contains(&contact(member)), "node {member} answers: {} s", contact(member));
+        }
+        let own = format!("tenure_raft_member_lag_entries{{member=\"{observed}\"}}");
+        assert!(!render.render().contains(&own), "the leader is no follower of itself");
+
+        cluster.board.isolate(second, cluster.ids());
+        for number in 0..MISSED {
+            let granted = cluster.node(observed).request(claim(&format!("job-{number}")), Forward::Once).await;
+            granted.expect("answered");
+        }
+        tokio::time::sleep(6 * INTERVAL).await;
+        assert!(lag(second) >= MISSED, "{} entries", lag(second));
+        assert!((5.0..8.0).contains(&contact(second)), "the node is isolated for 6 s: {} s", contact(second));
+        assert!(lag(third) == 0 && contact(third) < 1.0, "the other follower: {} s", contact(third));
+
+        let removal = Request::ChangeMembers(MemberChange::Remove { id: second, force: true });
+        cluster.node(observed).request(removal, Forward::Once).await.expect("a majority remains");
+        tokio::time::sleep(2 * INTERVAL).await;
+        assert_eq!((lag(second), contact(second)), (0, 0.0), "the node is removed");
+        assert!(contact(third) > 0.0, "the other follower: {} s", contact(third));
+
+        cluster.node(observed).transfer_leadership_to(third).await.expect("it is connected");
+        tokio::time::sleep(2 * INTERVAL).await;
+        assert_eq!((lag(third), contact(third)), (0, 0.0), "this node does not lead");
     }
 }

@@ -54,6 +54,7 @@ pub(crate) use membership::MemberRefusal;
 pub use membership::MemberRefusal;
 #[cfg(feature = "testing")]
 pub(crate) use membership::join::MemberRegistry;
+pub use metrics::describe_metrics;
 #[cfg(feature = "testing")]
 pub(crate) use request::read::look_up;
 pub use status::{ClusterStatus, Member};

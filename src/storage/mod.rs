@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::types::NodeId;
 
+pub(crate) use disk::describe_metrics;
 pub use disk::{Opened, Restoring, SledStorage};
 pub use files::{DirectoryFiles, Files};
 pub use probe::measure_fsync;

@@ -1,9 +1,132 @@
-//! The metrics of a process.
+//! The metrics of a process, and the texts that name them.
 
-use crate::cluster::{Cluster, place};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::client::{Call, token};
+use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::steady::strict;
 
-strict!(metrics_of_a_process_name_its_node);
+strict!(metrics_of_a_process_name_its_node, exported_metrics_have_help_and_documentation,);
+
+/// A metric in the Prometheus text format.
+#[derive(Debug, Default)]
+struct Metric {
+    help: String,
+    kind: String,
+    samples: usize,
+}
+
+/// The metrics of one node, by their names.
+async fn metrics_of(cluster: &Cluster, id: u64) -> BTreeMap<String, Metric> {
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').nth(place(id)).expect("three nodes");
+    let text = reqwest::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let mut metrics: BTreeMap<String, Metric> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", "HELP", name, help] => metrics.entry(name.to_owned()).or_default().help = help.to_owned(),
+            ["#", "TYPE", name, kind] => metrics.entry(name.to_owned()).or_default().kind = kind.to_owned(),
+            _ => {
+                let sample = line.split(['{', ' ']).next().expect("a name");
+                metrics.entry(family(&metrics, sample).to_owned()).or_default().samples += 1;
+            }
+        }
+    }
+    metrics
+}
+
+/// The metric of a sample. A histogram and a summary have several samples with a suffix.
+fn family<'n>(metrics: &BTreeMap<String, Metric>, sample: &'n str) -> &'n str {
+    let is_split =
+        |name: &&str| metrics.get(*name).is_some_and(|metric| metric.kind != "gauge" && metric.kind != "counter");
+    let suffixes = ["_bucket", "_sum", "_count"].iter();
+    suffixes.filter_map(|suffix| sample.strip_suffix(suffix)).find(is_split).unwrap_or(sample)
+}
+
+/// The metrics of a cluster that served each kind of request and changed its leader, by their names.
+async fn exported() -> BTreeMap<String, Metric> {
+    let cluster = Cluster::start("[backup]\ndir = \"backups\"\nevery_ms = 1000\n").await;
+    let client = &cluster.client;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    for first in [place(leader), place(follower)] {
+        let held = token(&client.done(first, &Call::acquire("jobs", "a", 60_000)).await);
+        client.done(first, &Call::renew("jobs", "a", held)).await;
+        let refused = client.settle(first, &Call::acquire("jobs", "b", 60_000)).await.expect_err("it is held");
+        assert_eq!(refused["code"], "held");
+        let waiting = tokio::spawn({
+            let (client, wait) = (client.clone(), Call::wait("jobs", "b", 60_000, SOON));
+            async move { client.done(first, &wait).await }
+        });
+        let began = Instant::now();
+        while client.done(first, &Call::get("/v1/leases/jobs/queue")).await["waiters"] == json!([]) {
+            assert!(began.elapsed() < SOON, "the claim does not wait");
+        }
+        client.done(first, &Call::release("jobs", "a", held)).await;
+        let next = token(&waiting.await.expect("no panic"));
+        for path in
+            ["/v1/leases", "/v1/leases/jobs", "/v1/leases/jobs/history", "/v1/leases/jobs/explain", "/v1/cluster"]
+        {
+            client.done(first, &Call::get(path)).await;
+        }
+        let url = client.endpoints().split(',').nth(first).map(|url| format!("{url}/v1/watch")).expect("three nodes");
+        assert_eq!(reqwest::get(url).await.expect("an answer").status(), 200);
+        client.done(first, &Call::release("jobs", "b", next)).await;
+        let transfer = Call::post("/v1/cluster/transfer", json!({ "to": follower }));
+        client.done(first, &transfer).await;
+    }
+    assert_eq!(cluster.leader().await, follower, "the leader changed");
+    // The nodes set their gauges once per second.
+    let began = Instant::now();
+    loop {
+        let mut metrics = BTreeMap::new();
+        for id in NODES {
+            metrics.append(&mut metrics_of(&cluster, id).await);
+        }
+        // The first backup and the gauges of the other members come last.
+        let has_all = ["tenure_backup_age_seconds", "tenure_raft_member_lag_entries"].iter();
+        if has_all.clone().all(|name| metrics.contains_key(*name)) {
+            return metrics;
+        }
+        assert!(began.elapsed() < SOON, "no {has_all:?} in {metrics:?}");
+        tokio::time::sleep(SOON / 100).await;
+    }
+}
+
+/// A file of the repository.
+fn file(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The names of metrics in a text.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("tenure_") || word.starts_with("process_")).collect()
+}
+
+async fn exported_metrics_have_help_and_documentation() {
+    let metrics = exported().await;
+    for (name, metric) in &metrics {
+        assert!(!metric.help.is_empty() && !metric.kind.is_empty() && metric.samples > 0, "{name}: {metric:?}");
+        for unit in ["seconds", "bytes"] {
+            let has_unit = metric.help.to_lowercase().contains(unit);
+            assert!(has_unit || !name.trim_end_matches("_total").ends_with(unit), "{name} has no unit: {metric:?}");
+        }
+        assert_eq!(metric.kind == "counter", name.ends_with("_total"), "{name}: {metric:?}");
+    }
+    let page = file("docs/operations.md");
+    let section = page.split("\n## ").find_map(|section| section.strip_prefix("Metrics\n")).expect("a section");
+    let exported: BTreeSet<&str> = metrics.keys().map(String::as_str).collect();
+    let documented = named(section);
+    let difference: Vec<_> = exported.symmetric_difference(&documented).collect();
+    assert!(difference.is_empty(), "either not exported or not in docs/operations.md: {difference:?}");
+}
 
 async fn metrics_of_a_process_name_its_node() {
     let cluster = Cluster::start("").await;

@@ -1,16 +1,25 @@
 //! Metrics of the store for operators, through the `metrics` facade. The names are stable.
-//!
-//! | name | meaning |
-//! |---|---|
-//! | `tenure_storage_groups_total` | group commits |
-//! | `tenure_storage_written_bytes_total` | bytes of payload in all groups |
-//! | `tenure_storage_group_entries` | log entries of one group |
-//! | `tenure_storage_group_bytes` | bytes of payload of one group |
-//! | `tenure_storage_sync_seconds` | duration of the flush and sync of one group |
 
 use std::time::Duration;
 
-use metrics::{Counter, Histogram};
+use metrics::{Counter, Histogram, Unit, describe_counter, describe_histogram};
+
+/// Describes the metrics of stores to the installed recorder.
+pub(crate) fn describe_metrics() {
+    describe_counter!("tenure_storage_groups_total", Unit::Count, "Group commits, one sync each");
+    describe_counter!(
+        "tenure_storage_written_bytes_total",
+        Unit::Bytes,
+        "Bytes of payload in all group commits; sled writes more"
+    );
+    describe_histogram!("tenure_storage_group_entries", Unit::Count, "Log entries of one group commit");
+    describe_histogram!("tenure_storage_group_bytes", Unit::Bytes, "Bytes of payload of one group commit");
+    describe_histogram!(
+        "tenure_storage_sync_seconds",
+        Unit::Seconds,
+        "Seconds for the flush and sync of one group commit"
+    );
+}
 
 pub(super) struct CommitMetrics {
     groups: Counter,

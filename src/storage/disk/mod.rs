@@ -20,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
+pub(crate) use self::metrics::describe_metrics;
 pub use self::restoring::Restoring;
 use self::tail::Tail;
 use self::trees::Trees;

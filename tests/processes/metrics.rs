@@ -5,13 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::steady::strict;
 
-strict!(metrics_of_a_process_name_its_node, exported_metrics_have_help_and_documentation,);
+strict!(
+    metrics_of_a_process_name_its_node,
+    exported_metrics_have_help_and_documentation,
+    dashboard_and_alerts_use_exported_metrics,
+);
 
 /// A metric in the Prometheus text format.
 #[derive(Debug, Default)]
@@ -126,6 +130,27 @@ async fn exported_metrics_have_help_and_documentation() {
     let documented = named(section);
     let difference: Vec<_> = exported.symmetric_difference(&documented).collect();
     assert!(difference.is_empty(), "either not exported or not in docs/operations.md: {difference:?}");
+}
+
+async fn dashboard_and_alerts_use_exported_metrics() {
+    let metrics = exported().await;
+    let dashboard: Value = serde_json::from_str(&file("deploy/grafana/tenure.json")).expect("JSON");
+    let targets = dashboard["panels"].as_array().expect("panels").iter().map(|panel| &panel["targets"]);
+    let queries: Vec<&str> = targets
+        .flat_map(|targets| targets.as_array().expect("targets"))
+        .map(|target| target["expr"].as_str().expect("a query"))
+        .collect();
+    assert!(queries.len() >= 20, "{queries:?}");
+    let unnamed: Vec<_> = queries.iter().filter(|query| named(query).is_empty()).collect();
+    assert!(unnamed.is_empty(), "these queries name no metric: {unnamed:?}");
+    for path in
+        ["deploy/grafana/tenure.json", "deploy/prometheus/tenure.rules.yml", "deploy/prometheus/tenure.tests.yml"]
+    {
+        let text = file(path);
+        let missing: Vec<_> =
+            named(&text).into_iter().filter(|name| !metrics.contains_key(family(&metrics, name))).collect();
+        assert!(missing.is_empty(), "{path} names metrics that no node exports: {missing:?}");
+    }
 }
 
 async fn metrics_of_a_process_name_its_node() {

@@ -133,12 +133,20 @@ async fn removed_node_exits_with_8_and_does_not_start_again() {
     let add = format!("member add {leader} --http 127.0.0.1:{} --peer 127.0.0.1:{}", port::free(), port::free());
     let refused = run_at(&cluster, &endpoints, &add).await;
     refused.refused("member_refused");
-    // Two voters are left. With one of them down, the other may not be removed.
+    // Two voters are left. With one of them down, none can be removed. Before the other stops leading, the command would
+    // write an entry that a later majority may commit.
     cluster.kill(rest[1]);
+    let began = Instant::now();
+    while cluster.ask(rest[0], "/v1/cluster").await.is_none_or(|status| !status["leader"].is_null()) {
+        assert!(began.elapsed() < SOON, "node {} still knows a leader", rest[0]);
+        tokio::time::sleep(SOON / 100).await;
+    }
     let refused = run_at(&cluster, &endpoints, &format!("member remove {} --timeout 3s", rest[1])).await;
     assert_ne!(refused.code, Some(0), "{refused:?}");
     cluster.launch(rest[1]);
     cluster.ready(rest[1]).await;
+    let members = json_at(&cluster, &endpoints, "member list -o json").await;
+    assert_eq!(ids(&members, "voter"), rest, "{members}");
 }
 
 /// Forwards connections from one port to another, like a container's published port.

@@ -19,6 +19,8 @@ steady!(
 /// The number of names. Each has a holder that never renews, and a waiter.
 const NAMES: usize = 30;
 const TTL: Duration = Duration::from_millis(2000);
+/// The pause between two expiries: one short standstill of the machine delays one grant, and not all of them.
+const APART: Duration = Duration::from_millis(70);
 /// The documented limit for 95 % of the grants.
 const LAG: Duration = Duration::from_millis(50);
 /// After the end of a leader, a lease can live longer by the outage and by one tick.
@@ -26,7 +28,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 async fn waiter_gets_the_lease_of_a_crashed_holder() {
     let cluster = Cluster::start("").await;
-    let mut lags = claim_all(&cluster.client).await.join_all().await;
+    let mut lags = claim_all(&cluster.client, APART).await.join_all().await;
     figures::print("grant to a waiter behind the ttl", &mut lags);
     assert!(percentile(&lags, 95) <= LAG, "{lags:?}");
 }
@@ -34,7 +36,7 @@ async fn waiter_gets_the_lease_of_a_crashed_holder() {
 async fn waiter_gets_the_lease_although_the_leader_dies() {
     let mut cluster = Cluster::start("").await;
     let prober = Prober::start(cluster.client.clone()).await;
-    let waiters = claim_all(&cluster.client).await;
+    let waiters = claim_all(&cluster.client, Duration::ZERO).await;
     tokio::time::sleep(TTL / 4).await;
     let leader = cluster.leader().await;
     let killed = Instant::now();
@@ -52,7 +54,7 @@ async fn waiter_gets_the_lease_although_the_leader_dies() {
 async fn leader_that_dies_late_in_a_ttl_costs_one_tick() {
     let mut cluster = Cluster::start("").await;
     let leader = cluster.leader().await;
-    let waiters = claim_all(&cluster.client).await;
+    let waiters = claim_all(&cluster.client, Duration::ZERO).await;
     tokio::time::sleep(TTL * 19 / 20).await;
     let killed = Instant::now();
     cluster.kill(leader);
@@ -65,17 +67,19 @@ async fn leader_that_dies_late_in_a_ttl_costs_one_tick() {
     assert!(percentile(&lags, 95) <= outage + TICK + LAG, "{lags:?}");
 }
 
-/// Acquires each name for one holder, and lets another holder wait for it. Returns when all holders have their lease.
+/// Acquires each name for one holder, and lets another holder wait for it. The claims are `apart` from each other.
+/// Returns when all holders have their lease.
 ///
 /// Each returned task yields the time from the end of the ttl to the grant of the waiter. The ttl counts from the time
 /// at which the first claim was sent.
-async fn claim_all(client: &Client) -> JoinSet<Duration> {
+async fn claim_all(client: &Client, apart: Duration) -> JoinSet<Duration> {
     let mut claims = JoinSet::new();
     let mut waiters = JoinSet::new();
     for number in 0..NAMES {
         let (holding, waiting) = (client.clone(), client.clone());
         let (tell, held) = tokio::sync::oneshot::channel();
         claims.spawn(async move {
+            tokio::time::sleep(apart * number as u32).await;
             let sent = Instant::now();
             let lease = holding.done(number, &Call::acquire(&name(number), "gone", TTL.as_millis() as u64)).await;
             tell.send((sent, token(&lease))).expect("the waiter runs");

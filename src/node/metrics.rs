@@ -67,6 +67,21 @@ pub fn describe_metrics() {
         "Cluster time of this node in seconds; leases expire by it"
     );
     describe_gauge!(
+        "tenure_tls_certificate_expiry_timestamp_seconds",
+        Unit::Seconds,
+        "End of the certificate's validity, in seconds since 1970"
+    );
+    describe_counter!(
+        "tenure_tls_reloads_total",
+        Unit::Count,
+        "Changes of the certificate files, by result; after a failed one the node keeps the old certificates"
+    );
+    describe_counter!(
+        "tenure_tls_handshakes_failed_total",
+        Unit::Count,
+        "Failed TLS handshakes and connections without the required TLS, by listener"
+    );
+    describe_gauge!(
         "tenure_backup_age_seconds",
         Unit::Seconds,
         "Age in seconds of the newest scheduled backup in this node's folder"

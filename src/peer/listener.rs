@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use metrics::counter;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -127,7 +128,9 @@ async fn answer_caller<R: Service, N: Service>(
     stream.set_nodelay(true)?;
     let handshake = async {
         let (mut stream, certificate) = match &tls {
-            Some(tls) => tls.accept_peer(stream).await?,
+            Some(tls) => tls.accept_peer(stream).await.inspect_err(|_| {
+                counter!("tenure_tls_handshakes_failed_total", "listener" => "peer").increment(1);
+            })?,
             None => (Stream::Plain(stream), None),
         };
         let answered = handshake::answer(&mut stream, identity, incarnations, certificate.as_ref()).await?;

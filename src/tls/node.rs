@@ -113,6 +113,12 @@ impl NodeTls {
             current,
             watched: Mutex::default(),
         }));
+        for result in ["ok", "failed"] {
+            counter!("tenure_tls_reloads_total", "result" => result).increment(0);
+        }
+        for listener in ["http", "peer"] {
+            counter!("tenure_tls_handshakes_failed_total", "listener" => listener).increment(0);
+        }
         tls.report_expiry();
         Ok(tls)
     }

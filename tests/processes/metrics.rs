@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::steady::strict;
+use crate::tls;
 
 strict!(
     metrics_of_a_process_name_its_node,
@@ -29,7 +30,7 @@ struct Metric {
 async fn metrics_of(cluster: &Cluster, id: u64) -> BTreeMap<String, Metric> {
     let endpoints = cluster.client.endpoints();
     let url = endpoints.split(',').nth(place(id)).expect("three nodes");
-    let text = reqwest::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let text = crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
     let mut metrics: BTreeMap<String, Metric> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
@@ -55,7 +56,10 @@ fn family<'n>(metrics: &BTreeMap<String, Metric>, sample: &'n str) -> &'n str {
 
 /// The metrics of a cluster that served each kind of request and changed its leader, by their names.
 async fn exported() -> BTreeMap<String, Metric> {
-    let cluster = Cluster::start("[backup]\ndir = \"backups\"\nevery_ms = 1000\n").await;
+    let backups = "[backup]\ndir = \"backups\"\nevery_ms = 1000\n";
+    let mut cluster = Cluster::new(&format!("{backups}{}mode = \"allow\"\n", tls::SETTINGS)).await;
+    tls::make_certificates(&cluster);
+    cluster.launch_all().await;
     let client = &cluster.client;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     for first in [place(leader), place(follower)] {
@@ -79,7 +83,7 @@ async fn exported() -> BTreeMap<String, Metric> {
             client.done(first, &Call::get(path)).await;
         }
         let url = client.endpoints().split(',').nth(first).map(|url| format!("{url}/v1/watch")).expect("three nodes");
-        assert_eq!(reqwest::get(url).await.expect("an answer").status(), 200);
+        assert_eq!(crate::plain_http::get(url).await.expect("an answer").status(), 200);
         client.done(first, &Call::release("jobs", "b", next)).await;
         let transfer = Call::post("/v1/cluster/transfer", json!({ "to": follower }));
         client.done(first, &transfer).await;

@@ -20,11 +20,11 @@ strict!(
     new_certificates_are_used_without_a_restart,
 );
 
-const REQUIRE: &str = "[tls]\nca = \"tls/ca.pem\"\ncert = \"tls/node-{node}.pem\"\nkey = \"tls/node-{node}.key\"\n\
+pub const SETTINGS: &str = "[tls]\nca = \"tls/ca.pem\"\ncert = \"tls/node-{node}.pem\"\nkey = \"tls/node-{node}.key\"\n\
                        client_cert = \"require\"\n";
 
 /// Makes the certificates of the cluster with the command that users run.
-fn make_certificates(cluster: &Cluster) -> String {
+pub fn make_certificates(cluster: &Cluster) -> String {
     let made = tenure()
         .args(["tls", "init", "tls", "--config"])
         .arg(cluster.config())
@@ -82,7 +82,7 @@ async fn hold(remote: Remote, name: &str) -> (LeaseManager, Lease) {
 }
 
 async fn tls_takes_two_commands_and_refuses_other_clients() {
-    let mut cluster = Cluster::new(REQUIRE).await;
+    let mut cluster = Cluster::new(SETTINGS).await;
     let printed = make_certificates(&cluster);
     assert!(printed.contains("[tls]\nca   = \"tls/ca.pem\"") && printed.contains("TENURE_CERT="), "{printed}");
     let key = std::fs::metadata(certificate(&cluster, "ca.key")).expect("a file").permissions();
@@ -169,7 +169,7 @@ async fn running_cluster_moves_to_tls_without_downtime() {
     let endpoints: Endpoints = cluster.client.endpoints().parse().expect("valid endpoints");
     let plain = Remote::new(endpoints.with_refresh_interval(Duration::from_secs(1)));
     let (old_manager, old) = hold(plain.clone(), "old").await;
-    let mode = |mode: &str| format!("{REQUIRE}mode = \"{mode}\"\n");
+    let mode = |mode: &str| format!("{SETTINGS}mode = \"{mode}\"\n");
     roll(&mut cluster, &mode("allow"), &plain).await;
     let encrypted = remote(&cluster);
     let (new_manager, new) = hold(encrypted.clone(), "new").await;
@@ -188,7 +188,7 @@ async fn running_cluster_moves_to_tls_without_downtime() {
 }
 
 async fn new_certificates_are_used_without_a_restart() {
-    let mut cluster = Cluster::new(REQUIRE).await;
+    let mut cluster = Cluster::new(SETTINGS).await;
     make_certificates(&cluster);
     for id in NODES {
         cluster.launch(id);

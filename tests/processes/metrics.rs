@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
@@ -14,6 +16,7 @@ use crate::tls;
 
 strict!(
     metrics_of_a_process_name_its_node,
+    failed_handshakes_are_counted,
     exported_metrics_have_help_and_documentation,
     dashboard_and_alerts_use_exported_metrics,
 );
@@ -54,12 +57,17 @@ fn family<'n>(metrics: &BTreeMap<String, Metric>, sample: &'n str) -> &'n str {
     suffixes.filter_map(|suffix| sample.strip_suffix(suffix)).find(is_split).unwrap_or(sample)
 }
 
-/// The metrics of a cluster that served each kind of request and changed its leader, by their names.
-async fn exported() -> BTreeMap<String, Metric> {
-    let backups = "[backup]\ndir = \"backups\"\nevery_ms = 1000\n";
-    let mut cluster = Cluster::new(&format!("{backups}{}mode = \"allow\"\n", tls::SETTINGS)).await;
+/// A cluster whose nodes accept TLS, and connections without it.
+async fn with_certificates(settings: &str) -> Cluster {
+    let mut cluster = Cluster::new(&format!("{settings}{}mode = \"allow\"\n", tls::SETTINGS)).await;
     tls::make_certificates(&cluster);
     cluster.launch_all().await;
+    cluster
+}
+
+/// The metrics of a cluster that served each kind of request and changed its leader, by their names.
+async fn exported() -> BTreeMap<String, Metric> {
+    let cluster = with_certificates("[backup]\ndir = \"backups\"\nevery_ms = 1000\n").await;
     let client = &cluster.client;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     for first in [place(leader), place(follower)] {
@@ -174,5 +182,32 @@ async fn metrics_of_a_process_name_its_node() {
         let bucket = format!("{histogram}_bucket{{");
         let largest = |sample: &&&str| sample.starts_with(&bucket) && sample.contains("le=\"60\"");
         assert!(samples.iter().any(|sample| largest(&sample)), "{histogram} has no bucket of 60 s:\n{text}");
+    }
+}
+
+async fn failed_handshakes_are_counted() {
+    let cluster = with_certificates("").await;
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').next().expect("an endpoint");
+    let read = || async {
+        let answer = crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer");
+        answer.text().await.expect("text")
+    };
+    let failures = |listener: &str, count: u64| {
+        format!("tenure_tls_handshakes_failed_total{{node=\"1\",listener=\"{listener}\"}} {count}\n")
+    };
+    let before = read().await;
+    assert!(before.contains(&failures("http", 0)) && before.contains(&failures("peer", 0)), "{before}");
+    let http = url.trim_start_matches("http://").to_owned();
+    for (listener, address) in [("http", http), ("peer", cluster.peer_address(1))] {
+        // The first byte of a handshake, and then no valid message.
+        let mut stream = TcpStream::connect(address).await.expect("the node listens");
+        stream.write_all(&[0x16; 64]).await.expect("the connection is open");
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response).await;
+        let began = Instant::now();
+        while !read().await.contains(&failures(listener, 1)) {
+            assert!(began.elapsed() < SOON, "{listener}: {}", read().await);
+        }
     }
 }

@@ -26,6 +26,8 @@ pub type ClusterMs = u64;
 pub const MAX_NAME_BYTES: usize = 200;
 /// Longest holder id, in bytes.
 pub const MAX_HOLDER_BYTES: usize = 200;
+/// Longest name of a principal or of a role, in bytes.
+pub const MAX_ACCESS_NAME_BYTES: usize = 64;
 /// Longest reason for a revoke, in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
 /// Most entries in a lease's metadata.
@@ -67,6 +69,11 @@ pub struct LeaseName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HolderId(Arc<str>);
+
+/// The name of a principal or of a role: `[A-Za-z0-9][A-Za-z0-9._:@-]*`, at most [`MAX_ACCESS_NAME_BYTES`] bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AccessName(Arc<str>);
 
 /// A lease's metadata: keys and values of the holder, at most [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +128,32 @@ impl HolderId {
     }
 
     /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AccessName {
+    /// Checks and creates a name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue::TooLong`] or [`InvalidValue::AccessName`].
+    pub fn new(name: impl Into<Arc<str>>) -> Result<AccessName, InvalidValue> {
+        let name = name.into();
+        let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@-".contains(&b));
+        if name.len() > MAX_ACCESS_NAME_BYTES {
+            let what = "name of a principal or role";
+            return Err(InvalidValue::TooLong { what, bytes: name.len(), max: MAX_ACCESS_NAME_BYTES });
+        }
+        if !starts_well || !all_allowed {
+            return Err(InvalidValue::AccessName(name.to_string()));
+        }
+        Ok(AccessName(name))
+    }
+
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -212,6 +245,12 @@ impl fmt::Display for HolderId {
     }
 }
 
+impl fmt::Display for AccessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl fmt::Display for Ttl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -235,6 +274,13 @@ impl AsRef<str> for LeaseName {
     }
 }
 
+impl FromStr for AccessName {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<AccessName, InvalidValue> {
+        AccessName::new(text)
+    }
+}
+
 impl FromStr for LeaseName {
     type Err = InvalidValue;
     fn from_str(text: &str) -> Result<LeaseName, InvalidValue> {
@@ -253,6 +299,19 @@ impl TryFrom<String> for LeaseName {
     type Error = InvalidValue;
     fn try_from(text: String) -> Result<LeaseName, InvalidValue> {
         LeaseName::new(text)
+    }
+}
+
+impl TryFrom<String> for AccessName {
+    type Error = InvalidValue;
+    fn try_from(text: String) -> Result<AccessName, InvalidValue> {
+        AccessName::new(text)
+    }
+}
+
+impl From<AccessName> for String {
+    fn from(name: AccessName) -> String {
+        name.0.to_string()
     }
 }
 
@@ -310,6 +369,11 @@ pub enum InvalidValue {
         "lease name {0:?} must start with a letter or digit, and use only letters, digits, '.', '_', ':', '/' and '-'"
     )]
     Name(String),
+    /// A name of a principal or role with invalid characters.
+    #[error(
+        "name {0:?} of a principal or role must start with a letter or digit, and use only letters, digits, '.', '_', ':', '@' and '-'"
+    )]
+    AccessName(String),
     /// A holder that is empty or has control characters.
     #[error("a holder must have 1 to {MAX_HOLDER_BYTES} bytes and no control characters")]
     Holder,
@@ -392,6 +456,17 @@ mod tests {
         // The bound counts bytes, not characters.
         assert_eq!(HolderId::new("\u{e9}".repeat(100)).expect("200 bytes").as_str().len(), 200);
         assert_eq!(HolderId::new(format!("h{}", "\u{e9}".repeat(100))).err(), too_long("holder"));
+    }
+
+    #[test]
+    fn access_name_is_limited_to_64_bytes_of_its_characters() {
+        assert_eq!(AccessName::new("a".repeat(64)).expect("64 bytes").as_str().len(), 64);
+        let what = "name of a principal or role";
+        assert_eq!(AccessName::new("a".repeat(65)).err(), Some(InvalidValue::TooLong { what, bytes: 65, max: 64 }));
+        assert!(AccessName::new("ci@build-7.x:y_z").is_ok());
+        for invalid in ["", "-a", "a b", "a/b", "\u{e9}"] {
+            assert_eq!(AccessName::new(invalid).err(), Some(InvalidValue::AccessName(invalid.to_owned())));
+        }
     }
 
     #[test]

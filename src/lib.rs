@@ -109,6 +109,8 @@
 /// logs one line when a node becomes unreachable, and one line when it is reachable again.
 pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
 
+#[cfg(any(feature = "server", feature = "client-http"))]
+pub mod access;
 pub mod api;
 #[cfg(feature = "server")]
 pub mod backup;

@@ -7,6 +7,7 @@
 //! - Wall-clock times are for people only. They are named `at` or end in `_at`.
 //! - Fencing tokens are decimal strings: they have 63 bits, and JavaScript and jq round JSON numbers above 2^53.
 
+mod access;
 mod cluster;
 mod event;
 mod explain;
@@ -20,6 +21,9 @@ mod schema;
 mod timestamp;
 mod ttl;
 
+pub use access::{
+    AccessControl, CreatedToken, Permission, Principal, RoleDefinition, SetPrincipal, SetRole, TokenInfo,
+};
 pub use cluster::{AddMember, Addresses, Cluster, Member, Members, ReplaceMember, Transfer, Transferred, Version};
 pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};

@@ -118,6 +118,10 @@ macro_rules! codes {
 codes! {
     /// The request is malformed, or a value is outside its bounds. Certainly not done.
     Invalid = "invalid", 400, "The request is not valid";
+    /// The request has no valid credential, and access control is on. Certainly not done.
+    Unauthenticated = "unauthenticated", 401, "The request has no valid credential";
+    /// The principal may not do this. Certainly not done.
+    Forbidden = "forbidden", 403, "The principal may not do this";
     /// The path, the lease or the member does not exist.
     NotFound = "not_found", 404, "The path, the lease or the member does not exist";
     /// The path exists, and does not support this method.

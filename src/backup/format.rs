@@ -222,7 +222,7 @@ mod tests {
         });
         let batch = Batch { stamp: Stamp { now: 7, wall_ms: 300 }, commands: vec![claim] };
         machine.apply(FencingToken { term: 1, index: 2 }, &batch);
-        let mut state = State { machine, applied: None, membership: Default::default(), joined: BTreeMap::new() };
+        let mut state = State { machine, ..State::default() };
         let members = BTreeMap::from([(4, PeerInfo { http: "h".to_owned(), peer: "p".to_owned() })]);
         let position = Position { term: 1, index: 3 };
         state.restore(position, members, Joined { node: 4, incarnation: 5 }, 300, Some(9)).expect("restored");

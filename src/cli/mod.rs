@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `lease`, `cluster`, `member`, `snapshot`, `config`, `tls` | the commands for clients and operators |
+//! | `lease`, `cluster`, `member`, `snapshot`, `auth`, `config`, `tls` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
@@ -15,6 +15,7 @@
 //! | `failure` | errors and their exit codes |
 //! | `duration`, `metadata` | parsers for arguments |
 
+mod auth;
 mod cluster;
 mod config;
 mod dev;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::access::AccessToken;
 use crate::client::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, Remote};
 use crate::tls::ClientTls;
 use failure::Failure;
@@ -97,6 +99,9 @@ enum Command {
     /// Save, check and restore backups
     #[command(subcommand, after_help = EXIT_CODES)]
     Snapshot(snapshot::Command),
+    /// Manage access control: roles, principals and access tokens
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Auth(auth::Command),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
@@ -114,7 +119,7 @@ struct ClientArguments {
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
     #[command(flatten)]
-    tls: TlsArguments,
+    credentials: CredentialArguments,
     /// Timeout of the request, for instance 500ms or 5s; the wait for a lease does not count
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
@@ -125,18 +130,24 @@ struct ClientArguments {
 
 impl ClientArguments {
     fn remote(&self) -> Result<Remote, Failure> {
-        Ok(self.tls.remote(&self.endpoints)?.with_timeout(self.timeout))
+        Ok(self.credentials.remote(&self.endpoints)?.with_timeout(self.timeout))
     }
 }
 
-/// Environment variables with the files of certificates.
+/// Environment variable with the access token itself. No option takes it: other users see the options of a process.
+const TOKEN_VARIABLE: &str = "TENURE_ACCESS_TOKEN";
+/// Environment variables with the files of the access token and of certificates.
+const TOKEN_FILE_VARIABLE: &str = "TENURE_ACCESS_TOKEN_FILE";
 const CA_VARIABLE: &str = "TENURE_CA";
 const CERT_VARIABLE: &str = "TENURE_CERT";
 const KEY_VARIABLE: &str = "TENURE_KEY";
 
-/// The certificates for `https` endpoints.
+/// The certificates for `https` endpoints, and the access token.
 #[derive(Args)]
-struct TlsArguments {
+struct CredentialArguments {
+    /// File with the access token, alone on its first line; without it, the variable TENURE_ACCESS_TOKEN has the token
+    #[arg(long, env = TOKEN_FILE_VARIABLE, value_name = "FILE")]
+    access_token_file: Option<PathBuf>,
     /// Trust only the CAs in this PEM file, instead of those of the system
     #[arg(long, env = CA_VARIABLE, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -148,16 +159,39 @@ struct TlsArguments {
     key: Option<PathBuf>,
 }
 
-impl TlsArguments {
+impl CredentialArguments {
     /// The arguments as environment variables, for a child process.
     #[cfg(target_os = "linux")]
     fn variables(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
-        let all = [(CA_VARIABLE, &self.ca), (CERT_VARIABLE, &self.cert), (KEY_VARIABLE, &self.key)];
+        let all = [
+            (TOKEN_FILE_VARIABLE, &self.access_token_file),
+            (CA_VARIABLE, &self.ca),
+            (CERT_VARIABLE, &self.cert),
+            (KEY_VARIABLE, &self.key),
+        ];
         all.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?)))
+    }
+
+    /// The access token from its file, or from the environment.
+    fn token(&self) -> Result<Option<AccessToken>, Failure> {
+        let (source, text) = match &self.access_token_file {
+            Some(path) => {
+                let read = std::fs::read_to_string(path);
+                let unreadable = |error| Failure::Usage(format!("cannot read {}: {error}", path.display()));
+                (path.display().to_string(), read.map_err(unreadable)?)
+            }
+            None => match std::env::var(TOKEN_VARIABLE) {
+                Ok(text) if !text.is_empty() => (TOKEN_VARIABLE.to_owned(), text),
+                _ => return Ok(None),
+            },
+        };
+        let token = text.lines().next().unwrap_or_default().trim().parse();
+        token.map(Some).map_err(|error| Failure::Usage(format!("{source}: {error}")))
     }
 
     fn remote(&self, endpoints: &Endpoints) -> Result<Remote, Failure> {
         let remote = Remote::new(endpoints.clone());
+        let remote = self.token()?.iter().fold(remote, Remote::with_token);
         let tls = match (&self.ca, &self.cert, &self.key) {
             (Some(ca), Some(cert), Some(key)) => ClientTls::with_certificate(ca, cert, key),
             (Some(ca), ..) => ClientTls::trusting(ca),
@@ -178,6 +212,7 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => command.output(),
         Command::Member(command) => command.output(),
         Command::Snapshot(command) => command.output(),
+        Command::Auth(command) => command.output(),
         _ => Format::Table,
     };
     let ended = match cli.command {
@@ -187,6 +222,7 @@ pub fn main() -> ExitCode {
         Command::Cluster(command) => block_on(cluster::run(command)),
         Command::Member(command) => block_on(member::run(command)),
         Command::Snapshot(command) => block_on(snapshot::run(command)),
+        Command::Auth(command) => block_on(auth::run(command)),
         Command::Config(command) => config::run(command),
         Command::Tls(command) => tls::run(command),
         Command::Completions { shell } => completions(shell),

@@ -16,7 +16,7 @@ use time::{Duration, OffsetDateTime};
 use super::failure::Failure;
 use super::output;
 use crate::config::{Config, NodeEntry};
-use crate::tls::node_uri;
+use crate::tls::{client_uri, node_uri};
 
 /// Validity of the CA, of the certificates, and the time before now at which it begins: clocks differ.
 const CA_DAYS: i64 = 3650;
@@ -40,7 +40,7 @@ pub enum Command {
         /// Id of the node
         #[arg(long, value_name = "ID", conflicts_with = "client", required_unless_present = "client")]
         node: Option<u64>,
-        /// Configuration file with the node
+        /// Configuration file of the cluster
         #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
         config: PathBuf,
         /// Name of the client
@@ -57,9 +57,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
             let entry = config.node(id).ok_or_else(|| Failure::Usage(format!("the file has no node {id}")))?;
             issue(&Ca::load(&dir)?, &dir, &node_name(id), node_params(&config, entry)?, true)
         }
-        Command::Issue { dir, client, .. } => {
+        Command::Issue { dir, client, config, .. } => {
             let name = client.expect("clap requires a node or a client");
-            issue(&Ca::load(&dir)?, &dir, &name, client_params(&name), true)
+            issue(&Ca::load(&dir)?, &dir, &name, client_params(&Config::load(&config)?, &name)?, true)
         }
     }
 }
@@ -70,7 +70,7 @@ fn init(dir: &Path, config: &Config) -> Result<(), Failure> {
     for entry in &config.nodes {
         issue(&ca, dir, &node_name(entry.id), node_params(config, entry)?, false)?;
     }
-    issue(&ca, dir, "client", client_params("client"), false)?;
+    issue(&ca, dir, "client", client_params(config, "client")?, false)?;
     let dir = dir.display();
     output::print(&format!(
         "Copy {dir}/ca.pem and its own node-ID.pem and node-ID.key to each machine. Keep {dir}/ca.key offline.\n\
@@ -152,11 +152,14 @@ fn node_params(config: &Config, entry: &NodeEntry) -> Result<CertificateParams, 
     Ok(params)
 }
 
-fn client_params(name: &str) -> CertificateParams {
+/// The names of a client: its common name, and the URI that names a principal of access control.
+fn client_params(config: &Config, name: &str) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
+    let uri = client_uri(&config.cluster, name).try_into().map_err(cannot_make)?;
+    params.subject_alt_names = vec![SanType::URI(uri)];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    params
+    Ok(params)
 }
 
 /// Parses the name of a client, which is also the name of its files.

@@ -32,6 +32,8 @@ pub struct HttpLimits {
     // With less than 4 MiB, the largest body would not fit into its share.
     #[serde(deserialize_with = "within::<_, _, 4, 16_384>")]
     pub body_budget_mib: usize,
+    /// With access control: whether `/metrics` needs no credential.
+    pub public_metrics: bool,
 }
 
 impl Default for HttpLimits {
@@ -42,6 +44,7 @@ impl Default for HttpLimits {
             max_waits: 10_000,
             max_watches: 10_000,
             body_budget_mib: 64,
+            public_metrics: false,
         }
     }
 }

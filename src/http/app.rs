@@ -13,10 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::admission::Admission;
+use super::auth::Failures;
 use super::observe::MetricsLayer;
 use super::openapi;
 use super::response::ProblemResponse;
-use super::{backup, claims, members, reads, status, watch};
+use super::{access, backup, claims, members, reads, status, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
@@ -74,6 +75,7 @@ pub(super) struct AppState {
     pub settings: Settings,
     pub node: NodeRef,
     pub admission: Admission,
+    pub failures: Failures,
     pub openapi: Bytes,
     /// Cancelled when the listener shuts down. It ends the watches, which have no other end.
     pub shutdown: CancellationToken,
@@ -83,7 +85,7 @@ impl App {
     pub fn new(node: NodeRef, settings: Settings, shutdown: CancellationToken) -> App {
         let admission = Admission::new(settings.limits);
         let openapi = Bytes::from(super::document());
-        App(Arc::new(AppState { settings, node, admission, openapi, shutdown }))
+        App(Arc::new(AppState { settings, node, admission, failures: Failures::new(), openapi, shutdown }))
     }
 
     /// The node, or `not_ready` before it has started, or `shutting_down` after it was dropped.
@@ -154,8 +156,8 @@ impl Node {
     /// The router does not keep the node alive. When the node has shut down, its watches end and requests fail with
     /// `shutting_down`.
     ///
-    /// The router has no authentication: every client that reaches it can take and revoke every lease, and remove
-    /// members. Wrap it in the program's own authentication.
+    /// Without access control, every client that reaches the router can take and revoke every lease, and remove members.
+    /// With it, clients need access tokens: the router sees no certificates, and does not limit failed attempts by address.
     ///
     /// # Examples
     ///
@@ -202,6 +204,13 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(members::remove))
         .routes(routes!(members::transfer))
         .routes(routes!(backup::snapshot))
+        .routes(routes!(access::get))
+        .routes(routes!(access::enable))
+        .routes(routes!(access::disable))
+        .routes(routes!(access::set_role, access::remove_role))
+        .routes(routes!(access::set_principal, access::remove_principal))
+        .routes(routes!(access::create_token))
+        .routes(routes!(access::revoke_token))
         .routes(routes!(status::livez))
         .routes(routes!(status::readyz))
         .routes(routes!(status::version))

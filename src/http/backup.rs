@@ -8,9 +8,11 @@ use futures_util::stream;
 
 use super::admission::RequestPermit;
 use super::app::App;
+use super::auth::Credentials;
 use super::input::Params;
 use super::reads::ReadParams;
 use super::response::{self, ProblemResponse};
+use crate::access::Need;
 use crate::api::Problem;
 
 /// Download a backup of the cluster.
@@ -27,10 +29,13 @@ use crate::api::Problem;
 pub(super) async fn snapshot(
     State(app): State<App>,
     _permit: RequestPermit,
+    credentials: Credentials,
     OriginalUri(uri): OriginalUri,
     Params(params): Params<ReadParams>,
 ) -> Result<Response, ProblemResponse> {
-    let backup = app.node()?.backup(params.consistency).await.map_err(|error| {
+    let node = app.node()?;
+    credentials.authorize(&app, &node, &Need::Admin)?;
+    let backup = node.backup(params.consistency).await.map_err(|error| {
         let location = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         ProblemResponse::from(error).redirect_to(&location)
     })?;

@@ -4,7 +4,6 @@
 //! from the budget when bytes arrive, not when `Content-Length` announces them. Claims have their own share of the
 //! budget, so they cannot take memory from renewals and releases.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body as HttpBody, Bytes};
@@ -21,6 +20,7 @@ use tokio::time::{Duration, timeout};
 
 use super::admission::RequestPermit;
 use super::app::App;
+use super::auth::{Audited, Credentials};
 use super::response::ProblemResponse;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, NO_FORWARD_HEADER, Object};
 use crate::node::{self, Forward};
@@ -281,28 +281,35 @@ pub(super) struct Routing {
     forward: Forward,
     /// The path and query of the redirect to the leader. Empty if this node may forward.
     path_and_query: String,
+    credentials: Credentials,
 }
 
 impl FromRequestParts<App> for Routing {
-    type Rejection = Infallible;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Routing, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Routing, ProblemResponse> {
         const NO_FORWARD: HeaderName = HeaderName::from_static(NO_FORWARD_HEADER);
+        let credentials = Credentials::from_request_parts(parts, app).await?;
         if !parts.headers.contains_key(NO_FORWARD) {
-            return Ok(Routing { forward: Forward::Once, path_and_query: String::new() });
+            return Ok(Routing { forward: Forward::Once, path_and_query: String::new(), credentials });
         }
         // `OriginalUri` includes the prefix that this router is mounted under. The leader uses the same prefix.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |OriginalUri(uri)| uri);
         let path_and_query = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        Ok(Routing { forward: Forward::Never, path_and_query })
+        Ok(Routing { forward: Forward::Never, path_and_query, credentials })
     }
 }
 
 impl Routing {
     /// Sends a request to the node, and adds the leader's address to a `not_leader` problem.
     pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, ProblemResponse> {
-        let response = app.node()?.request(request, self.forward).await;
-        response.map_err(|error| ProblemResponse::from(error).redirect_to(&self.path_and_query))
+        let (node, audited) = (app.node()?, Audited::new(&request));
+        let response = node.request_of(&self.credentials.caller, request, self.forward).await;
+        self.credentials.audit(&node, &audited, &response);
+        response.map_err(|error| {
+            self.credentials.note(app, &error);
+            ProblemResponse::from(error).redirect_to(&self.path_and_query)
+        })
     }
 }
 

@@ -11,14 +11,17 @@
 //! | `openapi` | the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
+//! | `auth` | the caller of a request, failed attempts, and the audit log |
 //! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
-//! | `claims`, `reads`, `watch`, `status`, `members` | the handlers |
+//! | `claims`, `reads`, `watch`, `status`, `members`, `access` | the handlers |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
 
+mod access;
 mod admission;
 mod app;
+mod auth;
 mod backup;
 mod claims;
 mod input;

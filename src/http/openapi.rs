@@ -24,6 +24,7 @@ use crate::types::MAX_NAME_BYTES;
         (name = "claims", description = "Change the holders of leases"),
         (name = "reads", description = "Read leases and watch them"),
         (name = "members", description = "Change the members and the leader of the cluster"),
+        (name = "access", description = "Roles, principals and access tokens"),
         (name = "status", description = "The node and its cluster"),
     )
 )]

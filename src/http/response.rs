@@ -1,7 +1,7 @@
 //! Responses: JSON bodies, problems, and the headers that name the serving node and its state.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -131,6 +131,9 @@ impl IntoResponse for ProblemResponse {
             // `Retry-After` has a unit of one second, so 1 is its minimum.
             let seconds = problem.retry_after_ms.unwrap_or(RETRY_MS).div_ceil(1000);
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(location) = leader.and_then(|location| HeaderValue::try_from(location).ok()) {
             headers.insert(LOCATION, location);

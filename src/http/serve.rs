@@ -1,6 +1,7 @@
 //! Connections of the public listener.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
 use super::app::{App, Settings, standalone_router};
+use super::auth::Peer;
 use super::{NodeRef, observe};
 use crate::api::{Code, NODE_HEADER, Problem};
 use crate::tls::{NodeTls, Stream};
@@ -68,10 +71,11 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => match permits.clone().try_acquire_owned() {
+            Ok((stream, from)) => match permits.clone().try_acquire_owned() {
                 Ok(permit) => {
                     connections.spawn(connection(
                         stream,
+                        from.ip(),
                         tls.clone(),
                         router.clone(),
                         timeouts,
@@ -112,6 +116,7 @@ struct Timeouts {
 
 async fn connection(
     stream: TcpStream,
+    address: IpAddr,
     tls: Option<NodeTls>,
     router: Router,
     timeouts: Timeouts,
@@ -134,6 +139,12 @@ async fn connection(
         Ok(Err(error)) => return debug!(%error, "connection ended"),
         Err(_) => return,
     };
+    let certificate = tls.as_ref().zip(stream.certificate()).and_then(|(tls, cert)| tls.client_name(cert));
+    let peer = Arc::new(Peer { address, certificate });
+    let router = router.map_request(move |mut request: axum::http::Request<_>| {
+        request.extensions_mut().insert(peer.clone());
+        request
+    });
     let open = observe::GaugeGuard::new(gauge!("tenure_http_connections"));
     // The timeout applies only while the client reads nothing: a slow reader is served.
     let mut stream = TimeoutStream::new(stream);

@@ -6,16 +6,20 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::app::App;
+use super::auth::Credentials;
 use super::response;
 use super::response::ProblemResponse;
+use crate::access::Need;
 use crate::api::{self, Code, INDEX_HEADER, Problem, TERM_HEADER};
 use crate::service;
 
 /// Get the cluster's state as this node sees it. The node never forwards this request.
 #[utoipa::path(get, path = "/v1/cluster", tag = "status",
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
-pub(super) async fn cluster(State(app): State<App>) -> Result<Response, ProblemResponse> {
-    let cluster = service::cluster(app.node()?.status().await);
+pub(super) async fn cluster(State(app): State<App>, credentials: Credentials) -> Result<Response, ProblemResponse> {
+    let node = app.node()?;
+    credentials.authorize(&app, &node, &Need::Principal)?;
+    let cluster = service::cluster(node.status().await);
     let mut response = response::json(StatusCode::OK, "application/json", &cluster);
     response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
     response.headers_mut().insert(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(cluster.applied));
@@ -53,9 +57,13 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ProblemRe
 /// Get the metrics of the process in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "status",
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<App>, credentials: Credentials) -> Result<Response, ProblemResponse> {
+    // Before the node has started, there is nothing to protect.
+    if let Some(node) = app.node.get().filter(|_| !app.settings.limits.public_metrics) {
+        credentials.authorize(&app, &node, &Need::Principal)?;
+    }
     let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
-    response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render())
+    Ok(response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()))
 }
 
 /// Get the version of the node's build.

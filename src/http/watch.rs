@@ -21,15 +21,18 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use metrics::gauge;
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 
 use super::admission::Permit;
 use super::app::App;
+use super::auth::Credentials;
 use super::input::Params;
 use super::observe::GaugeGuard;
 use super::response;
 use super::response::ProblemResponse;
+use crate::access::{Access, Caller, Need};
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
 use crate::node::{Watch, WatchEnd};
@@ -66,10 +69,14 @@ pub(super) struct WatchParams {
     ))]
 pub(super) async fn watch(
     State(app): State<App>,
+    credentials: Credentials,
     Params(params): Params<WatchParams>,
     headers: HeaderMap,
 ) -> Result<Response, ProblemResponse> {
     let node = app.node()?;
+    // Subscribed before the check, so that no later change is missed.
+    let access = node.access_changes();
+    credentials.authorize(&app, &node, &Need::Prefix(&params.prefix))?;
     let last_seen = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
     let after = after.map_err(|error| ProblemResponse::invalid(format!("after: {error}")))?;
@@ -77,7 +84,7 @@ pub(super) async fn watch(
     let watch = node.transitions(after.map(EventId::into)).map_err(service::compacted)?;
     // A new stream starts with its position, so that the client can resume before the first event.
     let after = watch.position().into();
-    let stream = Stream::new(&app, watch, params.prefix, after, permit);
+    let stream = Stream::new(&app, watch, Guard { access, caller: credentials.caller }, params.prefix, after, permit);
     let chunks = futures_util::stream::unfold(stream, Stream::next_chunk);
     let mut response = response::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -90,6 +97,7 @@ pub(super) async fn watch(
 struct Stream {
     app: App,
     watch: Watch,
+    guard: Guard,
     prefix: String,
     /// The last position that was sent to the client.
     sent: EventId,
@@ -104,14 +112,27 @@ struct Stream {
     _open: GaugeGuard,
 }
 
+/// The caller of a watch. A watch ends when its caller loses the right to read.
+struct Guard {
+    access: watch::Receiver<Access>,
+    caller: Caller,
+}
+
+impl Guard {
+    fn allows(&mut self, prefix: &str) -> bool {
+        self.access.borrow_and_update().authorize(&self.caller, &Need::Prefix(prefix)).is_ok()
+    }
+}
+
 impl Stream {
-    fn new(app: &App, watch: Watch, prefix: String, after: EventId, permit: Permit) -> Stream {
+    fn new(app: &App, watch: Watch, guard: Guard, prefix: String, after: EventId, permit: Permit) -> Stream {
         let mut keep_alive = tokio::time::interval(app.settings.watch_keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         keep_alive.reset();
         Stream {
             app: app.clone(),
             watch,
+            guard,
             prefix,
             sent: after,
             seen: after,
@@ -149,6 +170,10 @@ impl Stream {
         let shutdown = self.app.shutdown.clone();
         tokio::select! {
             () = shutdown.cancelled() => self.has_ended = true,
+            changed = self.guard.access.changed() => {
+                // The stream ends without a message: its next request gets the reason.
+                self.has_ended |= changed.is_err() || !self.guard.allows(&self.prefix);
+            }
             next = self.watch.next() => self.take(next, chunk),
             _ = self.keep_alive.tick() => self.write_position(chunk),
         }

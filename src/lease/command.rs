@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 
 /// One log entry: commands that the machine applies in order, at one position and one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,8 @@ pub enum Command {
     SetLimits(Limits),
     /// Replaces the metadata of a held lease if `version` is its current version.
     UpdateMetadata { name: LeaseName, holder: HolderId, token: FencingToken, version: u64, metadata: Metadata },
+    /// A command of a principal. It cannot touch the leases of other principals.
+    As { principal: AccessName, command: Box<Command> },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

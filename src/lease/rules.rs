@@ -66,6 +66,7 @@ impl Entry<'_> {
             Command::UpdateMetadata { name, holder, token, version, metadata } => {
                 self.update_metadata(name, holder, *token, *version, metadata)
             }
+            Command::As { command, .. } => self.apply_command(command),
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{Inner, Node};
+use crate::access::Caller;
 use crate::backup::{self, BackupError, BackupInfo, Folder, Freshness, Header, NewFile};
 use crate::clock::{Clock, SystemClock};
 use crate::config::BackupSchedule;
@@ -154,7 +155,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Consistency::Leader | Consistency::Linearizable => Consistency::Linearizable,
         };
         let query = Query::List { filter: ListFilter::default(), after: None, limit: 1 };
-        Ok(self.route(Request::Read { query, consistency }, Forward::Never).await?.served)
+        Ok(self.route(&Caller::Program, Request::Read { query, consistency }, Forward::Never).await?.served)
     }
 
     /// Writes a backup whenever this node leads and the newest one in the folder is too old.

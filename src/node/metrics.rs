@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use metrics::{Counter, Gauge, Unit, counter, gauge};
 
 use super::Inner;
+use crate::access::Caller;
 use crate::lease::Change;
 use crate::node::request::Request;
 use crate::node::request::propose::Class;
@@ -212,7 +213,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Some(leader) if leader == self.settings.id => true,
             Some(_) => {
                 // Without the box, the types of the callers are nested too deeply for the compiler.
-                let asked = self.attempt(Request::Members, Forward::Once).boxed();
+                let asked = self.attempt(&Caller::Program, Request::Members, Forward::Once).boxed();
                 tokio::time::timeout(INTERVAL, asked).await.is_ok_and(|answer| answer.is_ok())
             }
             None => false,

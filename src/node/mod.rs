@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use tokio_util::sync::DropGuard;
 
+use crate::access::Access;
 use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
 use crate::raft::RaftHandle;
@@ -151,6 +152,8 @@ pub(crate) struct Requests {
     waits: Arc<WaitRegistry>,
     pub(crate) local_waits: Arc<LocalWaits>,
     events: Arc<EventLog>,
+    /// Held while the leader changes access control.
+    access_changes: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +199,15 @@ impl<S: Storage, T: Transport> Node<S, T> {
     #[doc(hidden)]
     pub fn transitions(&self, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
         self.inner.requests.events.watch(after)
+    }
+
+    /// The state of access control at this node.
+    pub(crate) fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    pub(crate) fn access_changes(&self) -> tokio::sync::watch::Receiver<Access> {
+        self.inner.raft.replica().access()
     }
 
     #[cfg(feature = "testing")]

@@ -6,6 +6,7 @@ use futures_util::future::{Either, FutureExt, join_all, select};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Node};
+use crate::access::Caller;
 use crate::node::membership::store_state_call;
 use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
@@ -106,7 +107,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     async fn members_at_leader(&self) -> Option<Vec<Member>> {
         // One attempt: without an answer the caller falls back to this node's view.
-        let asked = self.inner.attempt(Request::Members, Forward::Once);
+        let asked = self.inner.attempt(&Caller::Program, Request::Members, Forward::Once);
         match tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?.answer {
             Answer::Members(members) => Some(members),
             _ => None,

@@ -100,7 +100,8 @@ async fn leader_withdraws_the_waits_of_a_silent_node() {
     let holder = lease(&manager(&node));
     holder.acquire(Wait::No).await.expect("free");
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.execute_for_peer(follower, waiting_claim()).await });
+    let waiting =
+        tokio::spawn(async move { inner.execute_for_peer(follower, &Caller::Program, waiting_claim()).await });
     until_waiters(&node, 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(waiters(&node).await, 1, "the follower is connected");
@@ -122,7 +123,7 @@ async fn wait_dropped_before_it_is_queued_leaves_the_queue() {
     holder.acquire(Wait::No).await.expect("free");
     others.into_iter().for_each(|other| cluster.board.delay(leader, other, Duration::from_millis(40)));
     let inner = node.inner.clone();
-    let waiting = tokio::spawn(async move { inner.execute_as_leader(waiting_claim()).await });
+    let waiting = tokio::spawn(async move { inner.execute_as_leader(&Caller::Program, waiting_claim()).await });
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(node.inner.raft.replica().read(|state| state.machine.counts().waiting), 0, "the entry is in flight");
     waiting.abort();
@@ -322,7 +323,7 @@ async fn first_claims_of_a_term_meet_the_limits_of_its_leader() {
                 let mut leads = inner.requests.clock.changes();
                 tokio::spawn(async move {
                     leads.wait_for(Option::is_some).await.expect("the node runs");
-                    inner.execute_as_leader(claim).await.map(|response| response.answer)
+                    inner.execute_as_leader(&Caller::Program, claim).await.map(|response| response.answer)
                 })
             })
             .collect();
@@ -380,7 +381,7 @@ async fn claim_that_comes_back_at_once_keeps_its_place() {
     holder.acquire(Wait::No).await.expect("free");
     let claim = |by: &str| {
         let (inner, claim) = (node.inner.clone(), claim_of(by));
-        Box::pin(async move { inner.execute_as_leader(claim).await })
+        Box::pin(async move { inner.execute_as_leader(&Caller::Program, claim).await })
     };
     let mut first = claim("first");
     while waiters(&node).await == 0 {

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 
 use super::types::{Entry, Membership, PeerInfo, Proposal, TypeConfig, log_id, position, vote, vote_record};
 use super::wire::MAX_APPEND_BYTES;
+use crate::access::AccessChange;
 use crate::lease::Batch;
 use crate::storage::codec::{self, DecodeError};
 use crate::storage::{LogRecord, Position, Storage, StorageError};
@@ -34,6 +35,7 @@ const BLANK: u8 = 0;
 const BATCH: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const JOINED: u8 = 3;
+const ACCESS: u8 = 4;
 
 /// Largest entry, in bytes. It exceeds the proposer's largest batch and stays below one group commit of the store.
 pub const MAX_ENTRY_BYTES: usize = 128 << 10;
@@ -43,6 +45,7 @@ pub const MAX_ENTRY_BYTES: usize = 128 << 10;
 pub enum Content {
     Leases(Batch),
     Joined(Joined),
+    Access(AccessChange),
 }
 
 /// The incarnation of the disk with which a member joined. The cluster refuses the member with any other disk.
@@ -70,10 +73,15 @@ impl Proposal {
         Proposal(frame(JOINED, &joined))
     }
 
+    pub fn access(change: &AccessChange) -> Proposal {
+        Proposal(frame(ACCESS, change))
+    }
+
     pub fn content(&self) -> Result<Content, PayloadError> {
         match self.0.get(..2) {
             Some([FORMAT, BATCH]) => Ok(Content::Leases(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
             Some([FORMAT, JOINED]) => Ok(Content::Joined(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
+            Some([FORMAT, ACCESS]) => Ok(Content::Access(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
             other => Err(PayloadError::unknown(other)),
         }
     }
@@ -113,7 +121,7 @@ pub fn record(entry: &Entry) -> LogRecord {
 pub fn entry(record: LogRecord) -> Result<Entry, PayloadError> {
     let payload = match record.payload.get(..2) {
         Some([FORMAT, BLANK]) => EntryPayload::Blank,
-        Some([FORMAT, BATCH | JOINED]) => EntryPayload::Normal(Proposal(record.payload)),
+        Some([FORMAT, BATCH | JOINED | ACCESS]) => EntryPayload::Normal(Proposal(record.payload)),
         Some([FORMAT, MEMBERSHIP]) => {
             let stored: MembershipRecord = codec::decode(&record.payload[2..], MAX_ENTRY_BYTES)?;
             EntryPayload::Membership(stored.membership()?)
@@ -128,7 +136,7 @@ pub fn joined(record: LogRecord) -> Result<Option<Joined>, PayloadError> {
     let EntryPayload::Normal(proposal) = entry(record)?.payload else { return Ok(None) };
     match proposal.content()? {
         Content::Joined(joined) => Ok(Some(joined)),
-        Content::Leases(_) => Ok(None),
+        Content::Leases(_) | Content::Access(_) => Ok(None),
     }
 }
 

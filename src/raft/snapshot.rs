@@ -11,13 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::log::{MembershipRecord, PayloadError};
 use super::state_machine::State;
 use super::types::{SnapshotMeta, log_id, position};
+use crate::access::{Access, AccessState};
 use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 use crate::storage::codec::{self, DecodeError};
 use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError};
 use crate::types::NodeId;
 
-/// The format that this build writes. It also reads formats 1 and 2.
-const FORMAT: u32 = 3;
+/// The format that this build writes if access control was ever set up. It also reads formats 1 to 3.
+const FORMAT: u32 = 4;
+/// The format without access control. A node of an older build can read it.
+const FORMAT_WITHOUT_ACCESS: u32 = 3;
 /// Largest record that this build writes, in bytes. It far exceeds one part of a name.
 const MAX_WRITTEN_BYTES: usize = 1 << 20;
 /// Largest record that this build reads, in bytes. Format 1 wrote each name as one record of any size.
@@ -40,6 +43,7 @@ pub struct Meta {
     pub membership: MembershipRecord,
 }
 
+/// The header of formats 3 and 4. In format 4, the next record is an [`AccessState`].
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -94,7 +98,8 @@ pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result
     let mut reader = Reader::checking();
     writer.read_back(|bytes| reader.push(bytes))?;
     let read = reader.finish()?;
-    if Meta::of(&read) != Meta::of(view) || read.machine.applied() != view.machine.applied() {
+    let is_other = Meta::of(&read) != Meta::of(view) || read.machine.applied() != view.machine.applied();
+    if is_other || read.access.state() != view.access.state() {
         return Err(SnapshotError::OtherState);
     }
     Ok(())
@@ -105,10 +110,13 @@ pub(crate) fn encode(
     view: &State,
     mut sink: impl FnMut(&[u8]) -> Result<(), StorageError>,
 ) -> Result<(), SnapshotError> {
-    let header =
-        Header { format: FORMAT, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
+    let format = if view.access.is_empty() { FORMAT_WITHOUT_ACCESS } else { FORMAT };
+    let header = Header { format, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
     push(&header, &mut bytes, &mut sink)?;
+    if format == FORMAT {
+        push(view.access.state(), &mut bytes, &mut sink)?;
+    }
     for record in view.machine.records() {
         push(&record, &mut bytes, &mut sink)?;
     }
@@ -141,6 +149,8 @@ pub struct Reader {
 struct PartialState {
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
+    /// `None` until its record was read.
+    access: Option<Access>,
     machine: Rebuild,
 }
 
@@ -157,6 +167,10 @@ impl Reader {
             read += 4 + record.len();
             match &mut self.partial {
                 None => self.partial = Some(read_header(record, self.checks_only)?),
+                Some(partial) if partial.access.is_none() => {
+                    let state: AccessState = codec::decode(record, MAX_WRITTEN_BYTES)?;
+                    partial.access = Some(state.into());
+                }
                 Some(partial) => partial.machine.push(codec::decode::<StoredRecord>(record, MAX_RECORD_BYTES)?)?,
             }
         }
@@ -165,13 +179,14 @@ impl Reader {
     }
 
     pub fn finish(self) -> Result<State, SnapshotError> {
-        let PartialState { meta, joined, machine } = self.partial.ok_or(SnapshotError::Truncated)?;
+        let PartialState { meta, joined, access, machine } = self.partial.ok_or(SnapshotError::Truncated)?;
+        let access = access.ok_or(SnapshotError::Truncated)?;
         if !self.pending.is_empty() {
             return Err(SnapshotError::Truncated);
         }
         let meta = meta.snapshot_meta()?;
         let machine = machine.finish()?;
-        Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined })
+        Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined, access })
     }
 }
 
@@ -195,7 +210,8 @@ fn next_record(bytes: &[u8]) -> Result<Option<&[u8]>, SnapshotError> {
 
 fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, SnapshotError> {
     // The format is the first field of the header, so each build can read it from any header.
-    let (meta, joined, machine) = match record.first().copied().unwrap_or_default() {
+    let format = record.first().copied().unwrap_or_default();
+    let (meta, joined, machine) = match format {
         1 => {
             let HeaderV1 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine.try_into()?)
@@ -204,7 +220,7 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
             let HeaderV2 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine.try_into()?)
         }
-        3 => {
+        3 | 4 => {
             let Header { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine)
         }
@@ -214,7 +230,8 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
     if checks_only {
         machine.keep_nothing();
     }
-    Ok(PartialState { meta, joined, machine })
+    let access = (format < FORMAT as u8).then(Access::default);
+    Ok(PartialState { meta, joined, access, machine })
 }
 
 /// A snapshot that cannot be read, or that differs when it is read back.
@@ -251,6 +268,7 @@ impl From<SnapshotError> for std::io::Error {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
+    use crate::access::AccessChange;
     use crate::lease::snapshot::old;
     use crate::lease::{Acquire, Batch, Command, Lease, Machine, Outcome, PART_BYTES, Stamp};
     use crate::sim::MemoryStorage;
@@ -298,7 +316,7 @@ mod tests {
     }
 
     fn state_of(machine: Machine) -> State {
-        State { machine, applied: None, membership: Default::default(), joined: BTreeMap::from([(2, 7)]) }
+        State { machine, joined: BTreeMap::from([(2, 7)]), ..State::default() }
     }
 
     /// Writes the machine to a store and loads it from there.
@@ -365,8 +383,8 @@ mod tests {
         let mut reader = Reader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
-        let unread = Reader::default().push(&[0, 0, 0, 1, 4]).expect_err("format 4");
-        assert!(matches!(unread, SnapshotError::Format { found: 4 }));
+        let unread = Reader::default().push(&[0, 0, 0, 1, 5]).expect_err("format 5");
+        assert!(matches!(unread, SnapshotError::Format { found: 5 }));
     }
 
     #[test]
@@ -385,5 +403,28 @@ mod tests {
         let mut reader = Reader::default();
         reader.push(&old).expect("format 2");
         assert_eq!(reader.finish().expect("whole").machine.header(), machine.header());
+    }
+
+    #[test]
+    fn access_control_is_part_of_the_snapshot() {
+        let mut machine = Machine::new();
+        apply(&mut machine, Command::Tick);
+        let mut state = state_of(machine);
+        state.access = state.access.with(&AccessChange::Enable(true));
+        let mut bytes = Vec::new();
+        let encoded = encode(&state, |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        });
+        encoded.expect("the state is encoded");
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let header = "0000002404000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
+        assert_eq!(hex, format!("{header}00000003010000"));
+        let mut reader = Reader::default();
+        reader.push(&bytes).expect("format 4");
+        assert_eq!(reader.finish().expect("whole").access.state(), state.access.state());
+        let mut truncated = Reader::default();
+        truncated.push(&bytes[..bytes.len() - 7]).expect("a header");
+        assert!(matches!(truncated.finish(), Err(SnapshotError::Truncated)));
     }
 }

@@ -20,6 +20,7 @@ use super::log::{Content, Joined, PayloadError, io_error};
 use super::network::OutgoingSnapshots;
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
 use super::types::{Applied, Entry, LogId, SnapshotMeta, Stored, TypeConfig, position};
+use crate::access::Access;
 use crate::lease::{Batch, Effects, Limits, Machine, Outcome};
 use crate::storage::{Position, SnapshotManifest, Storage, StorageError, codec};
 use crate::token::FencingToken;
@@ -29,13 +30,14 @@ use crate::types::{ClusterMs, NodeId};
 const MAX_META_BYTES: usize = 16 << 10;
 
 /// The content of a snapshot. Cloning is cheap: the lease machine shares structure.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct State {
     pub machine: Machine,
     pub applied: Option<LogId>,
     pub membership: Stored,
     /// The incarnation that each node joined with. Removed nodes are included, so that no id is used again.
     pub joined: BTreeMap<NodeId, u64>,
+    pub access: Access,
 }
 
 /// The incarnation of a node that was removed before it joined.
@@ -110,6 +112,7 @@ struct ReplicaInner {
     state: RwLock<State>,
     observers: Vec<Arc<dyn Observer>>,
     progress: watch::Sender<Progress>,
+    access: watch::Sender<Access>,
 }
 
 #[derive(Clone)]
@@ -191,10 +194,9 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
 
 impl Replica {
     pub fn new(observers: Vec<Arc<dyn Observer>>) -> Replica {
-        let state =
-            State { machine: Machine::new(), applied: None, membership: Stored::default(), joined: BTreeMap::new() };
         let (progress, _) = watch::channel(Progress::default());
-        Replica { inner: Arc::new(ReplicaInner { state: RwLock::new(state), observers, progress }) }
+        let access = watch::Sender::default();
+        Replica { inner: Arc::new(ReplicaInner { state: RwLock::default(), observers, progress, access }) }
     }
 
     /// Reads the state. Applies wait until `look` returns, so it must be short.
@@ -215,6 +217,11 @@ impl Replica {
     /// The peer address of a member.
     pub fn peer_address(&self, node: NodeId) -> Option<String> {
         self.read(|state| state.membership.membership().get_node(&node).map(|info| info.peer.clone()))
+    }
+
+    /// The state of access control, and its changes.
+    pub fn access(&self) -> watch::Receiver<Access> {
+        self.inner.access.subscribe()
     }
 
     pub fn progress(&self) -> watch::Receiver<Progress> {
@@ -239,6 +246,10 @@ impl Replica {
                 // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
                 Content::Joined(Joined { node, incarnation }) => {
                     state.joined.entry(node).or_insert(incarnation);
+                }
+                Content::Access(change) => {
+                    state.access = state.access.with(&change);
+                    self.inner.access.send_replace(state.access.clone());
                 }
             },
         }
@@ -265,6 +276,7 @@ impl Replica {
         let index = state.applied.map_or(0, |applied| applied.index);
         let mut current = self.inner.state.write();
         *current = state;
+        self.inner.access.send_replace(current.access.clone());
         self.inner.observers.iter().for_each(|observer| observer.replaced(index, &current.machine));
         drop(current);
         self.publish();
@@ -341,7 +353,7 @@ mod tests {
     fn builder(storage: &MemoryStorage, index: u64, joined: u64) -> SnapshotBuilder<MemoryStorage> {
         let applied: Option<LogId> = Some(log_id(Position { term: 1, index }));
         let joined: BTreeMap<u64, u64> = (1..=joined).map(|node| (node, u64::MAX)).collect();
-        let view = State { machine: Machine::new(), applied, membership: Stored::default(), joined };
+        let view = State { applied, joined, ..State::default() };
         SnapshotBuilder { view, storage: storage.clone() }
     }
 
@@ -402,7 +414,7 @@ mod tests {
         assert!(record.payload.len() <= log::MAX_ENTRY_BYTES, "{} bytes in the log", record.payload.len());
         assert_eq!(log::entry(record).expect("readable"), entry);
         let membership = Stored::new(Some(at), membership);
-        let state = State { machine: Machine::new(), applied: Some(at), membership, joined: BTreeMap::new() };
+        let state = State { applied: Some(at), membership, ..State::default() };
         let meta = codec::encode(&Meta::of(&state));
         assert!(meta.len() <= MAX_META_BYTES.min(MAX_SNAPSHOT_META_BYTES), "{} bytes beside a snapshot", meta.len());
         assert_eq!(codec::decode::<Meta>(&meta, MAX_META_BYTES).expect("readable"), Meta::of(&state));

@@ -8,8 +8,11 @@ mod local;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use tracing::error;
 
+use crate::access::{self, Denied};
 use crate::api::{self, Code, EventId, MAX_RENEW_ITEMS, Problem, Timestamp, TtlMs};
 use crate::config::TtlPolicy;
 use crate::lease::{
@@ -18,8 +21,8 @@ use crate::lease::{
 };
 use crate::node::{self, Answer, ClusterStatus, Compacted, MemberRefusal, Request, RequestError, WatchPosition};
 use crate::types::{
-    ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES, MAX_WAIT_MS, Metadata,
-    Ttl,
+    AccessName, ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES,
+    MAX_WAIT_MS, Metadata, Ttl,
 };
 
 pub use local::Local;
@@ -189,6 +192,16 @@ pub(crate) fn listed(answer: Answer, now: ClusterMs) -> Result<(Vec<api::Lease>,
     match answer {
         Answer::List { leases, next } => Ok((leases.into_iter().map(|lease| lease_of(lease, now)).collect(), next)),
         answer => Err(unexpected(&answer)),
+    }
+}
+
+/// The code of an answer that refuses a change.
+pub(crate) fn refusal_code(answer: &Answer) -> Option<Code> {
+    match answer {
+        Answer::Outcome(Outcome::Refused(_)) | Answer::WaitTimeout | Answer::WaitAbandoned => {
+            Some(refused(answer.clone()).code)
+        }
+        _ => None,
     }
 }
 
@@ -385,6 +398,30 @@ pub(crate) fn transferred(answer: Answer) -> Result<api::Transferred, Box<Proble
     }
 }
 
+/// Converts the state of access control.
+pub(crate) fn access(answer: Answer) -> Result<api::AccessControl, Box<Problem>> {
+    let Answer::Access(view) = answer else { return Err(unexpected(&answer)) };
+    let permission = |access::Permission { right, prefix }| api::Permission { right, prefix };
+    let role = |(name, permissions): (AccessName, BTreeSet<access::Permission>)| api::RoleDefinition {
+        name: name.into(),
+        permissions: permissions.into_iter().map(permission).collect(),
+    };
+    let token = |token: access::TokenView| api::TokenInfo {
+        id: token.id.to_string(),
+        created_at: Timestamp::from_millis(token.created_wall_ms),
+    };
+    let principal = |(name, principal): (AccessName, access::PrincipalView)| api::Principal {
+        name: name.into(),
+        roles: principal.roles.into_iter().map(String::from).collect(),
+        tokens: principal.tokens.into_iter().map(token).collect(),
+    };
+    Ok(api::AccessControl {
+        enabled: view.is_enabled,
+        roles: view.roles.into_iter().map(role).collect(),
+        principals: view.principals.into_iter().map(principal).collect(),
+    })
+}
+
 pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
     api::Cluster {
         members: status.members.into_iter().map(member_of).collect(),
@@ -425,6 +462,10 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
         RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. } => problem(Code::NotFound, detail),
         RequestError::MemberRefused { refusal: MemberRefusal::Lags, .. } => problem(Code::MemberLags, detail),
         RequestError::MemberRefused { refusal: MemberRefusal::Other, .. } => problem(Code::MemberRefused, detail),
+        RequestError::Denied(Denied::Unauthenticated(_)) => problem(Code::Unauthenticated, detail),
+        RequestError::Denied(Denied::Forbidden(_)) => problem(Code::Forbidden, detail),
+        RequestError::Denied(Denied::NotFound(_)) => problem(Code::NotFound, detail),
+        RequestError::Denied(Denied::Invalid(_)) => problem(Code::Invalid, detail),
         RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
     }
 }

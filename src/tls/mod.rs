@@ -69,6 +69,11 @@ pub fn node_uri(cluster: &str, node: u64) -> String {
     format!("tenure://{cluster}/node/{node}")
 }
 
+/// The URI with which the certificate of a client names a principal.
+pub fn client_uri(cluster: &str, principal: &str) -> String {
+    format!("tenure://{cluster}/client/{principal}")
+}
+
 /// The algorithms of all connections. An explicit provider works in programs with any default provider.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())

@@ -19,8 +19,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::certificate::{self, Contents};
 use super::settings::{ClientCertificates, TlsMode, TlsSettings};
 use super::stream::Stream;
-use super::{TlsError, node_uri, provider};
-use crate::types::NodeId;
+use super::{TlsError, client_uri, node_uri, provider};
+use crate::types::{AccessName, NodeId};
 
 /// Interval at which a node looks for changed files.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -221,6 +221,13 @@ impl NodeTls {
     /// Completes the handshake with a client.
     pub(crate) async fn accept_client(&self, stream: TcpStream) -> io::Result<Stream> {
         accept(stream, self.current().http.clone()).await
+    }
+
+    /// The name of the client that a certificate belongs to: `tenure://CLUSTER/client/NAME`.
+    pub(crate) fn client_name(&self, certificate: &CertificateDer<'_>) -> Option<AccessName> {
+        let prefix = client_uri(&self.0.cluster, "");
+        let contents = Contents::of(certificate).ok()?;
+        contents.uris.iter().find_map(|uri| AccessName::new(uri.strip_prefix(&prefix)?).ok())
     }
 
     /// Completes the handshake with a node, or passes a connection without TLS if the mode allows it.

@@ -54,6 +54,51 @@ open_enum! {
     }
 }
 
+/// A right of a role. Logs and snapshots hold the position of a variant: append new ones at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Right {
+    /// To read, list and watch leases.
+    Read,
+    /// To acquire, renew, release and hand over leases, and to read them.
+    Hold,
+    /// To revoke leases, and to read them.
+    Operate,
+    /// Everything: all other rights on all names, members, backups and access control.
+    Admin,
+}
+
+impl Right {
+    /// The right in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Right::Read => "read",
+            Right::Hold => "hold",
+            Right::Operate => "operate",
+            Right::Admin => "admin",
+        }
+    }
+
+    /// Whether a principal with this right has the other one, too.
+    #[cfg(feature = "server")]
+    pub(crate) fn includes(self, other: Right) -> bool {
+        self == other || self == Right::Admin || other == Right::Read
+    }
+
+    /// What a principal without this right may not do with a lease.
+    #[cfg(feature = "server")]
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Right::Read => "read",
+            Right::Hold => "hold",
+            Right::Operate => "revoke",
+            Right::Admin => "manage",
+        }
+    }
+}
+
 /// Selects leases of a list by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]

@@ -22,6 +22,7 @@ mod slow;
 #[path = "../support/steady.rs"]
 mod steady;
 
+mod auth;
 mod bodies;
 mod commands;
 mod crashes;

@@ -35,7 +35,7 @@ async fn done(cluster: &Cluster, arguments: &[&str]) -> String {
 }
 
 /// Writes the configuration of the new cluster: the same addresses, another name and other directories.
-fn new_config(cluster: &Cluster) -> PathBuf {
+pub fn new_config(cluster: &Cluster) -> PathBuf {
     let text = fs::read_to_string(cluster.folder().join("cluster.toml")).expect("readable");
     let file = cluster.folder().join("new.toml");
     let text = text.replace("cluster = \"test\"", "cluster = \"new\"").replace("\"data/", "\"new/");

@@ -44,7 +44,7 @@ fn client_tls(cluster: &Cluster) -> ClientTls {
     ClientTls::with_certificate(of("ca.pem"), of("client.pem"), of("client.key")).expect("valid files")
 }
 
-fn https(cluster: &Cluster) -> String {
+pub fn https(cluster: &Cluster) -> String {
     cluster.client.endpoints().replace("http://", "https://")
 }
 

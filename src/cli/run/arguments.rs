@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::api::TtlMs;
-use crate::cli::{TlsArguments, duration, metadata};
+use crate::cli::{CredentialArguments, duration, metadata};
 use crate::client::{
     DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait,
 };
@@ -58,7 +58,7 @@ pub struct HoldArguments {
     #[arg(long, env = ENDPOINTS_VARIABLE, default_value = DEFAULT_ENDPOINTS, value_name = "URLS")]
     endpoints: Endpoints,
     #[command(flatten)]
-    tls: TlsArguments,
+    credentials: CredentialArguments,
     /// Timeout to acquire the lease, without the wait in the queue, and to release it
     #[arg(long, default_value = "5s", value_parser = duration::parse, value_name = "DURATION")]
     timeout: Duration,
@@ -82,7 +82,7 @@ pub struct Plan {
     pub kill_margin: Duration,
     pub holder: Option<HolderId>,
     pub endpoints: Endpoints,
-    pub tls: TlsArguments,
+    pub credentials: CredentialArguments,
     pub remote: Remote,
     pub timeout: Duration,
     pub command: Vec<OsString>,
@@ -121,8 +121,8 @@ impl HoldArguments {
             kill_margin: ttl.map_or(Duration::ZERO, |ttl| (ttl / 20).min(MAX_KILL_MARGIN)),
             holder: self.holder,
             endpoints: self.endpoints.clone(),
-            remote: self.tls.remote(&self.endpoints).map_err(|failure| failure.message())?,
-            tls: self.tls,
+            remote: self.credentials.remote(&self.endpoints).map_err(|failure| failure.message())?,
+            credentials: self.credentials,
             timeout: self.timeout,
             command,
         })

@@ -138,7 +138,7 @@ impl<'a> Supervisor<'a> {
             ("TENURE_HOLDER", lease.holder().to_string()),
             (ENDPOINTS_VARIABLE, plan.endpoints.to_string()),
         ];
-        let certificates = plan.tls.variables().map(|(name, path)| (name, path.into()));
+        let certificates = plan.credentials.variables().map(|(name, path)| (name, path.into()));
         let environment = environment.map(|(name, value)| (name, value.into())).into_iter().chain(certificates);
         let (guardian, group) = (GuardianHandle::spawn(&plan.command, environment)?, terminal_group());
         let mut supervisor = Supervisor { plan, lease, guardian, group, deadlines: Deadlines::default() };

@@ -8,6 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::Endpoints;
+use super::credential::Http;
 use super::endpoints::at;
 use crate::api::{Problem, STALE_HEADER};
 use crate::client::CallError;
@@ -69,7 +70,7 @@ impl Call {
     /// Sends the request until an attempt resolves it or the budget is used up.
     pub async fn send<T: DeserializeOwned>(
         self,
-        http: &reqwest::Client,
+        http: &Http,
         endpoints: &Endpoints,
     ) -> Result<ResolvedAnswer<T>, CallError> {
         let (urls, first) = (endpoints.urls(), endpoints.preferred());
@@ -94,12 +95,7 @@ impl Call {
         Ok(ResolvedAnswer { answer: parse::<T>(&resolved.answer)?, ambiguous: resolved.ambiguous })
     }
 
-    async fn attempt(
-        &self,
-        http: &reqwest::Client,
-        endpoint: &reqwest::Url,
-        context: AttemptContext,
-    ) -> Attempt<Vec<u8>> {
+    async fn attempt(&self, http: &Http, endpoint: &reqwest::Url, context: AttemptContext) -> Attempt<Vec<u8>> {
         let url = endpoint.join(&self.path).expect("a path has no scheme and no host");
         let mut request = http.request(self.method.clone(), url).query(&self.query);
         if let Some(body) = &self.body {
@@ -122,7 +118,7 @@ impl Call {
     ///
     /// A stopped or partitioned node closes no connection, so the open request alone cannot show that the node is
     /// alive.
-    async fn wait_until_not_ready(&self, http: &reqwest::Client, endpoint: &reqwest::Url) -> String {
+    async fn wait_until_not_ready(&self, http: &Http, endpoint: &reqwest::Url) -> String {
         let Some(QueueWait { probe, .. }) = self.wait else { return std::future::pending().await };
         let url = endpoint.join(READY).expect("a constant path");
         loop {

@@ -11,6 +11,7 @@ use reqwest::Url;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::credential::Http;
 use crate::api::Cluster;
 
 /// Environment variable with the URLs of the nodes, separated by commas.
@@ -97,7 +98,7 @@ impl Endpoints {
     }
 
     /// Asks for the members of the cluster at `answered`, in the background, if the last request is long ago.
-    pub(super) fn refresh(&self, http: &reqwest::Client, answered: &Url) {
+    pub(super) fn refresh(&self, http: &Http, answered: &Url) {
         let mut refresh = self.inner.refresh.lock();
         let after_failure = self.refresh_interval.min(REFRESH_INTERVAL_AFTER_FAILURE);
         let interval = if refresh.has_failure { after_failure } else { self.refresh_interval };

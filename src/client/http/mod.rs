@@ -1,6 +1,7 @@
 //! The transport over HTTP. Only this part of the client uses reqwest.
 
 mod call;
+mod credential;
 mod endpoints;
 pub(crate) mod events;
 mod remote;

@@ -5,11 +5,13 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::call::{Body, Call, QueueWait, StaleAge};
+use super::credential::Http;
 use super::{Endpoints, Watch};
+use crate::access::{AccessName, AccessToken};
 use crate::api::{
-    Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Members,
-    Queue, Release, Released, Renew, RenewBatch, Renewed, ReplaceMember, Revoked, Transfer, Transferred, TtlMs,
-    UpdateMetadata,
+    AccessControl, Acquire, AddMember, Addresses, Cluster, CreatedToken, Event, EventId, Explanation, HandOver,
+    History, Lease, LeasePage, Members, Permission, Queue, Release, Released, Renew, RenewBatch, Renewed,
+    ReplaceMember, Revoked, SetPrincipal, SetRole, Transfer, Transferred, TtlMs, UpdateMetadata,
 };
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
@@ -47,7 +49,7 @@ const LONGEST_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// Dropping the future of a request abandons it. The cluster may still apply a change.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    pub(super) http: reqwest::Client,
+    pub(super) http: Http,
     pub(super) endpoints: Endpoints,
     pub(super) budget: RetryBudget,
     consistency: Consistency,
@@ -95,13 +97,19 @@ impl Remote {
     /// Uses these certificates for `https` endpoints. Replaces the HTTP client.
     #[cfg(feature = "tls")]
     pub fn with_tls(self, tls: &ClientTls) -> Remote {
-        Remote { http: with_tls(http_client(), Some(tls)).build().expect(BUILDS), ..self }
+        let client = with_tls(http_client(), Some(tls)).build().expect(BUILDS);
+        Remote { http: self.http.with_client(client), ..self }
+    }
+
+    /// Sends this access token with each request. Without TLS, each machine on the way can read it.
+    pub fn with_token(self, token: &AccessToken) -> Remote {
+        Remote { http: self.http.with_token(token), ..self }
     }
 
     /// Creates a client with the program's HTTP client, for example one with TLS certificates. That client should not
     /// retry requests and should not follow redirects.
     pub fn with_http_client(endpoints: Endpoints, http: reqwest::Client) -> Remote {
-        let budget = RetryBudget::within(DEFAULT_TIMEOUT);
+        let (http, budget) = (Http::new(http), RetryBudget::within(DEFAULT_TIMEOUT));
         Remote { http, endpoints, budget, consistency: Consistency::default(), stale_age: StaleAge::default() }
     }
 
@@ -326,6 +334,98 @@ impl Remote {
     /// Refused with the code `member_refused` or `not_found`, and the errors of [`Remote`].
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<Transferred, CallError> {
         self.post("v1/cluster/transfer".to_owned(), &Transfer { to }, RetryPolicy::Never).await
+    }
+
+    /// Returns the state of access control.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `unauthenticated` or `forbidden`, and the errors of [`Remote`]. The other methods of access
+    /// control return the same errors. They need the right `admin`, and are not retried after a lost answer.
+    pub async fn access(&self) -> Result<AccessControl, CallError> {
+        self.send(self.call(Method::GET, "v1/access".to_owned(), RetryPolicy::Read)).await
+    }
+
+    /// Turns access control on or off. To turn it on, this client needs a credential with the right `admin`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`access`](Self::access).
+    pub async fn enable_access(&self, enable: bool) -> Result<AccessControl, CallError> {
+        let path = if enable { "v1/access/enable" } else { "v1/access/disable" };
+        self.send(self.call(Method::POST, path.to_owned(), RetryPolicy::Never)).await
+    }
+
+    /// Creates a role, or replaces its permissions.
+    ///
+    /// # Errors
+    ///
+    /// As of [`access`](Self::access).
+    pub async fn set_role(&self, role: &AccessName, permissions: &[Permission]) -> Result<AccessControl, CallError> {
+        let body = SetRole { permissions: permissions.to_vec() };
+        self.put(format!("v1/access/roles/{role}"), &body).await
+    }
+
+    /// Removes a role that no principal has.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn remove_role(&self, role: &AccessName) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/roles/{role}")).await
+    }
+
+    /// Creates a principal, or replaces its roles.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found` for an unknown role, and the errors of [`access`](Self::access).
+    pub async fn set_principal(
+        &self,
+        principal: &AccessName,
+        roles: &[AccessName],
+    ) -> Result<AccessControl, CallError> {
+        let body = SetPrincipal { roles: roles.iter().map(ToString::to_string).collect() };
+        self.put(format!("v1/access/principals/{principal}"), &body).await
+    }
+
+    /// Removes a principal and its tokens. Its leases stay until they end.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn remove_principal(&self, principal: &AccessName) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/principals/{principal}")).await
+    }
+
+    /// Creates an access token of a principal. The cluster shows its secret only here. After an unknown outcome, the token
+    /// may exist: [`access`](Self::access) shows its id.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
+        let path = format!("v1/access/principals/{principal}/tokens");
+        self.send(self.call(Method::POST, path, RetryPolicy::Never)).await
+    }
+
+    /// Revokes the access token with this public id.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn revoke_token(&self, id: &str) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/tokens/{id}")).await
+    }
+
+    async fn put<T: serde::Serialize>(&self, path: String, body: &T) -> Result<AccessControl, CallError> {
+        let json = to_json(body);
+        let call = self.call(Method::PUT, path, RetryPolicy::Never);
+        self.send(Call { body: Some(Box::new(move |_| json.clone())), ..call }).await
+    }
+
+    async fn delete(&self, path: String) -> Result<AccessControl, CallError> {
+        self.send(self.call(Method::DELETE, path, RetryPolicy::Never)).await
     }
 
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::access::Caller;
 use crate::lease::Command;
 use crate::node::{Forward, Inner, Node, NodeFailure, Request};
 use crate::peer::Transport;
@@ -119,7 +120,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 if waiters.is_empty() {
                     return;
                 }
-                let leave = |waiter| self.attempt(Request::Change(Command::LeaveQueue { waiter }), Forward::Once);
+                let leave = |waiter| {
+                    self.attempt(&Caller::Program, Request::Change(Command::LeaveQueue { waiter }), Forward::Once)
+                };
                 join_all(waiters.into_iter().map(leave)).await;
                 time::sleep(LEAVE_PAUSE).await;
             }

@@ -246,7 +246,14 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             raft,
             storage,
             transport,
-            requests: Requests { clock: LeaderClock::new(clock), proposer, waits, local_waits: Arc::default(), events },
+            requests: Requests {
+                clock: LeaderClock::new(clock),
+                proposer,
+                waits,
+                local_waits: Arc::default(),
+                events,
+                access_changes: Default::default(),
+            },
             backups: Backups::default(),
             lifecycle,
         };

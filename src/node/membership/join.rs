@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::access::Caller;
 use crate::config::MemberConfig;
 use crate::node::membership::form::store_state_call;
 use crate::node::request::route::{Forward, MAX_REPLY_BYTES, NodeReply};
@@ -198,7 +199,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         if membership.nodes.contains_key(&own) && !membership.voters.contains(&own) {
             // The leader refuses it until this node has caught up.
             let promote = Request::ChangeMembers(MemberChange::Promote { id: own });
-            let _ = self.attempt(promote, Forward::Once).boxed().await;
+            let _ = self.attempt(&Caller::Program, promote, Forward::Once).boxed().await;
         }
         None
     }

@@ -6,16 +6,22 @@ use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
 use crate::node::Inner;
 use crate::node::request::Answer;
 use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
+use crate::node::request::route::owned;
 use crate::peer::Transport;
 use crate::storage::Storage;
-use crate::types::{HolderId, Metadata};
+use crate::types::{AccessName, HolderId, Metadata};
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Proposes the renewals in parts, so that each part fits into a log entry.
-    pub(in crate::node) async fn renew(&self, holder: HolderId, leases: Vec<Renewal>) -> Result<Answer, ProposeError> {
+    pub(in crate::node) async fn renew(
+        &self,
+        principal: Option<AccessName>,
+        holder: HolderId,
+        leases: Vec<Renewal>,
+    ) -> Result<Answer, ProposeError> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
-            self.propose(command)
+            self.propose(owned(principal.clone(), command))
         });
         merge(join_all(parts).await)
     }
@@ -167,7 +173,7 @@ mod cluster_tests {
         fill_queue(&node).await;
         let batch = Request::Change(Command::Renew { holder: holder(), leases: leases.clone() });
         let (inner, sent) = (node.inner.clone(), batch);
-        let answer = tokio::spawn(async move { inner.execute_as_leader(sent).await });
+        let answer = tokio::spawn(async move { inner.execute_as_leader(&Caller::Program, sent).await });
         tokio::time::sleep(Duration::from_millis(20)).await;
         cluster.board.heal();
         let answer = answer.await.expect("the request does not panic");

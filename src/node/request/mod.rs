@@ -11,6 +11,7 @@ pub(in crate::node) mod wait;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::{AccessChange, AccessView, Denied};
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
 use crate::node::status::Member;
@@ -24,13 +25,53 @@ pub enum Request {
     /// Any other change.
     Change(Command),
     /// Reads the replicated state.
-    Read { query: Query, consistency: Consistency },
+    Read {
+        query: Query,
+        consistency: Consistency,
+    },
     /// Reads the leader's view of the members: their replication lag and last contact.
     Members,
     /// Changes the members.
     ChangeMembers(MemberChange),
     /// Transfers the leadership: to this voter, or to one that has almost all entries.
     Transfer(Option<NodeId>),
+    /// Reads the state of access control.
+    Access,
+    ChangeAccess(AccessChange),
+}
+
+impl Request {
+    /// The action and its subject, for the audit log. It has no secret.
+    pub(crate) fn summary(&self) -> (&'static str, String) {
+        match self {
+            Request::Acquire(acquire) => ("acquire", acquire.name.to_string()),
+            Request::Change(command) => command_summary(command),
+            Request::Read { query, .. } => ("read", format!("{query:?}")),
+            Request::Members => ("read", "members".to_owned()),
+            Request::ChangeMembers(change) => ("change members", format!("{change:?}")),
+            Request::Transfer(to) => ("transfer", to.map(|to| to.to_string()).unwrap_or_default()),
+            Request::Access => ("read", "access control".to_owned()),
+            Request::ChangeAccess(change) => ("change access", format!("{change:?}")),
+        }
+    }
+}
+
+fn command_summary(command: &Command) -> (&'static str, String) {
+    match command {
+        Command::Acquire(acquire) => ("acquire", acquire.name.to_string()),
+        Command::Renew { leases, .. } => match &leases[..] {
+            [one] => ("renew", one.name.to_string()),
+            leases => ("renew", format!("{} leases", leases.len())),
+        },
+        Command::Release { name, .. } => ("release", name.to_string()),
+        Command::HandOver { name, .. } => ("hand over", name.to_string()),
+        Command::Revoke { name, .. } => ("revoke", name.to_string()),
+        Command::UpdateMetadata { name, .. } => ("update metadata", name.to_string()),
+        Command::As { command, .. } => command_summary(command),
+        Command::KeepWaiting { .. } | Command::LeaveQueue { .. } | Command::Tick | Command::SetLimits(_) => {
+            ("maintain", String::new())
+        }
+    }
 }
 
 /// A read of the replicated state.
@@ -85,6 +126,8 @@ pub enum Answer {
         from: NodeId,
         leader: NodeId,
     },
+    /// The state of access control, after a change if the request was one.
+    Access(AccessView),
 }
 
 /// The node that answered, and the state that the answer reflects.
@@ -131,4 +174,7 @@ pub enum RequestError {
     /// Certainly not applied: the leader refuses a change of the members.
     #[error("{detail}")]
     MemberRefused { refusal: MemberRefusal, detail: String },
+    /// Certainly not applied: the caller may not do this, or a change of access control is invalid.
+    #[error(transparent)]
+    Denied(Denied),
 }

@@ -6,7 +6,6 @@ use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Answer, Query, Response};
 use crate::peer::Transport;
-use crate::raft::WriteError;
 use crate::storage::Storage;
 use crate::types::Consistency;
 
@@ -19,16 +18,18 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     ) -> Result<Response, ProposeError> {
         let from_memory = consistency != Consistency::Linearizable && self.raft.may_read_locally();
         if !from_memory {
-            let readable = tokio::select! {
-                readable = self.raft.await_readable(self.settings.timeouts.request) => readable,
-                () = self.requests.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
-            };
-            readable.map_err(|error| match error {
-                WriteError::NotLeader => ProposeError::NotLeader,
-                WriteError::Unknown(reason) => ProposeError::Unknown(reason),
-            })?;
+            self.confirm_leadership(leader_term).await?;
         }
         Ok(self.read_memory(query, None))
+    }
+
+    /// Waits until a majority has confirmed that this node still leads the term, and its state is current.
+    pub(in crate::node) async fn confirm_leadership(&self, leader_term: &LeaderTerm) -> Result<(), ProposeError> {
+        let readable = tokio::select! {
+            readable = self.raft.await_readable(self.settings.timeouts.request) => readable,
+            () = self.requests.clock.ended(leader_term.term) => return Err(ProposeError::NotLeader),
+        };
+        readable.map_err(ProposeError::from)
     }
 
     pub(in crate::node) fn read_memory(&self, query: Query, stale_ms: Option<u64>) -> Response {

@@ -11,17 +11,18 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use crate::access::{Access, AccessChange, Caller, Denied, Need};
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::{AppliedOutcome, Class, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Request, RequestError, Response, Served};
+use crate::node::request::{Answer, Query, Request, RequestError, Response, Served};
 use crate::node::{Inner, Node};
 use crate::peer::{Lane, Payload, PeerError, Service, Transport};
-use crate::raft::{PeerInfo, State};
+use crate::raft::{PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
-use crate::types::{Consistency, NodeId};
+use crate::types::{AccessName, Consistency, NodeId, Right};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.
@@ -58,7 +59,17 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// applied.
     #[doc(hidden)]
     pub async fn request(&self, request: Request, forward: Forward) -> Result<Response, RequestError> {
-        let mut response = self.inner.route(request, forward).await?;
+        self.request_of(&Caller::Program, request, forward).await
+    }
+
+    /// Executes a request of a caller, if access control allows it.
+    pub(crate) async fn request_of(
+        &self,
+        caller: &Caller,
+        request: Request,
+        forward: Forward,
+    ) -> Result<Response, RequestError> {
+        let mut response = self.inner.route(caller, request, forward).await?;
         if let Answer::Members(members) = &mut response.answer {
             // The leader sends the facts, and each node judges them in the same way.
             *members = self.inner.judged_by_leader(std::mem::take(members));
@@ -70,6 +81,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 impl<S: Storage, T: Transport> Inner<S, T> {
     pub(in crate::node) async fn route(
         self: &Arc<Self>,
+        caller: &Caller,
         request: Request,
         forward: Forward,
     ) -> Result<Response, RequestError> {
@@ -77,6 +89,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             return Err(RequestError::ShuttingDown);
         }
         if let Request::Read { query, consistency: Consistency::Stale } = request {
+            self.authorize(caller, &query.need())?;
             return Ok(self.read_memory(query, self.stale_ms()));
         }
         let arrived = Instant::now();
@@ -87,7 +100,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         loop {
             // An attempt can wait for long at a leader. If that leader stops, the leaderless time begins only then.
             let had_leader = self.raft.leadership().leader.is_some();
-            let refusal = match self.attempt(request.clone_with_remaining_wait(arrived), forward).await {
+            let refusal = match self.attempt(caller, request.clone_with_remaining_wait(arrived), forward).await {
                 Ok(response) => return unless_ambiguous(response, ambiguous),
                 Err(ProposeError::NotLeader) => None,
                 Err(ProposeError::StillWaits) => {
@@ -125,15 +138,16 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Makes one attempt at the current leader.
     pub(in crate::node) async fn attempt(
         self: &Arc<Self>,
+        caller: &Caller,
         request: Request,
         forward: Forward,
     ) -> Result<Response, ProposeError> {
         match self.raft.leadership().leader {
-            Some(leader) if leader == self.settings.id => self.execute_as_leader(request).await,
+            Some(leader) if leader == self.settings.id => self.execute_as_leader(caller, request).await,
             Some(leader) => {
                 let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
                 match forward {
-                    Forward::Once => self.forward(leader, &info, &request).await,
+                    Forward::Once => self.forward(leader, &info, caller, &request).await,
                     Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
                 }
             }
@@ -142,8 +156,20 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Forwards a request to the leader.
-    async fn forward(&self, leader: NodeId, info: &PeerInfo, request: &Request) -> Result<Response, ProposeError> {
-        let payload = Payload::Node(NodeCall::Forward(request).encode());
+    async fn forward(
+        &self,
+        leader: NodeId,
+        info: &PeerInfo,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Response, ProposeError> {
+        let call = match caller {
+            Caller::Anonymous => NodeCall::Forward(request),
+            // An older leader does not know the other call, and this node can still be the first one of an upgrade.
+            Caller::Program if !self.access().is_enabled() => NodeCall::Forward(request),
+            caller => NodeCall::ForwardAs { caller: caller.clone(), request },
+        };
+        let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
         let called = tokio::select! {
@@ -163,6 +189,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let unreadable =
             |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
         match codec::decode(&reply, MAX_REPLY_BYTES) {
+            // This node has not applied the entry that turned access control on: the next attempt names the caller.
+            Ok(NodeReply::Done(done)) if *caller == Caller::Program && is_unauthenticated(&done) => {
+                Err(ProposeError::NotLeader)
+            }
             Ok(NodeReply::Done(done)) => done.map_err(ProposeError::from),
             Ok(NodeReply::NotLeader) => Err(ProposeError::NotLeader),
             Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
@@ -219,6 +249,8 @@ pub(crate) enum NodeCall<R = Request> {
     Forward(R),
     /// Asks whether the store is empty.
     StoreState,
+    /// Like `Forward`, with the caller that the forwarding node identified.
+    ForwardAs { caller: Caller, request: R },
 }
 
 /// The reply to a [`NodeCall`].
@@ -256,7 +288,8 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
     async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
         let reply = match NodeCall::decode(&body) {
             Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
-            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, request).await,
+            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, &Caller::Anonymous, request).await,
+            Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, &caller, request).await,
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
             Err(error) => {
                 let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
@@ -270,10 +303,15 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
     /// there.
-    pub(in crate::node) async fn execute_for_peer(self: &Arc<Self>, from: NodeId, request: Request) -> NodeReply {
+    pub(in crate::node) async fn execute_for_peer(
+        self: &Arc<Self>,
+        from: NodeId,
+        caller: &Caller,
+        request: Request,
+    ) -> NodeReply {
         let waits = !request.wait().is_zero();
         let executed = tokio::select! {
-            executed = self.execute_as_leader(request) => executed,
+            executed = self.execute_as_leader(caller, request) => executed,
             () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         };
         match executed {
@@ -296,31 +334,75 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
     pub(in crate::node) async fn execute_as_leader(
         self: &Arc<Self>,
+        caller: &Caller,
         request: Request,
     ) -> Result<Response, ProposeError> {
         let leader_term = self.requests.clock.leader_term().ok_or(ProposeError::NotLeader)?;
+        let principal = self.authorize(caller, &request.need()).map_err(ProposeError::Refused)?;
         let answer = match request {
-            Request::Acquire(acquire) => self.acquire(&leader_term, acquire).await?,
-            Request::Change(Command::Renew { holder, leases }) => self.renew(holder, leases).await?,
-            Request::Change(command) => Answer::Outcome(self.propose(command).await?.outcome),
+            Request::Acquire(acquire) => self.acquire(&leader_term, principal, acquire).await?,
+            Request::Change(Command::Renew { holder, leases }) => self.renew(principal, holder, leases).await?,
+            Request::Change(command) => Answer::Outcome(self.propose(owned(principal, command)).await?.outcome),
             Request::Read { query, consistency } => return self.read_as_leader(&leader_term, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
             Request::ChangeMembers(change) => self.change_members(&leader_term, change).await?,
             Request::Transfer(to) => self.transfer(to).await?,
+            Request::Access => {
+                self.confirm_leadership(&leader_term).await?;
+                Answer::Access(self.access().view())
+            }
+            Request::ChangeAccess(change) => self.change_access(&leader_term, caller, change).await?,
         };
         Ok(Response { answer, served: self.served() })
     }
 
-    async fn acquire(self: &Arc<Self>, leader_term: &LeaderTerm, acquire: Acquire) -> Result<Answer, ProposeError> {
+    /// Decides by the state of this node. See [`Access::authorize`].
+    pub(in crate::node) fn authorize(
+        &self,
+        caller: &Caller,
+        need: &Need<'_>,
+    ) -> Result<Option<AccessName>, RequestError> {
+        self.access().authorize(caller, need).map_err(RequestError::Denied)
+    }
+
+    pub(in crate::node) fn access(&self) -> Access {
+        self.raft.replica().read(|state| state.access.clone())
+    }
+
+    /// Changes access control as the leader of a term. One change is made at a time, so each is checked against the
+    /// state that it changes.
+    async fn change_access(
+        &self,
+        leader_term: &LeaderTerm,
+        caller: &Caller,
+        change: AccessChange,
+    ) -> Result<Answer, ProposeError> {
+        let timeout = self.settings.timeouts.request;
+        let made = tokio::time::timeout(timeout, async {
+            let _one_at_a_time = self.requests.access_changes.lock().await;
+            let refused = |denied| ProposeError::Refused(RequestError::Denied(denied));
+            self.access().check(caller, &change).map_err(refused)?;
+            self.raft.propose(leader_term.term, Proposal::access(&change)).await.map_err(ProposeError::from)
+        });
+        let unknown = |_| Err(ProposeError::Unknown(format!("not committed within {timeout:?}")));
+        made.await.unwrap_or_else(unknown).map(|_| Answer::Access(self.access().view()))
+    }
+
+    async fn acquire(
+        self: &Arc<Self>,
+        leader_term: &LeaderTerm,
+        principal: Option<AccessName>,
+        acquire: Acquire,
+    ) -> Result<Answer, ProposeError> {
         if let Some(refused) = self.refuse_from_memory(leader_term, &acquire) {
             return Ok(Answer::Outcome(refused));
         }
         let Some(wait_ms) = acquire.wait_ms else {
-            return Ok(Answer::Outcome(self.propose(Command::Acquire(acquire)).await?.outcome));
+            return Ok(Answer::Outcome(self.propose(owned(principal, Command::Acquire(acquire))).await?.outcome));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
         let mut handle = self.requests.waits.register(id);
-        match self.propose(Command::Acquire(acquire)).await {
+        match self.propose(owned(principal, Command::Acquire(acquire))).await {
             Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, .. }) => {
                 self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
             }
@@ -409,15 +491,63 @@ fn unless_ambiguous(response: Response, ambiguous: Option<String>) -> Result<Res
     }
 }
 
+/// The command, with the principal whose leases it may change.
+pub(in crate::node) fn owned(principal: Option<AccessName>, command: Command) -> Command {
+    match principal {
+        Some(principal) => Command::As { principal, command: Box::new(command) },
+        None => command,
+    }
+}
+
+fn is_unauthenticated(done: &Result<Response, RequestError>) -> bool {
+    matches!(done, Err(RequestError::Denied(Denied::Unauthenticated(_))))
+}
+
+impl Query {
+    /// The rights that the read needs.
+    fn need(&self) -> Need<'_> {
+        match self {
+            Query::Lease(name) | Query::History(name) | Query::Queue(name) | Query::Explain { name, .. } => {
+                Need::Names(Right::Read, vec![name])
+            }
+            Query::List { filter, .. } => Need::Prefix(&filter.prefix),
+        }
+    }
+}
+
 impl Request {
     /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
     /// handover is answered as if the first one had not been applied.
     fn is_idempotent(&self) -> bool {
         match self {
-            Request::Acquire(_) | Request::Read { .. } | Request::Members => true,
+            Request::Acquire(_) | Request::Read { .. } | Request::Members | Request::Access => true,
             Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
-            Request::ChangeMembers(_) | Request::Transfer(_) => false,
+            Request::ChangeMembers(_) | Request::Transfer(_) | Request::ChangeAccess(_) => false,
         }
+    }
+
+    /// The rights that the request needs.
+    fn need(&self) -> Need<'_> {
+        let (right, name) = match self {
+            Request::Acquire(acquire) => (Right::Hold, &acquire.name),
+            Request::Change(command) => match command {
+                Command::Renew { leases, .. } => {
+                    return Need::Names(Right::Hold, leases.iter().map(|renewal| &renewal.name).collect());
+                }
+                Command::Release { name, .. }
+                | Command::HandOver { name, .. }
+                | Command::UpdateMetadata { name, .. } => (Right::Hold, name),
+                Command::Revoke { name, .. } => (Right::Operate, name),
+                // Only nodes send these.
+                _ => return Need::Admin,
+            },
+            Request::Read { query, .. } => return query.need(),
+            Request::Members => return Need::Principal,
+            Request::ChangeMembers(_) | Request::Transfer(_) | Request::Access | Request::ChangeAccess(_) => {
+                return Need::Admin;
+            }
+        };
+        Need::Names(right, vec![name])
     }
 
     pub(in crate::node) fn lane(&self) -> Lane {
@@ -427,8 +557,8 @@ impl Request {
         }
     }
 
-    pub(in crate::node) fn is_change(&self) -> bool {
-        !matches!(self, Request::Read { .. } | Request::Members)
+    pub(crate) fn is_change(&self) -> bool {
+        !matches!(self, Request::Read { .. } | Request::Members | Request::Access)
     }
 
     /// Whether the leader may transfer its leadership before it answers.

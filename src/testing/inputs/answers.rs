@@ -7,8 +7,8 @@ use sse_stream::Sse;
 
 use super::{Input, input, json, texts};
 use crate::api::{
-    Cluster, Event, Explanation, History, Lease, LeasePage, Members, Problem, Queue, Released, Renewed, Revoked,
-    Transferred,
+    AccessControl, Cluster, CreatedToken, Event, Explanation, History, Lease, LeasePage, Members, Problem, Queue,
+    Released, Renewed, Revoked, Transferred,
 };
 use crate::client::http::events::parse_events;
 
@@ -33,6 +33,8 @@ fn answer(bytes: &[u8]) -> bool {
         b'c' => json::<Cluster>(body).is_some(),
         b'm' => json::<Members>(body).is_some(),
         b't' => json::<Transferred>(body).is_some(),
+        b'a' => json::<AccessControl>(body).is_some(),
+        b'k' => json::<CreatedToken>(body).is_some(),
         _ => false,
     }
 }
@@ -57,6 +59,8 @@ fn answers() -> Vec<Vec<u8>> {
             r#"{"id":1,"role":"leader","state":"ok","http":"a:1","peer":"a:2","lag":0,"last_contact_ms":null}"#),
         r#"m{"members":[{"id":4,"role":"learner","state":"unreachable","http":"d:1","peer":"d:2","lag":null,"last_contact_ms":null}]}"#.to_owned(),
         r#"t{"from":1,"leader":2}"#.to_owned(),
+        r#"a{"enabled":true,"roles":[{"name":"worker","permissions":[{"right":"hold","prefix":"jobs/"}]}],"principals":[{"name":"ci","roles":["worker"],"tokens":[{"id":"0123456789abcdef","created_at":"2026-01-31T12:00:00.000Z"}]}]}"#.to_owned(),
+        r#"k{"id":"0123456789abcdef","principal":"ci","token":"tenure_00"}"#.to_owned(),
     ]
     .map(String::into_bytes)
     .to_vec()

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::{Input, encoded, input};
+use crate::access::{Access, AccessChange, AccessName, AccessToken, Caller, Denied, TokenHash};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
 use crate::node::request::route::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, MemberRefusal, Query, Request, RequestError, Response, Served};
@@ -183,9 +184,19 @@ fn node_calls() -> Vec<Vec<u8>> {
         Request::ChangeMembers(MemberChange::Add { id: 4, http: "d:1".to_owned(), peer: "d:2".to_owned() }),
         Request::ChangeMembers(MemberChange::Replace { old: 1, new: 4 }),
         Request::Transfer(Some(2)),
+        Request::Access,
     ];
-    let forwarded = requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState]);
+    let change =
+        Request::ChangeAccess(AccessChange::SetPrincipal { principal: principal(), roles: [principal()].into() });
+    let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
+    let callers = [Caller::Program, Caller::Token(hash), Caller::Certificate(principal())];
+    let named = callers.map(|caller| NodeCall::ForwardAs { caller, request: change.clone() });
+    let forwarded = requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState]).chain(named);
     forwarded.map(|call| call.encode().into()).collect()
+}
+
+fn principal() -> AccessName {
+    AccessName::new("ci").expect("valid")
 }
 
 /// The reply to a call of this node.
@@ -210,6 +221,8 @@ fn node_replies() -> Vec<Vec<u8>> {
             refusal: MemberRefusal::NotMember,
             detail: "node 9 is not a member".to_owned(),
         }))),
+        NodeReply::Done(Box::new(Err(RequestError::Denied(Denied::Forbidden("no".to_owned()))))),
+        done(Answer::Access(Access::default().with(&AccessChange::Enable(true)).view())),
     ];
     replies.iter().map(codec::encode).collect()
 }
@@ -229,6 +242,10 @@ fn log_entry(bytes: &[u8]) -> bool {
             let again = Proposal::joined(joined).content();
             assert_eq!(again.expect("it reads back"), Content::Joined(joined));
         }
+        Ok(Content::Access(change)) => {
+            let again = Proposal::access(&change).content();
+            assert_eq!(again.expect("it reads back"), Content::Access(change));
+        }
         // The entry has no proposal, or a newer build wrote it.
         Err(_) => {}
     }
@@ -236,7 +253,9 @@ fn log_entry(bytes: &[u8]) -> bool {
 }
 
 fn log_entries() -> Vec<Vec<u8>> {
-    vec![blank(), batch(), membership(), Proposal::joined(Joined { node: 2, incarnation: 5 }).0.to_vec()]
+    let joined = Proposal::joined(Joined { node: 2, incarnation: 5 });
+    let change = Proposal::access(&AccessChange::RemoveRole(principal()));
+    vec![blank(), batch(), membership(), joined.0.to_vec(), change.0.to_vec()]
 }
 
 const TOKEN: crate::FencingToken = crate::FencingToken { term: 1, index: 5 };

@@ -13,7 +13,8 @@ use tower::ServiceExt;
 
 use super::{Input, input, json, texts};
 use crate::api::{
-    Acquire, AddMember, Code, HandOver, Problem, Release, Renew, RenewBatch, ReplaceMember, Transfer, TtlMs,
+    Acquire, AddMember, Code, HandOver, Problem, Release, Renew, RenewBatch, ReplaceMember, SetPrincipal, SetRole,
+    Transfer, TtlMs,
 };
 use crate::config::TtlPolicy;
 use crate::http;
@@ -37,6 +38,8 @@ fn body(bytes: &[u8]) -> bool {
         b'm' => json::<AddMember>(body).is_some(),
         b'p' => json::<ReplaceMember>(body).is_some(),
         b't' => json::<Transfer>(body).is_some(),
+        b'o' => json::<SetRole>(body).is_some(),
+        b'i' => json::<SetPrincipal>(body).is_some(),
         _ => false,
     }
 }
@@ -61,6 +64,8 @@ fn bodies() -> Vec<Vec<u8>> {
         r#"m{"id":4,"http":"d:1","peer":"d:2"}"#,
         r#"p{"with":4}"#,
         r#"t{"to":2}"#,
+        r#"o{"permissions":[{"right":"hold","prefix":"jobs/"},{"right":"admin"}]}"#,
+        r#"i{"roles":["worker"]}"#,
     ])
 }
 
@@ -122,6 +127,11 @@ fn requests() -> Vec<Vec<u8>> {
         "GET /v1/leases?prefix=jo&holder=h&state=active,renewed&limit=5&cursor=a~7",
         "GET /v1/watch?prefix=jo&after=7.1",
         "GET /v1/cluster",
+        "GET /v1/access",
+        "PUT /v1/access/roles/worker application/json\n{\"permissions\":[{\"right\":\"read\",\"prefix\":\"\"}]}",
+        "PUT /v1/access/principals/ci application/json\n{\"roles\":[\"worker\"]}",
+        "POST /v1/access/principals/ci/tokens",
+        "DELETE /v1/access/tokens/0123456789abcdef",
         "GET /livez",
         "GET /openapi.json",
     ])

@@ -1,13 +1,11 @@
 //! Files and records on a node's own disk, and the journal of a fence.
 
-use std::collections::BTreeMap;
-
 use super::{Input, input, texts};
+use crate::access::AccessChange;
 use crate::fence::journal::{self, Kept};
 use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
 use crate::raft::snapshot::{self, Reader};
-use crate::raft::types::Stored;
 use crate::storage::Identity;
 use crate::storage::disk::directory;
 use crate::storage::record::{
@@ -154,7 +152,7 @@ fn apply_ticks(mut machine: Machine) {
 
 fn snapshots() -> Vec<Vec<u8>> {
     let machine = Machine::new();
-    let mut state = State { machine, applied: None, membership: Stored::default(), joined: BTreeMap::new() };
+    let mut state = State { machine, ..State::default() };
     let empty = written_snapshot(&state);
     for (index, commands) in (10..).zip(entries()) {
         let batch = Batch { stamp: Stamp { now: index * 100, wall_ms: 1_700_000_000_000 + index }, commands };
@@ -163,7 +161,9 @@ fn snapshots() -> Vec<Vec<u8>> {
     state.joined.insert(2, 7);
     let filled = written_snapshot(&state);
     state.machine.restore(FencingToken { term: 1 << 50, index: 1 << 46 }, 1_700_000_000_000, Some(60_000));
-    vec![empty, filled, written_snapshot(&state)]
+    let restored = written_snapshot(&state);
+    state.access = state.access.with(&AccessChange::Enable(true));
+    vec![empty, filled, restored, written_snapshot(&state)]
 }
 
 /// Commands that produce a held lease, a waiter, a lock delay, an ended lease, and each kind of transition.

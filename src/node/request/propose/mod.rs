@@ -58,6 +58,15 @@ pub(in crate::node) enum ProposeError {
     Unknown(String),
 }
 
+impl From<WriteError> for ProposeError {
+    fn from(error: WriteError) -> ProposeError {
+        match error {
+            WriteError::NotLeader => ProposeError::NotLeader,
+            WriteError::Unknown(reason) => ProposeError::Unknown(reason),
+        }
+    }
+}
+
 struct Job {
     command: Command,
     answer: oneshot::Sender<Result<AppliedOutcome, ProposeError>>,
@@ -158,6 +167,7 @@ impl Class {
             | Command::Tick
             | Command::SetLimits(_) => Class::Urgent,
             Command::Acquire(_) | Command::Revoke { .. } | Command::UpdateMetadata { .. } => Class::Ordinary,
+            Command::As { command, .. } => Class::of(command),
         }
     }
 }
@@ -475,8 +485,7 @@ async fn propose<S: Storage>(
     let jobs = batch.commands.into_iter().zip(rest).map(join);
     let no_outcome = match proposed {
         Some(Ok((position, Applied(outcomes)))) => return answer_each(jobs.collect(), position, outcomes),
-        Some(Err(WriteError::NotLeader)) => ProposeError::NotLeader,
-        Some(Err(WriteError::Unknown(reason))) => ProposeError::Unknown(reason),
+        Some(Err(error)) => ProposeError::from(error),
         None => ProposeError::Refused(RequestError::TooLarge),
     };
     answer_all(jobs.map(|waiting| waiting.job), &no_outcome);
@@ -526,6 +535,7 @@ fn weight(command: &Command) -> usize {
             Command::KeepWaiting { waiters } => waiters.iter().map(waiter_weight).sum(),
             Command::LeaveQueue { waiter } => waiter_weight(waiter),
             Command::Tick | Command::SetLimits(_) => 0,
+            Command::As { principal, command } => principal.as_str().len() + weight(command),
         }
 }
 

@@ -1,0 +1,583 @@
+//! The replicated state of access control, its changes, and the decision about one request.
+//!
+//! Logs, snapshots and connections carry [`AccessState`], [`AccessChange`] and [`Caller`]: their fields are frozen, and
+//! new variants go at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::AccessToken;
+use crate::storage::codec;
+use crate::types::{AccessName, LeaseName, Right};
+
+/// Most bytes of the encoded state. A snapshot has it in one record.
+pub const MAX_STATE_BYTES: usize = 512 << 10;
+/// Most bytes of one encoded change. A log entry has it.
+const MAX_CHANGE_BYTES: usize = 64 << 10;
+
+/// The SHA-256 of an access token. The cluster stores no token itself.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenHash([u8; 32]);
+
+/// The public id of a token: the first bytes of its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TokenId(pub u64);
+
+/// Who sent a request, as far as the node that received it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Caller {
+    /// No credential.
+    Anonymous,
+    /// A node of the cluster, or the program that embeds it. It may do everything.
+    Program,
+    Token(TokenHash),
+    /// A client certificate with this name, signed by the CA of the cluster.
+    Certificate(AccessName),
+}
+
+/// A right on all names that begin with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Permission {
+    pub right: Right,
+    pub prefix: String,
+}
+
+/// The stored state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessState {
+    is_enabled: bool,
+    roles: BTreeMap<AccessName, BTreeSet<Permission>>,
+    principals: BTreeMap<AccessName, Principal>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Principal {
+    roles: BTreeSet<AccessName>,
+    tokens: BTreeMap<TokenId, Token>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Token {
+    hash: TokenHash,
+    /// Wall clock in milliseconds since 1970. For display only.
+    created_wall_ms: u64,
+}
+
+/// A change of the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AccessChange {
+    Enable(bool),
+    /// Creates or replaces a role.
+    SetRole {
+        role: AccessName,
+        permissions: BTreeSet<Permission>,
+    },
+    RemoveRole(AccessName),
+    /// Creates a principal, or replaces its roles.
+    SetPrincipal {
+        principal: AccessName,
+        roles: BTreeSet<AccessName>,
+    },
+    /// Removes a principal with its tokens. Its leases stay until they end.
+    RemovePrincipal(AccessName),
+    AddToken {
+        principal: AccessName,
+        hash: TokenHash,
+        created_wall_ms: u64,
+    },
+    RemoveToken(TokenId),
+}
+
+/// The rights that a request needs.
+#[derive(Clone, Debug)]
+pub enum Need<'a> {
+    /// Any principal.
+    Principal,
+    /// A right on each of these names.
+    Names(Right, Vec<&'a LeaseName>),
+    /// The right `read` on all names with this prefix.
+    Prefix(&'a str),
+    Admin,
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Denied {
+    /// The caller is not a principal.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The principal lacks a right.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The change refers to something that does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The change is invalid.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// The state without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessView {
+    pub is_enabled: bool,
+    pub roles: BTreeMap<AccessName, BTreeSet<Permission>>,
+    pub principals: BTreeMap<AccessName, PrincipalView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalView {
+    pub roles: BTreeSet<AccessName>,
+    pub tokens: Vec<TokenView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenView {
+    pub id: TokenId,
+    pub created_wall_ms: u64,
+}
+
+/// The state of access control with an index of its tokens. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Access(Arc<Indexed>);
+
+#[derive(Debug, Default)]
+struct Indexed {
+    state: AccessState,
+    /// The principal of each token.
+    tokens: BTreeMap<TokenId, AccessName>,
+}
+
+impl TokenHash {
+    pub fn of(token: &AccessToken) -> TokenHash {
+        TokenHash(Sha256::digest(token.expose()).into())
+    }
+
+    pub fn id(&self) -> TokenId {
+        TokenId(u64::from_be_bytes(*self.0.first_chunk().expect("a hash has 32 bytes")))
+    }
+}
+
+/// Logs and errors show the id of a token, and not its hash.
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenHash({}…)", self.id())
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl TryFrom<String> for TokenId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<TokenId, String> {
+        let is_hex = text.len() == 16 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let id = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
+        id.map(TokenId).ok_or_else(|| format!("token id {text:?} is not 16 hexadecimal digits"))
+    }
+}
+
+impl From<AccessState> for Access {
+    fn from(state: AccessState) -> Access {
+        let of = |(name, principal): (&AccessName, &Principal)| {
+            principal.tokens.keys().map(|id| (*id, name.clone())).collect::<Vec<_>>()
+        };
+        let tokens = state.principals.iter().flat_map(of).collect();
+        Access(Arc::new(Indexed { state, tokens }))
+    }
+}
+
+impl Access {
+    pub fn state(&self) -> &AccessState {
+        &self.0.state
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.0.state.is_enabled
+    }
+
+    /// Whether nothing was ever set.
+    pub fn is_empty(&self) -> bool {
+        self.0.state == AccessState::default()
+    }
+
+    pub fn view(&self) -> AccessView {
+        let AccessState { is_enabled, roles, principals } = self.state();
+        let token = |(id, token): (&TokenId, &Token)| TokenView { id: *id, created_wall_ms: token.created_wall_ms };
+        let view = |principal: &Principal| PrincipalView {
+            roles: principal.roles.clone(),
+            tokens: principal.tokens.iter().map(token).collect(),
+        };
+        AccessView {
+            is_enabled: *is_enabled,
+            roles: roles.clone(),
+            principals: principals.iter().map(|(name, principal)| (name.clone(), view(principal))).collect(),
+        }
+    }
+
+    /// The principal of a caller, also while access control is off.
+    pub fn principal(&self, caller: &Caller) -> Option<&AccessName> {
+        let principals = &self.state().principals;
+        match caller {
+            Caller::Anonymous | Caller::Program => None,
+            Caller::Certificate(name) => principals.get_key_value(name).map(|(name, _)| name),
+            Caller::Token(hash) => {
+                let name = self.0.tokens.get(&hash.id())?;
+                let stored = principals.get(name)?.tokens.get(&hash.id())?;
+                bool::from(stored.hash.0.ct_eq(&hash.0)).then_some(name)
+            }
+        }
+    }
+
+    /// Decides about a request. Returns the principal whose leases the request concerns; `None` if each caller may do
+    /// everything.
+    pub fn authorize(&self, caller: &Caller, need: &Need<'_>) -> Result<Option<AccessName>, Denied> {
+        if *caller == Caller::Program || !self.is_enabled() {
+            return Ok(None);
+        }
+        let principal = self.authenticate(caller)?;
+        self.require(principal, need)?;
+        Ok(Some(principal.clone()))
+    }
+
+    fn authenticate(&self, caller: &Caller) -> Result<&AccessName, Denied> {
+        self.principal(caller).ok_or_else(|| {
+            Denied::Unauthenticated(match caller {
+                Caller::Token(_) => "the access token is unknown or revoked".to_owned(),
+                Caller::Certificate(name) => format!("the cluster has no principal {name} for this certificate"),
+                Caller::Anonymous | Caller::Program => {
+                    "access control is on: send an access token or use a client certificate".to_owned()
+                }
+            })
+        })
+    }
+
+    fn require(&self, principal: &AccessName, need: &Need<'_>) -> Result<(), Denied> {
+        let forbidden = |what: String| Err(Denied::Forbidden(format!("principal {principal} may not {what}")));
+        match need {
+            Need::Principal => Ok(()),
+            Need::Admin if self.may(principal, Right::Admin, "") => Ok(()),
+            Need::Admin => forbidden("do this: it needs the right `admin`".to_owned()),
+            Need::Prefix(prefix) if self.may(principal, Right::Read, prefix) => Ok(()),
+            Need::Prefix("") => forbidden("read all leases: name a prefix that it may read".to_owned()),
+            Need::Prefix(prefix) => forbidden(format!("read all leases with the prefix {prefix:?}")),
+            Need::Names(right, names) => match names.iter().find(|name| !self.may(principal, *right, name.as_str())) {
+                None => Ok(()),
+                Some(name) => forbidden(format!("{} {:?}", right.verb(), name.as_str())),
+            },
+        }
+    }
+
+    /// Whether the principal has a right on all names that begin with `text`.
+    fn may(&self, principal: &AccessName, right: Right, text: &str) -> bool {
+        let AccessState { roles, principals, .. } = self.state();
+        let permissions = principals.get(principal).into_iter().flat_map(|principal| &principal.roles);
+        let mut permissions = permissions.filter_map(|role| roles.get(role)).flatten();
+        permissions.any(|permission| permission.right.includes(right) && text.starts_with(&permission.prefix))
+    }
+
+    /// Checks a change by a caller, as the leader.
+    pub fn check(&self, caller: &Caller, change: &AccessChange) -> Result<(), Denied> {
+        self.authorize(caller, &Need::Admin)?;
+        self.check_change(change)?;
+        let next = self.with(change);
+        if next.is_enabled() && *caller != Caller::Program {
+            // So access control is never on without an administrator whose credential works.
+            next.authorize(caller, &Need::Admin).map_err(|denied| {
+                let why = format!("after this change you could not undo it, because {denied}");
+                Denied::Invalid(format!("{why}: use the credential of another principal with the right `admin`"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_change(&self, change: &AccessChange) -> Result<(), Denied> {
+        let AccessState { roles, principals, .. } = self.state();
+        let no_principal = |name: &AccessName| Denied::NotFound(format!("there is no principal {name}"));
+        match change {
+            AccessChange::Enable(_) => {}
+            AccessChange::SetRole { permissions, .. } => {
+                let is_bad = |one: &Permission| one.right == Right::Admin && !one.prefix.is_empty();
+                if permissions.iter().any(is_bad) {
+                    return Err(Denied::Invalid("the right `admin` has no prefix".to_owned()));
+                }
+            }
+            AccessChange::RemoveRole(role) if !roles.contains_key(role) => {
+                return Err(Denied::NotFound(format!("there is no role {role}")));
+            }
+            AccessChange::RemoveRole(role) => {
+                if let Some((name, _)) = principals.iter().find(|(_, principal)| principal.roles.contains(role)) {
+                    return Err(Denied::Invalid(format!("principal {name} has the role {role}")));
+                }
+            }
+            AccessChange::SetPrincipal { roles: given, .. } => {
+                if let Some(missing) = given.iter().find(|role| !roles.contains_key(*role)) {
+                    return Err(Denied::NotFound(format!("there is no role {missing}")));
+                }
+            }
+            AccessChange::RemovePrincipal(name) => {
+                principals.get(name).ok_or_else(|| no_principal(name))?;
+            }
+            AccessChange::AddToken { principal, hash, .. } => {
+                principals.get(principal).ok_or_else(|| no_principal(principal))?;
+                if self.0.tokens.contains_key(&hash.id()) {
+                    return Err(Denied::Invalid(format!("a token with the id {} exists", hash.id())));
+                }
+            }
+            AccessChange::RemoveToken(id) => {
+                self.0.tokens.get(id).ok_or_else(|| Denied::NotFound(format!("there is no token {id}")))?;
+            }
+        }
+        let bytes = codec::encode(change).len();
+        if bytes > MAX_CHANGE_BYTES {
+            return Err(Denied::Invalid(format!(
+                "the change has {bytes} bytes: at most {MAX_CHANGE_BYTES} are allowed"
+            )));
+        }
+        let bytes = codec::encode(self.with(change).state()).len();
+        if bytes > MAX_STATE_BYTES {
+            let rule = format!("at most {MAX_STATE_BYTES} bytes of roles, principals and tokens are allowed");
+            return Err(Denied::Invalid(format!("the change makes the state {bytes} bytes long: {rule}")));
+        }
+        Ok(())
+    }
+
+    /// The state after a change. Replicas call it with each change of the log, so it reads only its arguments.
+    pub fn with(&self, change: &AccessChange) -> Access {
+        let mut state = self.state().clone();
+        let AccessState { is_enabled, roles, principals } = &mut state;
+        match change.clone() {
+            AccessChange::Enable(enable) => *is_enabled = enable,
+            AccessChange::SetRole { role, permissions } => _ = roles.insert(role, permissions),
+            AccessChange::RemoveRole(role) => _ = roles.remove(&role),
+            AccessChange::SetPrincipal { principal, roles } => principals.entry(principal).or_default().roles = roles,
+            AccessChange::RemovePrincipal(principal) => _ = principals.remove(&principal),
+            AccessChange::AddToken { principal, hash, created_wall_ms } => {
+                if let Some(principal) = principals.get_mut(&principal) {
+                    principal.tokens.insert(hash.id(), Token { hash, created_wall_ms });
+                }
+            }
+            AccessChange::RemoveToken(id) => principals.values_mut().for_each(|principal| {
+                principal.tokens.remove(&id);
+            }),
+        }
+        Access::from(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> AccessName {
+        AccessName::new(text).expect("valid")
+    }
+
+    fn hash(number: u8) -> TokenHash {
+        TokenHash::of(&AccessToken::from_secret([number; 32]))
+    }
+
+    fn permission(right: Right, prefix: &str) -> Permission {
+        Permission { right, prefix: prefix.to_owned() }
+    }
+
+    fn apply(access: &Access, changes: &[AccessChange]) -> Access {
+        changes.iter().fold(access.clone(), |access, change| {
+            access.check(&Caller::Program, change).expect("valid");
+            access.with(change)
+        })
+    }
+
+    fn role(role: &str, permissions: &[(Right, &str)]) -> AccessChange {
+        let permissions = permissions.iter().map(|(right, prefix)| permission(*right, prefix)).collect();
+        AccessChange::SetRole { role: name(role), permissions }
+    }
+
+    fn principal(principal: &str, roles: &[&str]) -> AccessChange {
+        AccessChange::SetPrincipal { principal: name(principal), roles: roles.iter().map(|role| name(role)).collect() }
+    }
+
+    fn token(principal: &str, number: u8) -> AccessChange {
+        AccessChange::AddToken { principal: name(principal), hash: hash(number), created_wall_ms: 7 }
+    }
+
+    /// `root` has the tokens 1 and 2 and the right `admin`. `ci` has the token 3, and rights on `jobs/` and `reports/`.
+    fn guarded() -> Access {
+        let worker = [(Right::Hold, "jobs/"), (Right::Read, "reports/"), (Right::Operate, "stuck/")];
+        let changes = [
+            role("admin", &[(Right::Admin, "")]),
+            role("worker", &worker),
+            principal("root", &["admin"]),
+            principal("ci", &["worker"]),
+            token("root", 1),
+            token("root", 2),
+            token("ci", 3),
+            AccessChange::Enable(true),
+        ];
+        apply(&Access::default(), &changes)
+    }
+
+    fn may(access: &Access, token: u8, right: Right, lease: &str) -> bool {
+        let lease = LeaseName::new(lease).expect("valid");
+        access.authorize(&Caller::Token(hash(token)), &Need::Names(right, vec![&lease])).is_ok()
+    }
+
+    #[test]
+    fn rights_hold_for_their_prefix_only() {
+        let access = guarded();
+        for (right, lease, expected) in [
+            (Right::Hold, "jobs/a", true),
+            (Right::Read, "jobs/a", true),
+            (Right::Operate, "jobs/a", false),
+            (Right::Admin, "jobs/a", false),
+            (Right::Hold, "jobs", false),
+            (Right::Hold, "other", false),
+            (Right::Read, "reports/a", true),
+            (Right::Hold, "reports/a", false),
+            (Right::Operate, "stuck/a", true),
+            (Right::Read, "stuck/a", true),
+            (Right::Hold, "stuck/a", false),
+        ] {
+            assert_eq!(may(&access, 3, right, lease), expected, "{right:?} {lease}");
+            assert!(may(&access, 1, right, lease), "root: {right:?} {lease}");
+            assert!(!may(&access, 4, right, lease), "an unknown token: {right:?} {lease}");
+        }
+        let (known, unknown) = (LeaseName::new("jobs/a").expect("valid"), LeaseName::new("x").expect("valid"));
+        let both = Need::Names(Right::Hold, vec![&known, &unknown]);
+        assert!(matches!(access.authorize(&Caller::Token(hash(3)), &both), Err(Denied::Forbidden(_))));
+    }
+
+    #[test]
+    fn list_needs_a_prefix_that_one_right_covers() {
+        let (access, ci) = (guarded(), Caller::Token(hash(3)));
+        for (prefix, expected) in [("jobs/", true), ("jobs/a", true), ("reports/", true), ("job", false), ("", false)] {
+            assert_eq!(access.authorize(&ci, &Need::Prefix(prefix)).is_ok(), expected, "{prefix:?}");
+        }
+        assert!(access.authorize(&Caller::Token(hash(1)), &Need::Prefix("")).is_ok());
+        assert!(access.authorize(&ci, &Need::Principal).is_ok());
+        assert!(matches!(access.authorize(&ci, &Need::Admin), Err(Denied::Forbidden(_))));
+    }
+
+    #[test]
+    fn caller_is_a_principal_by_token_or_certificate() {
+        let access = guarded();
+        let of = |caller| access.authorize(&caller, &Need::Principal);
+        assert_eq!(of(Caller::Token(hash(2))), Ok(Some(name("root"))));
+        assert_eq!(of(Caller::Certificate(name("ci"))), Ok(Some(name("ci"))));
+        assert_eq!(of(Caller::Program), Ok(None));
+        for caller in [Caller::Anonymous, Caller::Token(hash(9)), Caller::Certificate(name("guest"))] {
+            assert!(matches!(of(caller.clone()), Err(Denied::Unauthenticated(_))), "{caller:?}");
+        }
+        // Another hash with the same id is another token.
+        let mut other = hash(1);
+        other.0[31] ^= 1;
+        assert!(matches!(of(Caller::Token(other)), Err(Denied::Unauthenticated(_))));
+        let off = access.with(&AccessChange::Enable(false));
+        assert_eq!(off.authorize(&Caller::Anonymous, &Need::Admin), Ok(None));
+    }
+
+    #[test]
+    fn administrator_keeps_a_way_back() {
+        let (access, root) = (guarded(), Caller::Token(hash(1)));
+        for change in [
+            AccessChange::RemoveToken(hash(1).id()),
+            AccessChange::RemovePrincipal(name("root")),
+            principal("root", &[]),
+            role("admin", &[(Right::Read, "")]),
+        ] {
+            assert!(matches!(access.check(&root, &change), Err(Denied::Invalid(_))), "{change:?}");
+        }
+        assert_eq!(access.check(&root, &AccessChange::RemoveToken(hash(2).id())), Ok(()));
+        assert_eq!(access.check(&root, &AccessChange::Enable(false)), Ok(()));
+        let off = access.with(&AccessChange::Enable(false));
+        assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true)), Err(Denied::Invalid(_))));
+        assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true)), Err(Denied::Invalid(_))));
+        assert_eq!(off.check(&root, &AccessChange::Enable(true)), Ok(()));
+        let anonymous = off.check(&Caller::Anonymous, &AccessChange::RemovePrincipal(name("root")));
+        assert_eq!(anonymous, Ok(()), "without access control, every caller may change it");
+    }
+
+    #[test]
+    fn changes_of_missing_things_are_refused() {
+        let access = guarded();
+        for change in [
+            AccessChange::RemoveRole(name("missing")),
+            principal("ci", &["missing"]),
+            AccessChange::RemovePrincipal(name("missing")),
+            token("missing", 5),
+            AccessChange::RemoveToken(TokenId(5)),
+        ] {
+            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::NotFound(_))), "{change:?}");
+        }
+        for change in [AccessChange::RemoveRole(name("worker")), token("ci", 1), role("a", &[(Right::Admin, "jobs/")])]
+        {
+            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::Invalid(_))), "{change:?}");
+        }
+        // Replicas apply also a change that is no longer valid.
+        let state = access.with(&token("missing", 5));
+        assert_eq!(state.state(), access.state());
+    }
+
+    #[test]
+    fn removed_principal_loses_its_tokens() {
+        let access = guarded().with(&AccessChange::RemovePrincipal(name("ci")));
+        assert!(!may(&access, 3, Right::Hold, "jobs/a"));
+        let again = apply(&access, &[principal("ci", &["worker"])]);
+        assert!(!may(&again, 3, Right::Hold, "jobs/a"), "the token does not return with the name");
+    }
+
+    #[test]
+    fn state_and_change_are_bounded() {
+        let long = "p".repeat(200);
+        let many = |count: u32| AccessChange::SetRole {
+            role: name("many"),
+            permissions: (0..count).map(|number| permission(Right::Read, &format!("{long}{number}"))).collect(),
+        };
+        assert_eq!(Access::default().check(&Caller::Program, &many(300)), Ok(()));
+        let refused = Access::default().check(&Caller::Program, &many(400));
+        assert!(matches!(&refused, Err(Denied::Invalid(why)) if why.contains("at most 65536")), "{refused:?}");
+        let mut access = Access::default();
+        let mut roles = 0;
+        let refused = loop {
+            let AccessChange::SetRole { permissions, .. } = many(300) else { panic!("a role") };
+            let change = AccessChange::SetRole { role: name(&format!("role-{roles}")), permissions };
+            match access.check(&Caller::Program, &change) {
+                Ok(()) => access = access.with(&change),
+                Err(refused) => break refused,
+            }
+            roles += 1;
+        };
+        assert!(matches!(&refused, Denied::Invalid(why) if why.contains("at most 524288")), "{refused}");
+        assert_eq!(roles, 8, "each has about 61 KB");
+    }
+
+    #[test]
+    fn debug_text_shows_the_id_and_not_the_hash() {
+        let text = format!("{:?}", token("ci", 1));
+        assert!(text.contains(&hash(1).id().to_string()), "{text}");
+        assert!(!text.contains(&format!("{:02x}{:02x}", hash(1).0[30], hash(1).0[31])), "{text}");
+    }
+
+    #[test]
+    fn encoded_changes_are_frozen() {
+        let hex =
+            |change: &AccessChange| codec::encode(change).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&AccessChange::Enable(true)), "0001");
+        assert_eq!(hex(&role("r", &[(Right::Hold, "j/")])), "01017201".to_owned() + "01026a2f");
+        assert_eq!(hex(&AccessChange::RemoveRole(name("r"))), "020172");
+        assert_eq!(hex(&principal("p", &["r"])), "03017001".to_owned() + "0172");
+        assert_eq!(hex(&AccessChange::RemovePrincipal(name("p"))), "040170");
+        let added = hex(&AccessChange::AddToken { principal: name("p"), hash: TokenHash([7; 32]), created_wall_ms: 9 });
+        assert_eq!(added, format!("050170{}09", "07".repeat(32)));
+        assert_eq!(hex(&AccessChange::RemoveToken(TokenId(5))), "0605");
+    }
+}

@@ -1,0 +1,185 @@
+//! `tenure auth`.
+
+use clap::{Args, Subcommand};
+
+use super::ClientArguments;
+use super::failure::Failure;
+use super::output::{self, Format};
+use crate::access::{AccessName, Right};
+use crate::api::{AccessControl, Permission};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show whether access control is on, the roles, the principals and the ids of their tokens
+    Status(ClientArguments),
+    /// Turn access control on; this command needs the credential of a principal with the right `admin`
+    Enable(ClientArguments),
+    /// Turn access control off: every client may do everything
+    Disable(ClientArguments),
+    /// Define the rights of roles
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// Create principals, and give them roles
+    #[command(subcommand)]
+    Principal(PrincipalCommand),
+    /// Create and revoke access tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+#[derive(Subcommand)]
+pub enum RoleCommand {
+    /// Create a role, or replace its rights
+    Set {
+        role: AccessName,
+        #[command(flatten)]
+        rights: RightArguments,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Remove a role that no principal has
+    Remove {
+        role: AccessName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+/// The prefix `''` means all names.
+#[derive(Args)]
+pub struct RightArguments {
+    /// Read, list and watch the leases with this prefix; '' for all (repeatable, like the others)
+    #[arg(long, value_name = "PREFIX")]
+    read: Vec<String>,
+    /// Acquire, renew, release and hand over the leases with this prefix, and read them
+    #[arg(long, value_name = "PREFIX")]
+    hold: Vec<String>,
+    /// Revoke the leases with this prefix, and read them
+    #[arg(long, value_name = "PREFIX")]
+    operate: Vec<String>,
+    /// Everything, members, backups and access control included
+    #[arg(long)]
+    admin: bool,
+}
+
+#[derive(Subcommand)]
+pub enum PrincipalCommand {
+    /// Create a principal, or replace its roles
+    Set {
+        principal: AccessName,
+        /// A role of the principal (repeatable)
+        #[arg(long, value_name = "ROLE")]
+        role: Vec<AccessName>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Remove a principal and its tokens; its leases stay until they end
+    Remove {
+        principal: AccessName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Create an access token of a principal, and print it; the cluster never shows it again
+    Create {
+        principal: AccessName,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Revoke an access token: no node accepts it any more
+    Revoke {
+        /// The id from `tenure auth status`
+        id: String,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+}
+
+impl Command {
+    fn client(&self) -> &ClientArguments {
+        match self {
+            Command::Status(client) | Command::Enable(client) | Command::Disable(client) => client,
+            Command::Role(RoleCommand::Set { client, .. } | RoleCommand::Remove { client, .. }) => client,
+            Command::Principal(PrincipalCommand::Set { client, .. } | PrincipalCommand::Remove { client, .. }) => {
+                client
+            }
+            Command::Token(TokenCommand::Create { client, .. } | TokenCommand::Revoke { client, .. }) => client,
+        }
+    }
+
+    /// The output format that the user asked for.
+    pub fn output(&self) -> Format {
+        self.client().output
+    }
+}
+
+impl RightArguments {
+    fn permissions(&self) -> Vec<Permission> {
+        let each = |right: Right, prefixes: &[String]| {
+            prefixes.iter().map(|prefix| Permission { right, prefix: prefix.clone() }).collect::<Vec<_>>()
+        };
+        let admin = self.admin.then(|| Permission { right: Right::Admin, prefix: String::new() });
+        let all = [(Right::Read, &self.read), (Right::Hold, &self.hold), (Right::Operate, &self.operate)];
+        all.into_iter().flat_map(|(right, prefixes)| each(right, prefixes)).chain(admin).collect()
+    }
+}
+
+pub async fn run(command: Command) -> Result<(), Failure> {
+    let (remote, format) = (command.client().remote()?, command.output());
+    let state = match command {
+        Command::Status(_) => remote.access().await?,
+        Command::Enable(_) => remote.enable_access(true).await?,
+        Command::Disable(_) => remote.enable_access(false).await?,
+        Command::Role(RoleCommand::Set { role, rights, .. }) => remote.set_role(&role, &rights.permissions()).await?,
+        Command::Role(RoleCommand::Remove { role, .. }) => remote.remove_role(&role).await?,
+        Command::Principal(PrincipalCommand::Set { principal, role, .. }) => {
+            remote.set_principal(&principal, &role).await?
+        }
+        Command::Principal(PrincipalCommand::Remove { principal, .. }) => remote.remove_principal(&principal).await?,
+        Command::Token(TokenCommand::Create { principal, .. }) => {
+            let created = remote.create_token(&principal).await?;
+            return match format {
+                Format::Json => output::json(&created),
+                Format::Table => {
+                    eprintln!("token {} of {principal}: keep it now, the cluster never shows it again", created.id);
+                    output::line(&created.token)
+                }
+            };
+        }
+        Command::Token(TokenCommand::Revoke { id, .. }) => remote.revoke_token(&id).await?,
+    };
+    match format {
+        Format::Json => output::json(&state),
+        Format::Table => show(&state),
+    }
+}
+
+fn show(state: &AccessControl) -> Result<(), Failure> {
+    output::line(if state.enabled {
+        "access control is on"
+    } else {
+        "access control is off: every client may do everything"
+    })?;
+    let right = |permission: &Permission| match permission.right {
+        Right::Admin => "admin".to_owned(),
+        right => format!("{} {:?}", right.as_str(), permission.prefix),
+    };
+    for role in &state.roles {
+        let rights: Vec<String> = role.permissions.iter().map(right).collect();
+        output::line(&format!("role {}: {}", role.name, or_none(&rights)))?;
+    }
+    for principal in &state.principals {
+        output::line(&format!("principal {}: roles {}", principal.name, or_none(&principal.roles)))?;
+        for token in &principal.tokens {
+            output::line(&format!("  token {}, created {}", token.id, token.created_at))?;
+        }
+    }
+    Ok(())
+}
+
+fn or_none(words: &[String]) -> String {
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}

@@ -1,0 +1,171 @@
+//! Handlers for access control.
+
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::admission::RequestPermit;
+use super::app::App;
+use super::input::{Body, JsonBody, Routing};
+use super::response::{self, ProblemResponse};
+use crate::access::{AccessChange, AccessName, AccessToken, Permission, TokenHash, TokenId};
+use crate::api::{self, Problem};
+use crate::clock::{Clock, SystemClock};
+use crate::node::Request;
+use crate::service;
+use crate::types::MAX_NAME_BYTES;
+
+impl JsonBody for api::SetRole {}
+impl JsonBody for api::SetPrincipal {}
+
+/// The `{access}` of a path: the name of a role or principal, or the id of a token.
+pub(super) struct Named<T>(T);
+
+#[derive(Deserialize)]
+struct NameParam {
+    access: String,
+}
+
+impl<T: TryFrom<String, Error: std::fmt::Display>> FromRequestParts<App> for Named<T> {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Named<T>, ProblemResponse> {
+        let path = Path::<NameParam>::from_request_parts(parts, app).await;
+        let Path(NameParam { access }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
+        T::try_from(access).map(Named).map_err(|error| ProblemResponse::invalid(error.to_string()))
+    }
+}
+
+/// Returns the roles, the principals and the ids of their access tokens.
+#[utoipa::path(get, path = "/v1/access", tag = "access",
+    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+pub(super) async fn get(
+    State(app): State<App>,
+    _permit: RequestPermit,
+    routing: Routing,
+) -> Result<Response, ProblemResponse> {
+    let response = routing.send(&app, Request::Access).await?;
+    response::reply(response, |answer, _| service::access(answer))
+}
+
+/// Turns access control on. The request needs the credential of a principal with the right `admin`.
+#[utoipa::path(post, path = "/v1/access/enable", tag = "access",
+    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+pub(super) async fn enable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
+    change(&app, &routing, AccessChange::Enable(true)).await
+}
+
+/// Turns access control off: each caller may do everything. Roles, principals and tokens stay.
+#[utoipa::path(post, path = "/v1/access/disable", tag = "access",
+    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+pub(super) async fn disable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
+    change(&app, &routing, AccessChange::Enable(false)).await
+}
+
+/// Creates a role, or replaces its permissions.
+#[utoipa::path(put, path = "/v1/access/roles/{access}", tag = "access",
+    params(("access" = String, Path, description = "The role's name")), request_body = api::SetRole,
+    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+pub(super) async fn set_role(
+    State(app): State<App>,
+    routing: Routing,
+    Named(role): Named<AccessName>,
+    Body(body, _budget): Body<api::SetRole>,
+) -> Result<Response, ProblemResponse> {
+    let permission = |api::Permission { right, prefix }| match prefix.len() > MAX_NAME_BYTES {
+        true => Err(ProblemResponse::invalid(format!("prefix: it is longer than {MAX_NAME_BYTES} bytes"))),
+        false => Ok(Permission { right, prefix }),
+    };
+    let permissions = body.permissions.into_iter().map(permission).collect::<Result<_, _>>()?;
+    change(&app, &routing, AccessChange::SetRole { role, permissions }).await
+}
+
+/// Removes a role that no principal has.
+#[utoipa::path(delete, path = "/v1/access/roles/{access}", tag = "access",
+    params(("access" = String, Path, description = "The role's name")),
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 404, description = "`not_found`: no such role", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn remove_role(
+    State(app): State<App>,
+    routing: Routing,
+    Named(role): Named<AccessName>,
+) -> Result<Response, ProblemResponse> {
+    change(&app, &routing, AccessChange::RemoveRole(role)).await
+}
+
+/// Creates a principal, or replaces its roles.
+#[utoipa::path(put, path = "/v1/access/principals/{access}", tag = "access",
+    params(("access" = String, Path, description = "The principal's name")), request_body = api::SetPrincipal,
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 404, description = "`not_found`: no such role", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn set_principal(
+    State(app): State<App>,
+    routing: Routing,
+    Named(principal): Named<AccessName>,
+    Body(body, _budget): Body<api::SetPrincipal>,
+) -> Result<Response, ProblemResponse> {
+    let role = |role| AccessName::new(role).map_err(|error| ProblemResponse::invalid(error.to_string()));
+    let roles = body.roles.into_iter().map(|name: String| role(name)).collect::<Result<_, _>>()?;
+    change(&app, &routing, AccessChange::SetPrincipal { principal, roles }).await
+}
+
+/// Removes a principal and its tokens. Its leases stay until they end.
+#[utoipa::path(delete, path = "/v1/access/principals/{access}", tag = "access",
+    params(("access" = String, Path, description = "The principal's name")),
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 404, description = "`not_found`: no such principal", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn remove_principal(
+    State(app): State<App>,
+    routing: Routing,
+    Named(principal): Named<AccessName>,
+) -> Result<Response, ProblemResponse> {
+    change(&app, &routing, AccessChange::RemovePrincipal(principal)).await
+}
+
+/// Creates an access token of a principal. Only this response has the secret.
+#[utoipa::path(post, path = "/v1/access/principals/{access}/tokens", tag = "access",
+    params(("access" = String, Path, description = "The principal's name")),
+    responses(
+        (status = 200, description = "The token, with its secret", body = api::CreatedToken),
+        (status = 404, description = "`not_found`: no such principal", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn create_token(
+    State(app): State<App>,
+    routing: Routing,
+    Named(principal): Named<AccessName>,
+) -> Result<Response, ProblemResponse> {
+    let token = AccessToken::from_secret(rand::random());
+    let hash = TokenHash::of(&token);
+    let created_wall_ms = SystemClock.wall_ms();
+    change(&app, &routing, AccessChange::AddToken { principal: principal.clone(), hash, created_wall_ms }).await?;
+    let created = api::CreatedToken::new(hash.id().to_string(), principal.into(), token.expose().to_owned());
+    Ok(response::json(StatusCode::OK, "application/json", &created))
+}
+
+/// Revokes an access token: no node accepts it any more.
+#[utoipa::path(delete, path = "/v1/access/tokens/{access}", tag = "access",
+    params(("access" = String, Path, description = "The token's id")),
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 404, description = "`not_found`: no such token", body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn revoke_token(
+    State(app): State<App>,
+    routing: Routing,
+    Named(id): Named<TokenId>,
+) -> Result<Response, ProblemResponse> {
+    change(&app, &routing, AccessChange::RemoveToken(id)).await
+}
+
+async fn change(app: &App, routing: &Routing, change: AccessChange) -> Result<Response, ProblemResponse> {
+    let response = routing.send(app, Request::ChangeAccess(change)).await?;
+    response::reply(response, |answer, _| service::access(answer))
+}

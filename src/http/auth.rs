@@ -1,0 +1,278 @@
+//! The caller of a request: its credential, the limit of failed attempts, and the audit log.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use metrics::{Counter, counter};
+use parking_lot::Mutex;
+
+use super::app::App;
+use super::response::ProblemResponse;
+use crate::access::{AccessToken, Caller, Denied, Need, TokenHash};
+use crate::api::Code;
+use crate::node::{Node, Request, RequestError, Response};
+use crate::service;
+use crate::types::AccessName;
+
+/// Failed attempts with an access token that an address may make in each [`WINDOW`].
+const MAX_FAILURES: u32 = 10;
+/// The time over which the node counts failed attempts.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Addresses with failed attempts that the node remembers. Above it, all other addresses share one count.
+const MAX_ADDRESSES: usize = 4_096;
+
+/// The other end of a connection. The listener adds it to each request.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub address: IpAddr,
+    /// The name of the client in its certificate.
+    pub certificate: Option<AccessName>,
+}
+
+/// The caller of a request, and its address if the node's own listener serves the request.
+#[derive(Clone, Debug)]
+pub(super) struct Credentials {
+    pub caller: Caller,
+    address: Option<IpAddr>,
+}
+
+impl FromRequestParts<App> for Credentials {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Credentials, ProblemResponse> {
+        let peer = parts.extensions.get::<Arc<Peer>>();
+        let address = peer.map(|peer| peer.address);
+        let Some(header) = parts.headers.get(AUTHORIZATION) else {
+            let certificate = peer.and_then(|peer| peer.certificate.clone());
+            let caller = certificate.map_or(Caller::Anonymous, Caller::Certificate);
+            return Ok(Credentials { caller, address });
+        };
+        let token = header.to_str().ok().and_then(|header| header.split_once(' '));
+        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
+        let token = token.and_then(|token| token.parse::<AccessToken>().ok()).map(|token| TokenHash::of(&token));
+        let credentials = |caller| Credentials { caller, address };
+        match token {
+            Some(hash) => {
+                let credentials = credentials(Caller::Token(hash));
+                credentials.check_attempts(app)?;
+                Ok(credentials)
+            }
+            None => {
+                // Without access control, a program may send a header of its own.
+                let is_enabled = app.node.get().is_some_and(|node| node.access().is_enabled());
+                if !is_enabled {
+                    return Ok(credentials(Caller::Anonymous));
+                }
+                let credentials = credentials(Caller::Anonymous);
+                app.failures.count(address, Instant::now());
+                app.failures.unauthenticated.increment(1);
+                let detail = "the header Authorization has no access token: expected \"Bearer tenure_…\"";
+                let refused = ProblemResponse::new(Code::Unauthenticated, detail);
+                Err(credentials.audited("request", "", Err(Code::Unauthenticated), refused))
+            }
+        }
+    }
+}
+
+impl Credentials {
+    /// Refuses a token that this node does not know after too many failed attempts from the same address. A valid token
+    /// always passes.
+    fn check_attempts(&self, app: &App) -> Result<(), ProblemResponse> {
+        let Some(node) = app.node.get() else { return Ok(()) };
+        let access = node.access();
+        if !access.is_enabled() || access.principal(&self.caller).is_some() {
+            return Ok(());
+        }
+        if app.failures.is_exhausted(self.address, Instant::now()) {
+            app.failures.limited.increment(1);
+            let detail = format!(
+                "too many requests with an unknown access token from this address: at most {MAX_FAILURES} in {} s",
+                WINDOW.as_secs()
+            );
+            return Err(ProblemResponse::new(Code::TooBusy, detail));
+        }
+        Ok(())
+    }
+
+    /// Fails if the state of this node does not allow the caller to do this.
+    pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>) -> Result<(), ProblemResponse> {
+        let authorized = node.access().authorize(&self.caller, need);
+        authorized.map(|_| ()).map_err(|denied| {
+            let error = RequestError::Denied(denied);
+            self.note(app, &error);
+            ProblemResponse::from(error)
+        })
+    }
+
+    /// Counts a refusal by access control.
+    pub fn note(&self, app: &App, error: &RequestError) {
+        match error {
+            RequestError::Denied(Denied::Unauthenticated(_)) => {
+                if matches!(self.caller, Caller::Token(_)) {
+                    app.failures.count(self.address, Instant::now());
+                }
+                app.failures.unauthenticated.increment(1);
+            }
+            RequestError::Denied(Denied::Forbidden(_)) => app.failures.forbidden.increment(1),
+            _ => {}
+        }
+    }
+
+    /// Writes a line of the audit log for a change, and for any request that access control refuses.
+    pub fn audit(&self, node: &Node, request: &Audited, result: &Result<Response, RequestError>) {
+        let access = node.access();
+        if !access.is_enabled() && !request.is_access {
+            return;
+        }
+        let outcome = match result {
+            Ok(response) => service::refusal_code(&response.answer).map_or(Ok(()), Err),
+            Err(error) => Err(service::request_error(error.clone()).code),
+        };
+        let is_refused = matches!(outcome, Err(Code::Unauthenticated | Code::Forbidden));
+        if !request.is_listed && !is_refused {
+            return;
+        }
+        let principal = access.principal(&self.caller).map_or("-", AccessName::as_str);
+        self.write(principal, request.action, &request.subject, outcome);
+    }
+
+    fn audited(
+        &self,
+        action: &str,
+        subject: &str,
+        outcome: Result<(), Code>,
+        response: ProblemResponse,
+    ) -> ProblemResponse {
+        self.write("-", action, subject, outcome);
+        response
+    }
+
+    fn write(&self, principal: &str, action: &str, subject: &str, outcome: Result<(), Code>) {
+        let address = self.address.map(|address| address.to_string());
+        let address = address.as_deref().unwrap_or("-");
+        let outcome = outcome.err().map_or("ok", Code::as_str);
+        tracing::info!(target: "tenure::audit", principal, address, action, subject, outcome, "audit");
+    }
+}
+
+/// A request as the audit log shows it: no secret, and no metadata.
+pub(super) struct Audited {
+    action: &'static str,
+    subject: String,
+    /// A change. Renewals are too many, and change only the time.
+    is_listed: bool,
+    is_access: bool,
+}
+
+impl Audited {
+    pub fn new(request: &Request) -> Audited {
+        let (action, subject) = request.summary();
+        let is_access = matches!(request, Request::ChangeAccess(_));
+        Audited { action, subject, is_listed: request.is_change() && action != "renew", is_access }
+    }
+}
+
+/// The failed attempts of each address, and their counters.
+pub(super) struct Failures {
+    by_address: Mutex<HashMap<Option<IpAddr>, Attempts>>,
+    unauthenticated: Counter,
+    forbidden: Counter,
+    limited: Counter,
+}
+
+#[derive(Clone, Copy)]
+struct Attempts {
+    since: Instant,
+    count: u32,
+}
+
+impl Failures {
+    pub fn new() -> Failures {
+        let counter = |reason: &'static str| {
+            let counter = counter!("tenure_access_refused_total", "reason" => reason);
+            counter.increment(0);
+            counter
+        };
+        Failures {
+            by_address: Mutex::default(),
+            unauthenticated: counter("unauthenticated"),
+            forbidden: counter("forbidden"),
+            limited: counter("limited"),
+        }
+    }
+
+    fn count(&self, address: Option<IpAddr>, now: Instant) {
+        let mut by_address = self.by_address.lock();
+        if by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address) {
+            by_address.retain(|_, attempts| !attempts.is_over(now));
+        }
+        let is_full = by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address);
+        // `None` is the shared count.
+        let address = address.filter(|_| !is_full);
+        let attempts = by_address.entry(address).or_insert(Attempts { since: now, count: 0 });
+        if attempts.is_over(now) {
+            *attempts = Attempts { since: now, count: 0 };
+        }
+        attempts.count += 1;
+    }
+
+    fn is_exhausted(&self, address: Option<IpAddr>, now: Instant) -> bool {
+        let by_address = self.by_address.lock();
+        let is_full = by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address);
+        let attempts = by_address.get(&address.filter(|_| !is_full));
+        attempts.is_some_and(|attempts| attempts.count >= MAX_FAILURES && !attempts.is_over(now))
+    }
+}
+
+impl Attempts {
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.since) >= WINDOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> Option<IpAddr> {
+        Some(IpAddr::V4(number.into()))
+    }
+
+    #[test]
+    fn address_is_limited_after_ten_failures_for_ten_seconds() {
+        let (failures, now) = (Failures::new(), Instant::now());
+        for _ in 0..9 {
+            failures.count(address(1), now);
+        }
+        assert!(!failures.is_exhausted(address(1), now));
+        failures.count(address(1), now);
+        assert!(failures.is_exhausted(address(1), now));
+        assert!(!failures.is_exhausted(address(2), now), "another address");
+        assert!(failures.is_exhausted(address(1), now + Duration::from_millis(9_999)));
+        assert!(!failures.is_exhausted(address(1), now + WINDOW));
+        failures.count(address(1), now + WINDOW);
+        assert!(!failures.is_exhausted(address(1), now + WINDOW), "a new window has one failure");
+    }
+
+    #[test]
+    fn failures_of_many_addresses_share_one_count() {
+        let (failures, now) = (Failures::new(), Instant::now());
+        for number in 0..MAX_ADDRESSES as u32 {
+            failures.count(address(number), now);
+        }
+        let others = MAX_ADDRESSES as u32..MAX_ADDRESSES as u32 + 10;
+        others.clone().for_each(|number| failures.count(address(number), now));
+        assert!(failures.is_exhausted(address(u32::MAX), now), "any further address");
+        assert!(!failures.is_exhausted(address(0), now));
+        assert!(failures.by_address.lock().len() <= MAX_ADDRESSES + 1);
+        let later = now + WINDOW;
+        failures.count(address(u32::MAX), later);
+        assert!(!failures.is_exhausted(address(u32::MAX), later));
+        assert_eq!(failures.by_address.lock().len(), 1, "old counts are forgotten");
+    }
+}

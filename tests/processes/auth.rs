@@ -1,0 +1,376 @@
+//! Access control on real processes: principals, roles, tokens and certificates.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use tenure::access::AccessToken;
+use tenure::client::{CallError, Endpoints, Remote};
+use tenure::types::Consistency;
+use tenure::{LeaseManager, LeaseName, LeaseOptions, Wait};
+
+use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::commands::{CommandOutput, run_at};
+use crate::plain_http;
+use crate::process::tenure;
+use crate::restore;
+use crate::steady::strict;
+use crate::tls;
+
+strict!(
+    access_control_is_set_up_with_a_few_commands,
+    principals_cannot_touch_leases_of_others,
+    revoked_token_stops_on_each_node_at_once,
+    administrator_cannot_lock_itself_out,
+    unknown_tokens_are_limited_per_address,
+    client_certificate_names_a_principal,
+    access_control_survives_restarts_and_restores,
+    secrets_are_in_no_log,
+);
+
+/// A cluster with the role `admin`, the principal `root` and its token; access control is on.
+struct Guarded {
+    cluster: Cluster,
+    root: String,
+}
+
+impl Guarded {
+    async fn start(settings: &str) -> Guarded {
+        let cluster = Cluster::start(settings).await;
+        done(&cluster, None, "auth role set admin --admin").await;
+        done(&cluster, None, "auth principal set root --role admin").await;
+        let root = done(&cluster, None, "auth token create root").await.trim_end().to_owned();
+        let guarded = Guarded { cluster, root };
+        guarded.admin("auth enable").await;
+        guarded
+    }
+
+    /// Runs a command of the administrator.
+    async fn admin(&self, line: &str) -> String {
+        done(&self.cluster, Some(&self.root), line).await
+    }
+
+    /// Creates a principal with a role of its own, and returns its token.
+    async fn principal(&self, name: &str, rights: &str) -> String {
+        self.admin(&format!("auth role set {name} {rights}")).await;
+        self.admin(&format!("auth principal set {name} --role {name}")).await;
+        self.admin(&format!("auth token create {name}")).await.trim_end().to_owned()
+    }
+
+    async fn run(&self, token: &str, line: &str) -> CommandOutput {
+        run_with(&self.cluster, Some(token), line).await
+    }
+
+    fn remote(&self, token: &str, node: u64) -> Remote {
+        let url = self.url(node);
+        let endpoints = url.parse::<Endpoints>().expect("a URL");
+        let token: AccessToken = token.parse().expect("a token");
+        Remote::new(endpoints).with_timeout(Duration::from_secs(2)).with_token(&token)
+    }
+
+    fn url(&self, node: u64) -> String {
+        self.cluster.client.endpoints().split(',').nth(place(node)).expect("three nodes").to_owned()
+    }
+
+    async fn status(&self, node: u64, method: Method, path: &str, authorization: Option<&str>) -> (StatusCode, String) {
+        let mut request = plain_http::client().request(method, format!("{}{path}", self.url(node)));
+        if let Some(value) = authorization {
+            request = request.header("authorization", value);
+        }
+        let response = request.send().await.expect("an answer");
+        (response.status(), response.text().await.expect("text"))
+    }
+}
+
+/// Runs a command with an access token in a file.
+async fn run_with(cluster: &Cluster, token: Option<&str>, line: &str) -> CommandOutput {
+    let line = match token {
+        Some(token) => {
+            let file = cluster.folder().join("token");
+            std::fs::write(&file, format!("{token}\n")).expect("writable");
+            format!("{line} --access-token-file {}", file.display())
+        }
+        None => line.to_owned(),
+    };
+    run_at(cluster, &cluster.client.endpoints(), &line).await
+}
+
+async fn done(cluster: &Cluster, token: Option<&str>, line: &str) -> String {
+    let output = run_with(cluster, token, line).await;
+    assert_eq!(output.code, Some(0), "{line}: {output:?}");
+    output.stdout
+}
+
+fn name(text: &str) -> LeaseName {
+    LeaseName::new(text).expect("valid")
+}
+
+/// The code of a refusal.
+fn refused<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
+    match result {
+        Err(CallError::Refused(problem)) => problem.code.as_str().to_owned(),
+        other => panic!("expected a refusal: {other:?}"),
+    }
+}
+
+async fn access_control_is_set_up_with_a_few_commands() {
+    let guarded = Guarded::start("").await;
+    let anonymous = run_with(&guarded.cluster, None, "lease acquire jobs/a --holder a --ttl 60s").await;
+    anonymous.refused("unauthenticated");
+    run_with(&guarded.cluster, None, "cluster status").await.refused("unauthenticated");
+    run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    assert_eq!(guarded.run(&worker, "lease acquire jobs/a --holder a --ttl 60s").await.code, Some(0));
+    assert_eq!(guarded.run(&worker, "lease list jobs/").await.code, Some(0));
+    assert_eq!(guarded.run(&worker, "cluster status").await.code, Some(0));
+    for line in [
+        "lease acquire other --holder a --ttl 60s",
+        "lease get other",
+        "lease list",
+        "lease list job",
+        "lease revoke jobs/a",
+        "member remove 3",
+        "cluster transfer",
+        "auth status",
+        "auth token create root",
+        "auth disable",
+    ] {
+        guarded.run(&worker, line).await.refused("forbidden");
+    }
+    let backup = guarded.cluster.folder().join("b").display().to_string();
+    guarded.run(&worker, &format!("snapshot save {backup}")).await.refused("forbidden");
+    guarded.admin(&format!("snapshot save {backup}")).await;
+    let operator = guarded.principal("operator", "--operate jobs/").await;
+    assert_eq!(guarded.run(&operator, "lease revoke jobs/a").await.code, Some(0));
+    guarded.run(&operator, "lease acquire jobs/a --holder a --ttl 60s").await.refused("forbidden");
+    for (path, open) in [("/livez", true), ("/readyz", true), ("/version", true), ("/openapi.json", true)]
+        .into_iter()
+        .chain([("/metrics", false), ("/v1/cluster", false), ("/v1/watch?prefix=jobs/", false)])
+    {
+        let (status, body) = guarded.status(1, Method::GET, path, None).await;
+        assert_eq!(status, if open { StatusCode::OK } else { StatusCode::UNAUTHORIZED }, "{path}: {body}");
+    }
+    let shown: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
+    assert_eq!(shown["enabled"], true);
+    assert_eq!(shown["roles"][2], json!({"name": "worker", "permissions": [{"right": "hold", "prefix": "jobs/"}]}));
+    assert!(!shown.to_string().contains(&worker[10..40]), "no secret: {shown}");
+    guarded.admin("auth disable").await;
+    assert_eq!(run_with(&guarded.cluster, None, "lease get jobs/a").await.code, Some(0));
+}
+
+async fn principals_cannot_touch_leases_of_others() {
+    let guarded = Guarded::start("").await;
+    let (one, two) = (guarded.principal("one", "--hold jobs/").await, guarded.principal("two", "--hold jobs/").await);
+    let token = guarded.run(&one, "lease acquire jobs/a --holder h --ttl 60s").await.stdout.trim_end().to_owned();
+    let stolen = guarded.run(&two, "lease acquire jobs/a --holder h --ttl 60s").await;
+    stolen.refused("forbidden");
+    assert!(!stolen.stderr.contains(&token), "the fencing token of the other principal: {stolen:?}");
+    guarded.run(&two, &format!("lease renew jobs/a --holder h --token {token}")).await.refused("lost");
+    guarded.run(&two, &format!("lease release jobs/a --holder h --token {token}")).await.refused("lost");
+    guarded.run(&two, &format!("lease handover jobs/a --holder h --token {token}")).await.refused("lost");
+    let seen: Value = serde_json::from_str(&guarded.run(&two, "lease get jobs/a -o json").await.stdout).expect("JSON");
+    assert_eq!((&seen["token"], &seen["holder"]), (&json!(token), &json!("h")), "the lease is as before");
+    assert_eq!(guarded.run(&one, &format!("lease renew jobs/a --holder h --token {token}")).await.code, Some(0));
+    // The queue works across principals, and the lease then belongs to the waiter.
+    let endpoints: Endpoints = guarded.cluster.client.endpoints().parse().expect("URLs");
+    let remote = Remote::new(endpoints).with_token(&two.parse().expect("a token"));
+    let manager = LeaseManager::new(remote);
+    let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(30))).expect("valid");
+    let waiting = tokio::spawn(async move { lease.acquire(Wait::Forever).await.map(|token| (token, lease)) });
+    let began = Instant::now();
+    while !guarded.run(&one, "lease queue jobs/a -o json").await.stdout.contains("since_at") {
+        assert!(began.elapsed() < SOON, "it does not wait");
+    }
+    assert_eq!(guarded.run(&one, &format!("lease release jobs/a --holder h --token {token}")).await.code, Some(0));
+    let (next, _lease) = waiting.await.expect("no panic").expect("granted");
+    assert!(next.to_string().parse::<u64>().expect("digits") > token.parse().expect("digits"));
+    // A lease from before access control belongs to each principal that may hold its name.
+    guarded.admin("auth disable").await;
+    let old = done(&guarded.cluster, None, "lease acquire jobs/old --holder h --ttl 60s").await;
+    guarded.admin("auth enable").await;
+    let renew = format!("lease renew jobs/old --holder h --token {}", old.trim_end());
+    assert_eq!(guarded.run(&one, &renew).await.code, Some(0));
+    assert_eq!(guarded.run(&two, &renew).await.code, Some(0));
+}
+
+/// The documented bound: a heartbeat interval after the answer, each node refuses the token. The test allows a second for a
+/// busy machine.
+async fn revoked_token_stops_on_each_node_at_once() {
+    let guarded = Guarded::start("").await;
+    let token = guarded.principal("worker", "--hold jobs/").await;
+    let leader = guarded.cluster.leader().await;
+    let follower = NODES.into_iter().find(|id| *id != leader).expect("three nodes");
+    let manager = LeaseManager::new(guarded.remote(&token, follower));
+    let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(2))).expect("valid");
+    lease.acquire(Wait::No).await.expect("free");
+    let stale = NODES.map(|node| guarded.remote(&token, node).with_consistency(Consistency::Stale));
+    for remote in &stale {
+        remote.get(&name("jobs/a")).await.expect("allowed");
+    }
+    let watch = plain_http::client().get(format!("{}/v1/watch?prefix=jobs/", guarded.url(follower)));
+    let mut watch = watch.header("authorization", format!("Bearer {token}")).send().await.expect("an answer");
+    assert_eq!(watch.status(), StatusCode::OK);
+    let state: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
+    let worker = state["principals"].as_array().expect("principals").iter().find(|it| it["name"] == "worker");
+    let id = worker.expect("it exists")["tokens"][0]["id"].as_str().expect("an id").to_owned();
+    guarded.admin(&format!("auth token revoke {id}")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for (node, remote) in NODES.into_iter().zip(&stale) {
+        assert_eq!(refused(remote.get(&name("jobs/a")).await), "unauthenticated", "a stale read at node {node}");
+        let current = guarded.remote(&token, node);
+        assert_eq!(refused(current.get(&name("jobs/a")).await), "unauthenticated", "a read at node {node}");
+    }
+    let ended = tokio::time::timeout(SOON, async { while let Ok(Some(_)) = watch.chunk().await {} }).await;
+    assert!(ended.is_ok(), "the watch of the revoked token is open");
+    // The lease expires by its ttl, as after a crash, and the next principal gets it.
+    let other = guarded.principal("other", "--hold jobs/").await;
+    let taken = guarded.run(&other, "lease acquire jobs/a --holder next --ttl 60s --wait 10s").await;
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+}
+
+async fn administrator_cannot_lock_itself_out() {
+    let cluster = Cluster::start("").await;
+    let without = run_with(&cluster, None, "auth enable").await;
+    assert_eq!(without.code, Some(2), "{without:?}");
+    assert!(without.stderr.contains("you could not undo it"), "{without:?}");
+    drop(cluster);
+    let guarded = Guarded::start("").await;
+    let state: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
+    let id = state["principals"][0]["tokens"][0]["id"].as_str().expect("an id");
+    for line in [
+        format!("auth token revoke {id}"),
+        "auth principal remove root".to_owned(),
+        "auth principal set root".to_owned(),
+        "auth role set admin --read jobs/".to_owned(),
+        "auth role remove admin".to_owned(),
+    ] {
+        let refused = guarded.run(&guarded.root, &line).await;
+        assert_eq!(refused.code, Some(2), "{line}: {refused:?}");
+    }
+    // With a second token, the first one can be revoked.
+    let second = guarded.admin("auth token create root").await.trim_end().to_owned();
+    done(&guarded.cluster, Some(&second), &format!("auth token revoke {id}")).await;
+    guarded.run(&guarded.root, "auth status").await.refused("unauthenticated");
+    run_with(&guarded.cluster, Some(&second), "auth token revoke 0123456789abcdef").await.refused("not_found");
+    assert_eq!(run_with(&guarded.cluster, Some(&second), "auth token revoke x").await.code, Some(2));
+}
+
+async fn unknown_tokens_are_limited_per_address() {
+    let guarded = Guarded::start("").await;
+    let unknown = format!("Bearer tenure_{}db1b4c9f", "a7".repeat(32));
+    let mut seen = Vec::new();
+    for _ in 0..12 {
+        seen.push(guarded.status(1, Method::GET, "/v1/leases", Some(&unknown)).await.0.as_u16());
+    }
+    assert_eq!(seen, [[401; 10].as_slice(), &[429; 2]].concat());
+    let root = format!("Bearer {}", guarded.root);
+    let (status, body) = guarded.status(1, Method::GET, "/v1/leases", Some(&root)).await;
+    assert_eq!(status, StatusCode::OK, "a valid token always passes: {body}");
+    let (status, body) = guarded.status(1, Method::GET, "/v1/leases", Some("Basic abc")).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
+    let (_, metrics) = guarded.status(1, Method::GET, "/metrics", Some(&root)).await;
+    for line in ["reason=\"unauthenticated\"} 11", "reason=\"limited\"} 2", "reason=\"forbidden\"} 0"] {
+        let line = format!("tenure_access_refused_total{{node=\"1\",{line}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
+}
+
+async fn client_certificate_names_a_principal() {
+    let settings = tls::SETTINGS.replace("client_cert = \"require\"\n", "client_cert = \"optional\"\n");
+    let mut cluster = Cluster::new(&settings).await;
+    tls::make_certificates(&cluster);
+    let issued = |client: &str| {
+        let mut issue = tenure();
+        issue.args(["tls", "issue", "tls", "--client", client, "--config"]).arg(cluster.config());
+        let issued = issue.current_dir(cluster.folder()).output().expect("the command runs");
+        assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+    };
+    issued("ops");
+    issued("guest");
+    for id in NODES {
+        cluster.launch(id);
+    }
+    let path = |file: &str| -> PathBuf { cluster.folder().join("tls").join(file) };
+    let endpoints = tls::https(&cluster);
+    let line = |client: &str, line: &str| {
+        let files = [format!("{client}.pem"), format!("{client}.key")].map(|file| path(&file).display().to_string());
+        format!("{line} --ca {} --cert {} --key {}", path("ca.pem").display(), files[0], files[1])
+    };
+    let run = async |client: &str, command: &str| run_at(&cluster, &endpoints, &line(client, command)).await;
+    for command in ["auth role set admin --admin", "auth principal set ops --role admin", "auth enable"] {
+        let output = run("ops", command).await;
+        assert_eq!(output.code, Some(0), "{command}: {output:?}");
+    }
+    assert_eq!(run("ops", "lease acquire a --holder h --ttl 60s").await.code, Some(0));
+    run("guest", "lease get a").await.refused("unauthenticated");
+    let ca = format!("lease get a --ca {}", path("ca.pem").display());
+    run_at(&cluster, &endpoints, &ca).await.refused("unauthenticated");
+}
+
+async fn access_control_survives_restarts_and_restores() {
+    let mut guarded = Guarded::start("[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n").await;
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    let held = guarded.run(&worker, "lease acquire jobs/kept --holder h --ttl 10m").await.stdout;
+    for _ in 0..120 {
+        let remote = guarded.remote(&worker, 1);
+        let lease: Value = remote_acquire(&remote).await;
+        assert_eq!(lease["holder"], "h");
+    }
+    for id in NODES {
+        guarded.cluster.kill(id);
+    }
+    guarded.cluster.launch_all().await;
+    run_with(&guarded.cluster, None, "lease get jobs/kept").await.refused("unauthenticated");
+    let other = guarded.principal("other", "--hold jobs/").await;
+    let renew = format!("lease renew jobs/kept --holder h --token {}", held.trim_end());
+    guarded.run(&other, &renew).await.refused("lost");
+    assert_eq!(guarded.run(&worker, &renew).await.code, Some(0), "its owner is in the snapshot");
+    let backup = guarded.cluster.folder().join("backup").display().to_string();
+    guarded.admin(&format!("snapshot save {backup}")).await;
+    for id in NODES {
+        guarded.cluster.kill(id);
+    }
+    let config = restore::new_config(&guarded.cluster);
+    let restore = format!("snapshot restore {backup} --config {} --node 1 --holders-stopped", config.display());
+    done(&guarded.cluster, None, &restore).await;
+    let nodes = NODES.map(|id| guarded.cluster.other_process(id, &config));
+    let began = Instant::now();
+    while guarded.run(&worker, "lease acquire jobs/new --holder h --ttl 60s").await.code != Some(0) {
+        assert!(began.elapsed() < SOON, "{}", nodes[0].said());
+    }
+    run_with(&guarded.cluster, None, "lease get jobs/new").await.refused("unauthenticated");
+}
+
+/// Acquires a lease with a new name.
+async fn remote_acquire(remote: &Remote) -> Value {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let claim: tenure::api::Acquire =
+        serde_json::from_value(json!({"holder": "h", "ttl_ms": 60_000})).expect("a claim");
+    let lease = remote.acquire(&name(&format!("jobs/{number}")), &claim).await.expect("free");
+    serde_json::to_value(lease).expect("JSON")
+}
+
+async fn secrets_are_in_no_log() {
+    let guarded = Guarded::start("").await;
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    let token = guarded.run(&worker, "lease acquire jobs/a --holder h --ttl 60s").await.stdout;
+    guarded.run(&worker, &format!("lease release jobs/a --holder h --token {}", token.trim_end())).await;
+    guarded.run(&worker, "lease acquire other --holder h --ttl 60s").await.refused("forbidden");
+    let logs: String = guarded.cluster.nodes.values().map(|node| node.said()).collect();
+    for secret in [&worker, &guarded.root] {
+        assert!(!logs.contains(&secret[7..39]), "a secret is in {logs}");
+    }
+    for line in [
+        r#"principal="worker" address="127.0.0.1" action="acquire" subject="jobs/a" outcome="ok""#,
+        r#"principal="worker" address="127.0.0.1" action="release" subject="jobs/a" outcome="ok""#,
+        r#"principal="worker" address="127.0.0.1" action="acquire" subject="other" outcome="forbidden""#,
+        r#"principal="root" address="127.0.0.1" action="change access""#,
+    ] {
+        assert!(
+            logs.lines().any(|found| found.contains("tenure::audit") && found.contains(line)),
+            "no {line} in {logs}"
+        );
+    }
+}

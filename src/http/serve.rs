@@ -303,7 +303,15 @@ mod tests {
         let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
         let router = standalone_router(App::new(NodeRef::empty(), settings, shutdown.clone()));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-        let served = tokio::spawn(connection(stream, None, router, timeouts, shutdown.clone(), permit));
+        let served = tokio::spawn(connection(
+            stream,
+            IpAddr::from([127, 0, 0, 1]),
+            None,
+            router,
+            timeouts,
+            shutdown.clone(),
+            permit,
+        ));
         client.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the connection is open");
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.expect("an answer");

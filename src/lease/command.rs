@@ -47,7 +47,48 @@ pub enum Command {
     /// Replaces the metadata of a held lease if `version` is its current version.
     UpdateMetadata { name: LeaseName, holder: HolderId, token: FencingToken, version: u64, metadata: Metadata },
     /// A command of a principal. It cannot touch the leases of other principals.
-    As { principal: AccessName, command: Box<Command> },
+    As { principal: AccessName, command: HolderCommand },
+}
+
+/// The commands of [`Command`] that name a holder. A type of its own, so that a message cannot nest commands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HolderCommand {
+    Acquire(Acquire),
+    Renew { holder: HolderId, leases: Vec<Renewal> },
+    Release { name: LeaseName, holder: HolderId, token: FencingToken },
+    HandOver { name: LeaseName, holder: HolderId, token: FencingToken, to: Option<HolderId> },
+    UpdateMetadata { name: LeaseName, holder: HolderId, token: FencingToken, version: u64, metadata: Metadata },
+}
+
+impl Command {
+    /// The command of a principal. A command that names no holder stays as it is.
+    pub fn owned_by(self, principal: AccessName) -> Command {
+        let command = match self {
+            Command::Acquire(acquire) => HolderCommand::Acquire(acquire),
+            Command::Renew { holder, leases } => HolderCommand::Renew { holder, leases },
+            Command::Release { name, holder, token } => HolderCommand::Release { name, holder, token },
+            Command::HandOver { name, holder, token, to } => HolderCommand::HandOver { name, holder, token, to },
+            Command::UpdateMetadata { name, holder, token, version, metadata } => {
+                HolderCommand::UpdateMetadata { name, holder, token, version, metadata }
+            }
+            command => return command,
+        };
+        Command::As { principal, command }
+    }
+}
+
+impl From<HolderCommand> for Command {
+    fn from(command: HolderCommand) -> Command {
+        match command {
+            HolderCommand::Acquire(acquire) => Command::Acquire(acquire),
+            HolderCommand::Renew { holder, leases } => Command::Renew { holder, leases },
+            HolderCommand::Release { name, holder, token } => Command::Release { name, holder, token },
+            HolderCommand::HandOver { name, holder, token, to } => Command::HandOver { name, holder, token, to },
+            HolderCommand::UpdateMetadata { name, holder, token, version, metadata } => {
+                Command::UpdateMetadata { name, holder, token, version, metadata }
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ use super::timers::{Timer, TimerQueue};
 use super::{Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Limits, Outcome, Stamp, WaiterId};
 use super::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
 
 /// The replicated lease state.
 ///
@@ -252,6 +252,11 @@ impl<'m> Entry<'m> {
         existing(&mut self.machine.records, name)
     }
 
+    /// Sets the principal that a new holder or waiter belongs to.
+    pub fn set_owner(&mut self, name: &LeaseName, holder: &HolderId, owner: &AccessName) {
+        self.record_mut(name).owners.insert(holder.clone(), owner.clone());
+    }
+
     /// The record for a new grant or waiter. A name without holders and waiters takes this limit.
     fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
         let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
@@ -343,6 +348,7 @@ impl<'m> Entry<'m> {
         let state = change.ended_as().expect("the change ends a grant");
         let record = self.record_mut(name);
         let grant = record.holders.remove(token).expect("the grant is held");
+        record.owners.remove(&grant.holder);
         let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
         record.ended.insert(ended);
         let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
@@ -407,6 +413,7 @@ impl<'m> Entry<'m> {
 
     pub fn drop_waiter(&mut self, name: &LeaseName, ticket: u64, cause: DropCause) {
         let holder = self.take_waiter(name, ticket).request.holder;
+        self.record_mut(name).owners.remove(&holder);
         self.effects.dropped.push(DroppedWaiter { waiter: WaiterId { name: name.clone(), holder }, cause });
     }
 

@@ -9,7 +9,7 @@
 //! | `command`, `outcome` | requests and their results |
 //! | `machine` | the state and `apply`: every change of state is here |
 //! | `rules` | the effect of each command, its refusals, and the waiter that gets a free slot |
-//! | `record`, `holders`, `queue`, `ended`, `history` | the state of one name |
+//! | `record`, `holders`, `owners`, `queue`, `ended`, `history` | the state of one name |
 //! | `retained` | bounds on retained bytes |
 //! | `restore` | a machine that continues from a backup |
 //! | `timers` | the timer queue |
@@ -28,6 +28,7 @@ mod inspect;
 mod list;
 mod machine;
 mod outcome;
+mod owners;
 mod queue;
 mod record;
 mod restore;
@@ -37,7 +38,7 @@ pub(crate) mod snapshot;
 mod timers;
 mod view;
 
-pub use command::{Acquire, Batch, Command, Limits, Renewal, Stamp, WaiterId};
+pub use command::{Acquire, Batch, Command, HolderCommand, Limits, Renewal, Stamp, WaiterId};
 pub use list::{ListCursor, ListFilter, SHOWN};
 pub use machine::Machine;
 pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};

@@ -64,6 +64,8 @@ pub enum Refusal {
     MetadataChanged { version: u64 },
     /// The cluster was restored from a backup, and holders of the lost cluster may still be active.
     Restored { retry_after_ms: u64 },
+    /// Another principal holds the lease or waits for it with the same holder id.
+    HolderInUse,
 }
 
 /// Why a holder does not have a lease with a token.

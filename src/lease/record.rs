@@ -3,10 +3,11 @@
 use super::ended::{Ended, EndedGrants};
 use super::history::History;
 use super::holders::{Grant, Holders};
+use super::owners::Owners;
 use super::queue::WaitQueue;
 use super::{Lease, LeaseState, Lost, LostReason};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
@@ -17,6 +18,7 @@ pub(super) struct Record {
     /// The last millisecond of the lock delay.
     pub delay_until: Option<ClusterMs>,
     pub holders: Holders,
+    pub owners: Owners,
     pub queue: WaitQueue,
     pub ended: EndedGrants,
     pub history: History,
@@ -31,6 +33,7 @@ impl Record {
             last_grant: 0,
             delay_until: None,
             holders: Holders::Empty,
+            owners: Owners::default(),
             queue: WaitQueue::default(),
             ended: EndedGrants::default(),
             history: History::Empty,
@@ -51,6 +54,16 @@ impl Record {
     /// Retained bytes of holders and waiters, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn in_use_bytes(&self) -> u64 {
         self.holders.bytes() + self.queue.bytes()
+    }
+
+    /// Whether this holder or waiter belongs to another principal.
+    pub fn belongs_to_other(&self, holder: &HolderId, principal: &AccessName) -> bool {
+        self.owners.of(holder).is_some_and(|owner| owner != principal)
+    }
+
+    /// Whether this holder has a grant or waits for one.
+    pub fn has(&self, holder: &HolderId) -> bool {
+        self.holders.of(holder).is_some() || self.queue.ticket_of(holder).is_some()
     }
 
     pub fn has_free_slot(&self) -> bool {

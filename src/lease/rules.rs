@@ -17,16 +17,21 @@
 //!   two delays the later end counts. Renewals, releases and hand-overs remain possible during a delay.
 //! - **A restore ends each grant, and its time without grants covers all names.** The backup does not have the grants that
 //!   the lost cluster made later. A claim can wait: its queue then has a lock delay until the time is over.
+//! - **A lease belongs to the principal that acquired it.** Under access control, the identity of a holder is its principal and
+//!   its holder id. A grant without an owner belongs to each principal: it is from before access control.
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
 //!   grant. This holds even if the lease ended first.
 
 use super::machine::{Entry, Machine};
 use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
-use super::{Acquire, Change, Command, DropCause, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, WaiterId};
+use super::{
+    Acquire, Change, Command, DropCause, GrantCause, HolderCommand, Lease, Lost, LostReason, Outcome, Refusal, Renewal,
+    WaiterId,
+};
 use super::{MAX_RETAINED_NAME_BYTES, retained};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName, Metadata};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
 
 /// Time for a waiter to reach a new leader, in milliseconds of cluster time after the first entry of the leader's term.
 ///
@@ -66,8 +71,53 @@ impl Entry<'_> {
             Command::UpdateMetadata { name, holder, token, version, metadata } => {
                 self.update_metadata(name, holder, *token, *version, metadata)
             }
-            Command::As { command, .. } => self.apply_command(command),
+            Command::As { principal, command } => self.apply_as(principal, command),
         }
+    }
+
+    /// Applies a command of a principal. A holder id that belongs to another principal is not its holder.
+    fn apply_as(&mut self, principal: &AccessName, command: &HolderCommand) -> Outcome {
+        let is_foreign = |entry: &Self, name: &LeaseName, holder: &HolderId| {
+            entry.record(name).is_some_and(|record| record.belongs_to_other(holder, principal))
+        };
+        match command {
+            HolderCommand::Acquire(acquire) => {
+                let Acquire { name, holder, .. } = acquire;
+                if is_foreign(self, name, holder) {
+                    return Outcome::Refused(Refusal::HolderInUse);
+                }
+                let is_new = self.record(name).is_none_or(|record| !record.has(holder));
+                let outcome = self.acquire(acquire);
+                if is_new && self.record(name).is_some_and(|record| record.has(holder)) {
+                    self.set_owner(name, holder, principal);
+                }
+                outcome
+            }
+            HolderCommand::Renew { holder, leases } => {
+                let renewed = leases.iter().map(|renewal| match is_foreign(self, &renewal.name, holder) {
+                    true => Err(self.not_own(&renewal.name)),
+                    false => self.renew(holder, renewal),
+                });
+                Outcome::Renewed(renewed.collect())
+            }
+            HolderCommand::Release { name, holder, .. } if is_foreign(self, name, holder) => Outcome::Released(false),
+            HolderCommand::HandOver { name, holder, .. } | HolderCommand::UpdateMetadata { name, holder, .. }
+                if is_foreign(self, name, holder) =>
+            {
+                Outcome::Refused(Refusal::Lost(self.not_own(name)))
+            }
+            HolderCommand::Release { name, holder, token } => Outcome::Released(self.release(name, holder, *token)),
+            HolderCommand::HandOver { name, holder, token, to } => self.hand_over(name, holder, *token, to.as_ref()),
+            HolderCommand::UpdateMetadata { name, holder, token, version, metadata } => {
+                self.update_metadata(name, holder, *token, *version, metadata)
+            }
+        }
+    }
+
+    /// The answer about a token that the principal never got.
+    fn not_own(&self, name: &LeaseName) -> Lost {
+        let soonest = self.record(name).and_then(|record| record.holders.soonest());
+        Lost { cause: LostReason::Unknown, holder: soonest.map(|grant| grant.holder.clone()) }
     }
 
     /// A new holder never overtakes a waiter.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -155,7 +156,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Consistency::Leader | Consistency::Linearizable => Consistency::Linearizable,
         };
         let query = Query::List { filter: ListFilter::default(), after: None, limit: 1 };
-        Ok(self.route(&Caller::Program, Request::Read { query, consistency }, Forward::Never).await?.served)
+        Ok(self.route(&Caller::Program, Request::Read { query, consistency }, Forward::Never).boxed().await?.served)
     }
 
     /// Writes a backup whenever this node leads and the newest one in the folder is too old.

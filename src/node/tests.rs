@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::{Answer, Forward, Local, Query, Request, RequestError};
+use crate::access::Caller;
 use crate::api::Code;
 use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerOptions, RetryBudget, Wait};
 use crate::config::{LeaseSettings, RaftTimings};

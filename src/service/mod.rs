@@ -527,6 +527,9 @@ fn refusal(refusal: Refusal) -> Box<Problem> {
             limit: Some(limit.into()),
             ..Problem::new(Code::LimitDiffers, format!("the lease is held or waited for with limit {limit}"))
         },
+        Refusal::HolderInUse => {
+            Problem::new(Code::Forbidden, "another principal holds this lease or waits for it with the same holder")
+        }
         Refusal::Lost(lost) => self::lost(lost),
         Refusal::MetadataChanged { version } => Problem {
             metadata_version: Some(version),

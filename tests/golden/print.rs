@@ -61,6 +61,7 @@ pub fn refusal(refusal: &Refusal) -> String {
         Refusal::QueueFull { max_waiters } => format!("queue full, at most {max_waiters}"),
         Refusal::TooManyLeases { max_leases } => format!("too many leases, at most {max_leases}"),
         Refusal::LimitDiffers { limit } => format!("its limit is {limit}"),
+        Refusal::HolderInUse => "another principal has this holder".to_string(),
         Refusal::Lost(lost) => self::lost(lost),
         Refusal::MetadataChanged { version } => format!("the metadata has version {version}"),
         Refusal::NoSuchWaiter => "no such waiter".to_string(),

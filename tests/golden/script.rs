@@ -140,6 +140,11 @@ fn machine_command(verb: &str, args: &mut ArgumentConsumer) -> Result<Command, F
             version: key(args, "version")?.unwrap_or(0),
             metadata: metadata(args)?,
         },
+        "as" => {
+            let principal = next(args)?;
+            let verb = args.next_pos().ok_or("missing command")?;
+            machine_command(verb, args)?.owned_by(principal)
+        }
         "tick" => Command::Tick,
         "limits" => Command::SetLimits(limits(args)?),
         _ => return Err(format!("unknown command {verb:?}").into()),

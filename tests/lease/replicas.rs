@@ -26,7 +26,7 @@ proptest! {
     #[test]
     fn replicas_agree(limits in limits(), plan in plans()) {
         let (mut one, mut other, mut model) = (machine_with(limits), machine_with(limits), Model::new(limits));
-        let mut proposer = Proposer::new();
+        let mut proposer = Proposer::with_principals();
         for planned in &plan {
             let (position, batch) = proposer.entry(planned, &model);
             model.apply(position, &batch);
@@ -40,7 +40,7 @@ proptest! {
     #[test]
     fn restart_equivalence(limits in limits(), plan in plans(), every in 1..8usize) {
         let (mut steady, mut restarted, mut model) = (machine_with(limits), machine_with(limits), Model::new(limits));
-        let mut proposer = Proposer::new();
+        let mut proposer = Proposer::with_principals();
         for (number, planned) in plan.iter().enumerate() {
             if number % every == 0 {
                 restarted = rebuilt(&bytes(&restarted));
@@ -58,7 +58,7 @@ proptest! {
     #[test]
     fn view_is_unchanged_by_later_entries(limits in limits(), plan in plans(), at in 0..60usize) {
         let (mut machine, mut model) = (machine_with(limits), Model::new(limits));
-        let mut proposer = Proposer::new();
+        let mut proposer = Proposer::with_principals();
         let mut taken = None;
         for (number, planned) in plan.iter().enumerate() {
             if number == at {

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tenure::lease::{Acquire, Batch, Command, Limits, Machine, Renewal, Stamp, WaiterId};
 use tenure::token::FencingToken;
-use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
+use tenure::types::{AccessName, HolderId, LeaseName, Metadata, Ttl};
 
 use crate::model::Model;
 
@@ -16,7 +16,8 @@ pub struct PlannedEntry {
     /// Cluster milliseconds since the previous entry. Sometimes negative, like the start of a leader from an older
     /// time.
     elapsed: i64,
-    requests: Vec<Request>,
+    /// Each with the principal that sends it, if the proposer uses principals.
+    requests: Vec<(Option<u8>, Request)>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ enum Aim {
 }
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const PRINCIPALS: [&str; 2] = ["one", "two"];
 const HOLDERS: [&str; 5] = ["p", "q", "r", "s", "t"];
 
 pub fn name(which: u8) -> LeaseName {
@@ -65,11 +67,17 @@ fn holder(which: u8) -> HolderId {
 pub struct Proposer {
     position: FencingToken,
     clock: i64,
+    uses_principals: bool,
 }
 
 impl Proposer {
     pub fn new() -> Proposer {
-        Proposer { position: FencingToken::new(1, 0), clock: 1000 }
+        Proposer { position: FencingToken::new(1, 0), clock: 1000, uses_principals: false }
+    }
+
+    /// Some of the requests are of principals.
+    pub fn with_principals() -> Proposer {
+        Proposer { uses_principals: true, ..Proposer::new() }
     }
 
     pub fn entry(&mut self, planned: &PlannedEntry, model: &Model) -> (FencingToken, Batch) {
@@ -77,7 +85,14 @@ impl Proposer {
         self.position = FencingToken::new(term + u64::from(planned.is_new_term), index + 1 + planned.skipped_indexes);
         self.clock = (self.clock + planned.elapsed).max(0);
         let now = self.clock as u64;
-        let commands = planned.requests.iter().map(|request| self.command(request, model)).collect();
+        let command = |(principal, request): &(Option<u8>, Request)| {
+            let command = self.command(request, model);
+            match principal.filter(|_| self.uses_principals) {
+                Some(which) => command.owned_by(AccessName::new(PRINCIPALS[which as usize]).expect("a valid name")),
+                None => command,
+            }
+        };
+        let commands = planned.requests.iter().map(command).collect();
         (self.position, Batch { stamp: Stamp { now, wall_ms: 1_000_000 + now }, commands })
     }
 
@@ -143,7 +158,7 @@ pub fn plans() -> impl Strategy<Value = Vec<PlannedEntry>> {
 fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
     let elapsed = prop_oneof![3 => Just(0), 6 => 1..120i64, 2 => 120..1500i64, 1 => -300..0i64];
     let skipped = prop_oneof![5 => Just(0), 1 => 1..4u64];
-    (skipped, proptest::bool::weighted(0.1), elapsed, vec(request(), 0..4)).prop_map(
+    (skipped, proptest::bool::weighted(0.1), elapsed, vec((principal(), request()), 0..4)).prop_map(
         |(skipped_indexes, is_new_term, elapsed, requests)| PlannedEntry {
             skipped_indexes,
             is_new_term,
@@ -151,6 +166,10 @@ fn planned_entry() -> impl Strategy<Value = PlannedEntry> {
             requests,
         },
     )
+}
+
+fn principal() -> impl Strategy<Value = Option<u8>> {
+    proptest::option::weighted(0.7, 0..PRINCIPALS.len() as u8)
 }
 
 fn request() -> impl Strategy<Value = Request> {

@@ -14,7 +14,7 @@ proptest! {
     fn outcomes_effects_and_reads_equal_the_models(limits in limits(), plan in plans()) {
         let mut machine = machine_with(limits);
         let mut model = Model::new(limits);
-        let mut proposer = Proposer::new();
+        let mut proposer = Proposer::with_principals();
         for planned in &plan {
             let (position, batch) = proposer.entry(planned, &model);
             let (outcomes, effects) = machine.apply(position, &batch);

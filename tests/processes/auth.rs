@@ -177,7 +177,7 @@ async fn principals_cannot_touch_leases_of_others() {
     let remote = Remote::new(endpoints).with_token(&two.parse().expect("a token"));
     let manager = LeaseManager::new(remote);
     let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(30))).expect("valid");
-    let waiting = tokio::spawn(async move { lease.acquire(Wait::Forever).await.map(|token| (token, lease)) });
+    let waiting = tokio::spawn(async move { lease.acquire(Wait::UpTo(SOON)).await.map(|token| (token, lease)) });
     let began = Instant::now();
     while !guarded.run(&one, "lease queue jobs/a -o json").await.stdout.contains("since_at") {
         assert!(began.elapsed() < SOON, "it does not wait");

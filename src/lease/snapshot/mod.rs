@@ -22,7 +22,7 @@ use crate::types::LeaseName;
 #[cfg(any(test, feature = "testing"))]
 pub use parts::PART_BYTES;
 use parts::RecordBuilder;
-use stored::HEADER_VERSION;
+use stored::{HEADER_VERSION, OwnersV1};
 pub use stored::{SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 
 impl Machine {
@@ -85,6 +85,13 @@ impl Rebuild {
                     Ok(())
                 }
                 _ => Err(BadSnapshot::Order(more.name)),
+            },
+            StoredRecord::Owners(OwnersV1 { name, owners }) => match &mut self.pending {
+                Some(pending) if pending.name == name => {
+                    pending.extend_owners(owners);
+                    Ok(())
+                }
+                _ => Err(BadSnapshot::Order(name)),
             },
         }
     }

@@ -2,16 +2,18 @@
 
 use super::BadSnapshot;
 use super::stored::{
-    CountsV2, EndedV2, EventV1, GrantV2, MoreV2, PartV2, QueueEntryV2, RecordV1, RecordV2, StoredRecord,
+    CountsV2, EndedV2, EventV1, GrantV2, MoreV2, OwnersV1, PartV2, QueueEntryV2, RecordV1, RecordV2, StoredRecord,
 };
 use crate::lease::history::History;
 use crate::lease::record::Record;
-use crate::types::{ClusterMs, LeaseName, Metadata};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, MAX_ACCESS_NAME_BYTES, MAX_HOLDER_BYTES, Metadata};
 
 /// Most bytes of grants, waiters and transitions in one stored record: 256 KiB.
 pub const PART_BYTES: usize = 256 << 10;
 /// Upper bound for the numbers and lengths in one encoded grant, waiter or transition, in bytes.
 const NUMBERS_BYTES: usize = 128;
+/// Most owners in one stored record: with the longest names they take less than [`PART_BYTES`].
+const MAX_OWNERS: usize = PART_BYTES / (MAX_HOLDER_BYTES + MAX_ACCESS_NAME_BYTES + 2);
 /// Upper bound for the encoded lengths of one key and one value of metadata, in bytes.
 const ENTRY_BYTES: usize = 6;
 
@@ -19,7 +21,7 @@ const ENTRY_BYTES: usize = 6;
 pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut items = items(record).peekable();
     let mut is_first = true;
-    std::iter::from_fn(move || {
+    let parts = std::iter::from_fn(move || {
         let mut part = PartV2::default();
         let mut bytes = 0;
         while let Some(item) = items.next_if(|item| bytes == 0 || bytes + item.bytes() <= PART_BYTES) {
@@ -30,6 +32,17 @@ pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterato
             return Some(StoredRecord::V2(RecordV2::new(name, record, part)));
         }
         (bytes > 0).then(|| StoredRecord::More(MoreV2 { name: name.clone(), part }))
+    });
+    parts.chain(owners(name, record))
+}
+
+/// The records of the owners. A name without owners has none, as in builds without access control.
+fn owners<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+    let mut all = record.owners.iter().map(|(holder, owner)| (holder.clone(), owner.clone())).peekable();
+    std::iter::from_fn(move || {
+        all.peek()?;
+        let owners = all.by_ref().take(MAX_OWNERS).collect();
+        Some(StoredRecord::Owners(OwnersV1 { name: name.clone(), owners }))
     })
 }
 
@@ -109,6 +122,7 @@ pub(super) struct RecordBuilder {
     pub delay_until: Option<ClusterMs>,
     counts: CountsV2,
     pub items: PartV2,
+    owners: Vec<(HolderId, AccessName)>,
 }
 
 impl From<RecordV1> for RecordBuilder {
@@ -118,14 +132,14 @@ impl From<RecordV1> for RecordBuilder {
         let waiting = waiting.into_iter().map(QueueEntryV2::from).collect();
         let ended = ended.into_iter().map(EndedV2::from).collect();
         let items = PartV2 { held, waiting, ended, history };
-        RecordBuilder { name, limit, last_grant, delay_until, counts: items.counts(), items }
+        RecordBuilder { name, limit, last_grant, delay_until, counts: items.counts(), items, owners: Vec::new() }
     }
 }
 
 impl From<RecordV2> for RecordBuilder {
     fn from(record: RecordV2) -> RecordBuilder {
         let RecordV2 { name, limit, last_grant, delay_until, counts, part } = record;
-        RecordBuilder { name, limit, last_grant, delay_until, counts, items: part }
+        RecordBuilder { name, limit, last_grant, delay_until, counts, items: part, owners: Vec::new() }
     }
 }
 
@@ -136,6 +150,10 @@ impl RecordBuilder {
         self.items.waiting.extend(part.waiting);
         self.items.ended.extend(part.ended);
         self.items.history.extend(part.history);
+    }
+
+    pub fn extend_owners(&mut self, owners: Vec<(HolderId, AccessName)>) {
+        self.owners.extend(owners);
     }
 
     /// Builds the record. Encoding the record again must give the same items: none repeated, missing or out of order.
@@ -168,13 +186,19 @@ impl RecordBuilder {
         }
         let events = self.items.history.iter().cloned().map(EventV1::into_event).collect();
         record.history = History::of(events, &record.holders);
+        for (holder, owner) in self.owners.iter().cloned() {
+            record.owners.insert(holder, owner);
+        }
         record.counted_live = record.is_live();
         record
     }
 
     fn matches(&self, record: &Record) -> bool {
         let events = record.history.events(&record.holders);
-        self.items.held.iter().cloned().eq(record.holders.iter().map(GrantV2::new))
+        let owners = record.owners.iter().map(|(holder, owner)| (holder.clone(), owner.clone()));
+        self.owners.iter().cloned().eq(owners)
+            && self.owners.iter().all(|(holder, _)| record.has(holder))
+            && self.items.held.iter().cloned().eq(record.holders.iter().map(GrantV2::new))
             && self
                 .items
                 .waiting

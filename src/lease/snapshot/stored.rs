@@ -13,7 +13,7 @@ use crate::lease::holders::Grant;
 use crate::lease::queue::{QueueEntry, WaitRequest};
 use crate::lease::{Change, LeaseState, Limits};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName, Metadata, Ttl};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata, Ttl};
 
 /// The version of [`SnapshotHeader`] that this code writes.
 pub(super) const HEADER_VERSION: u32 = 3;
@@ -64,6 +64,8 @@ pub enum StoredRecord {
     V2(RecordV2),
     /// The next part of the previous record's name.
     More(MoreV2),
+    /// Owners of holders and waiters of the previous record's name.
+    Owners(OwnersV1),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +83,13 @@ pub struct RecordV2 {
 pub struct MoreV2 {
     pub(super) name: LeaseName,
     pub(super) part: PartV2,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnersV1 {
+    pub(super) name: LeaseName,
+    /// In the order of the holders.
+    pub(super) owners: Vec<(HolderId, AccessName)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -112,6 +112,7 @@ mod cluster_tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::access::Caller;
     use crate::config::{LeaseSettings, RaftTimings};
     use crate::lease::{Acquire, WaiterId};
     use crate::node::{Forward, Request};

@@ -67,7 +67,7 @@ fn command_summary(command: &Command) -> (&'static str, String) {
         Command::HandOver { name, .. } => ("hand over", name.to_string()),
         Command::Revoke { name, .. } => ("revoke", name.to_string()),
         Command::UpdateMetadata { name, .. } => ("update metadata", name.to_string()),
-        Command::As { command, .. } => command_summary(command),
+        Command::As { command, .. } => command_summary(&command.clone().into()),
         Command::KeepWaiting { .. } | Command::LeaveQueue { .. } | Command::Tick | Command::SetLimits(_) => {
             ("maintain", String::new())
         }

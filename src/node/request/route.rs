@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -69,7 +70,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         request: Request,
         forward: Forward,
     ) -> Result<Response, RequestError> {
-        let mut response = self.inner.route(caller, request, forward).await?;
+        // Boxed: the futures of callers would otherwise nest too deeply for the compiler.
+        let mut response = self.inner.route(caller, request, forward).boxed().await?;
         if let Answer::Members(members) = &mut response.answer {
             // The leader sends the facts, and each node judges them in the same way.
             *members = self.inner.judged_by_leader(std::mem::take(members));
@@ -348,10 +350,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Request::ChangeMembers(change) => self.change_members(&leader_term, change).await?,
             Request::Transfer(to) => self.transfer(to).await?,
             Request::Access => {
-                self.confirm_leadership(&leader_term).await?;
+                self.confirm_leadership(&leader_term).boxed().await?;
                 Answer::Access(self.access().view())
             }
-            Request::ChangeAccess(change) => self.change_access(&leader_term, caller, change).await?,
+            Request::ChangeAccess(change) => self.change_access(&leader_term, caller, change).boxed().await?,
         };
         Ok(Response { answer, served: self.served() })
     }
@@ -494,7 +496,7 @@ fn unless_ambiguous(response: Response, ambiguous: Option<String>) -> Result<Res
 /// The command, with the principal whose leases it may change.
 pub(in crate::node) fn owned(principal: Option<AccessName>, command: Command) -> Command {
     match principal {
-        Some(principal) => Command::As { principal, command: Box::new(command) },
+        Some(principal) => command.owned_by(principal),
         None => command,
     }
 }

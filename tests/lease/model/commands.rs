@@ -1,11 +1,11 @@
 //! The effect of each command.
 
 use tenure::lease::{
-    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Lost, Outcome, Refusal, Renewal, Waiter,
-    WaiterId,
+    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, HolderCommand, Lease, Lost, LostReason, Outcome,
+    Refusal, Renewal, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
-use tenure::types::{ClusterMs, HolderId, LeaseName, Metadata};
+use tenure::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
 
 use super::{Model, ModelWaiter};
 
@@ -57,7 +57,61 @@ impl Model {
             Command::UpdateMetadata { name, holder, token, version, metadata } => {
                 self.update_metadata(name, holder, *token, *version, metadata)
             }
+            Command::As { principal, command } => self.apply_as(principal, command),
         }
+    }
+
+    /// The command, unless its holder belongs to another principal. Then the principal has nothing.
+    fn apply_as(&mut self, principal: &AccessName, command: &HolderCommand) -> Outcome {
+        let is_other = |model: &Model, name: &LeaseName, holder: &HolderId| {
+            model.owners.get(&(name.clone(), holder.clone())).is_some_and(|owner| owner != principal)
+        };
+        let unknown = |model: &Model, name: &LeaseName| {
+            let forever = ClusterMs::MAX;
+            let first = model.held(name).min_by_key(|lease| (lease.deadline.unwrap_or(forever), lease.token));
+            Lost { cause: LostReason::Unknown, holder: first.map(|lease| lease.holder.clone()) }
+        };
+        match command.clone() {
+            HolderCommand::Renew { holder, leases } => {
+                let one = |renewal: &Renewal| {
+                    if is_other(self, &renewal.name, &holder) {
+                        return Err(unknown(self, &renewal.name));
+                    }
+                    self.renew(&holder, renewal)
+                };
+                Outcome::Renewed(leases.iter().map(one).collect())
+            }
+            HolderCommand::Acquire(acquire) => {
+                let key = (acquire.name.clone(), acquire.holder.clone());
+                if is_other(self, &key.0, &key.1) {
+                    return Outcome::Refused(Refusal::HolderInUse);
+                }
+                let is_in_use = self.is_in_use(&key.0, &key.1);
+                let outcome = self.acquire(&acquire);
+                if !is_in_use && matches!(outcome, Outcome::Held { .. } | Outcome::Queued { .. }) {
+                    self.owners.insert(key, principal.clone());
+                }
+                outcome
+            }
+            HolderCommand::Release { name, holder, .. } if is_other(self, &name, &holder) => Outcome::Released(false),
+            HolderCommand::HandOver { name, holder, .. } | HolderCommand::UpdateMetadata { name, holder, .. }
+                if is_other(self, &name, &holder) =>
+            {
+                Outcome::Refused(Refusal::Lost(unknown(self, &name)))
+            }
+            own => self.apply_command(&own.into()),
+        }
+    }
+
+    fn is_in_use(&self, name: &LeaseName, holder: &HolderId) -> bool {
+        let waiter = WaiterId { name: name.clone(), holder: holder.clone() };
+        self.token_of(name, holder).is_some() || self.place(&waiter).is_some()
+    }
+
+    /// Forgets the owners of holders that neither hold nor wait.
+    pub(super) fn forget_owners(&mut self) {
+        let owners = std::mem::take(&mut self.owners);
+        self.owners = owners.into_iter().filter(|((name, holder), _)| self.is_in_use(name, holder)).collect();
     }
 
     fn acquire(&mut self, acquire: &Acquire) -> Outcome {

@@ -11,7 +11,7 @@ use tenure::lease::{
     Limits, Lost, LostReason, Outcome, Transition, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
-use tenure::types::{ClusterMs, HolderId, LeaseName};
+use tenure::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
 pub struct Model {
     pub now: ClusterMs,
@@ -23,6 +23,8 @@ pub struct Model {
     leases: Vec<ModelLease>,
     /// Waiters of all names, in the order of arrival.
     waiters: Vec<ModelWaiter>,
+    /// The principal of each holder and waiter that has one.
+    owners: BTreeMap<(LeaseName, HolderId), AccessName>,
     delays: BTreeMap<LeaseName, ClusterMs>,
     history: BTreeMap<LeaseName, Vec<Transition>>,
     /// The names that the current entry granted.
@@ -55,6 +57,7 @@ impl Model {
             term_began: 0,
             leases: Vec::new(),
             waiters: Vec::new(),
+            owners: BTreeMap::new(),
             delays: BTreeMap::new(),
             history: BTreeMap::new(),
             granted_here: BTreeSet::new(),
@@ -76,6 +79,7 @@ impl Model {
         self.expire_due(deferred);
         let mut outcomes = Vec::new();
         for command in &batch.commands {
+            self.forget_owners();
             outcomes.push(self.apply_command(command));
             self.grant_turns(None);
             self.forget_histories();

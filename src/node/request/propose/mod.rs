@@ -23,12 +23,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::{Batch, Command, Limits, Outcome, Refusal};
+use crate::lease::{Acquire, Batch, Command, HolderCommand, Limits, Outcome, Refusal, Renewal};
 use crate::node::leader::LeaderClock;
 use crate::node::request::RequestError;
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
-use crate::types::Metadata;
+use crate::types::{HolderId, LeaseName, Metadata};
 
 /// Most entries in flight. Two keep the disk and the network busy; more only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
@@ -167,7 +167,12 @@ impl Class {
             | Command::Tick
             | Command::SetLimits(_) => Class::Urgent,
             Command::Acquire(_) | Command::Revoke { .. } | Command::UpdateMetadata { .. } => Class::Ordinary,
-            Command::As { command, .. } => Class::of(command),
+            Command::As { command, .. } => match command {
+                HolderCommand::Renew { .. } | HolderCommand::Release { .. } | HolderCommand::HandOver { .. } => {
+                    Class::Urgent
+                }
+                HolderCommand::Acquire(_) | HolderCommand::UpdateMetadata { .. } => Class::Ordinary,
+            },
         }
     }
 }
@@ -517,33 +522,51 @@ fn weight(command: &Command) -> usize {
     const NUMBERS: usize = 96;
     NUMBERS
         + match command {
-            Command::Acquire(acquire) => {
-                acquire.name.as_str().len() + acquire.holder.as_str().len() + metadata_weight(&acquire.metadata)
-            }
-            Command::UpdateMetadata { name, holder, metadata, .. } => {
-                name.as_str().len() + holder.as_str().len() + metadata_weight(metadata)
-            }
-            Command::Renew { holder, leases } => {
-                holder.as_str().len() + leases.iter().map(renewal_weight).sum::<usize>()
-            }
+            Command::Acquire(acquire) => acquire_weight(acquire),
+            Command::Renew { holder, leases } => renew_weight(holder, leases),
             Command::Release { name, holder, .. } => name.as_str().len() + holder.as_str().len(),
             Command::Revoke { name, reason } => name.as_str().len() + reason.len(),
-            Command::HandOver { name, holder, to, .. } => {
-                let to = to.as_ref().map_or(0, |to| to.as_str().len());
-                name.as_str().len() + holder.as_str().len() + to
-            }
+            Command::HandOver { name, holder, to, .. } => hand_over_weight(name, holder, to.as_ref()),
             Command::KeepWaiting { waiters } => waiters.iter().map(waiter_weight).sum(),
             Command::LeaveQueue { waiter } => waiter_weight(waiter),
             Command::Tick | Command::SetLimits(_) => 0,
-            Command::As { principal, command } => principal.as_str().len() + weight(command),
+            Command::UpdateMetadata { name, holder, metadata, .. } => update_weight(name, holder, metadata),
+            Command::As { principal, command } => {
+                principal.as_str().len()
+                    + match command {
+                        HolderCommand::Acquire(acquire) => acquire_weight(acquire),
+                        HolderCommand::Renew { holder, leases } => renew_weight(holder, leases),
+                        HolderCommand::Release { name, holder, .. } => name.as_str().len() + holder.as_str().len(),
+                        HolderCommand::HandOver { name, holder, to, .. } => hand_over_weight(name, holder, to.as_ref()),
+                        HolderCommand::UpdateMetadata { name, holder, metadata, .. } => {
+                            update_weight(name, holder, metadata)
+                        }
+                    }
+            }
         }
+}
+
+fn acquire_weight(acquire: &Acquire) -> usize {
+    update_weight(&acquire.name, &acquire.holder, &acquire.metadata)
+}
+
+fn update_weight(name: &LeaseName, holder: &HolderId, metadata: &Metadata) -> usize {
+    name.as_str().len() + holder.as_str().len() + metadata_weight(metadata)
+}
+
+fn renew_weight(holder: &HolderId, leases: &[Renewal]) -> usize {
+    holder.as_str().len() + leases.iter().map(renewal_weight).sum::<usize>()
+}
+
+fn hand_over_weight(name: &LeaseName, holder: &HolderId, to: Option<&HolderId>) -> usize {
+    name.as_str().len() + holder.as_str().len() + to.map_or(0, |to| to.as_str().len())
 }
 
 fn metadata_weight(metadata: &Metadata) -> usize {
     metadata.iter().map(|(key, value)| key.len() + value.len() + 10).sum()
 }
 
-pub(in crate::node) fn renewal_weight(renewal: &crate::lease::Renewal) -> usize {
+pub(in crate::node) fn renewal_weight(renewal: &Renewal) -> usize {
     renewal.name.as_str().len() + 32
 }
 

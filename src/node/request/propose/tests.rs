@@ -3,11 +3,11 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::lease::{Acquire, Renewal, Stamp, WaiterId};
+use crate::lease::{Acquire, HolderCommand, Renewal, Stamp, WaiterId};
 use crate::token::FencingToken;
 use crate::types::{
-    HolderId, LeaseName, MAX_HOLDER_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES, MAX_NAME_BYTES, MAX_REASON_BYTES,
-    MAX_TTL_MS, Ttl,
+    AccessName, HolderId, LeaseName, MAX_ACCESS_NAME_BYTES, MAX_HOLDER_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES,
+    MAX_NAME_BYTES, MAX_REASON_BYTES, MAX_TTL_MS, Ttl,
 };
 
 const WEIGHT: usize = 100;
@@ -262,6 +262,9 @@ fn commands_that_keep_or_free_leases_are_urgent() {
     ];
     for command in urgent {
         assert_eq!(Class::of(&command), Class::Urgent, "{command:?}");
+        let principal = AccessName::new("p").expect("valid");
+        let owned = command.owned_by(principal);
+        assert_eq!(Class::of(&owned), Class::Urgent, "{owned:?}");
     }
     let metadata = Metadata::default();
     let ordinary = [
@@ -309,7 +312,18 @@ fn largest_after(kind: Option<&Command>) -> Option<Command> {
         Some(Command::SetLimits(_)) => {
             Command::UpdateMetadata { name: name(), holder: holder(), token, version: u64::MAX, metadata }
         }
-        Some(Command::UpdateMetadata { .. }) => return None,
+        Some(update @ Command::UpdateMetadata { .. }) => {
+            let principal = AccessName::new("p".repeat(MAX_ACCESS_NAME_BYTES)).expect("valid");
+            update.clone().owned_by(principal)
+        }
+        Some(Command::As { command: HolderCommand::UpdateMetadata { .. }, principal }) => {
+            let leases = (0..200).map(|_| renewal()).collect();
+            Command::Renew { holder: holder(), leases }.owned_by(principal.clone())
+        }
+        Some(Command::As { command: HolderCommand::Renew { .. }, principal }) => {
+            Command::HandOver { name: name(), holder: holder(), token, to: Some(holder()) }.owned_by(principal.clone())
+        }
+        Some(Command::As { .. }) => return None,
     };
     Some(next)
 }

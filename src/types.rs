@@ -73,6 +73,11 @@ pub struct HolderId(Arc<str>);
 /// The name of a principal or of a role: `[A-Za-z0-9][A-Za-z0-9._:@-]*`, at most [`MAX_ACCESS_NAME_BYTES`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(
+    feature = "server",
+    derive(utoipa::ToSchema),
+    schema(value_type = String, max_length = 64, pattern = "^[A-Za-z0-9][A-Za-z0-9._:@-]*$")
+)]
 pub struct AccessName(Arc<str>);
 
 /// A lease's metadata: keys and values of the holder, at most [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].

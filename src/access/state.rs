@@ -117,9 +117,9 @@ pub enum Denied {
     /// The change refers to something that does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The change is invalid.
+    /// The state does not allow the change.
     #[error("{0}")]
-    Invalid(String),
+    Refused(String),
 }
 
 /// The state without secrets.
@@ -294,7 +294,7 @@ impl Access {
             // So access control is never on without an administrator whose credential works.
             next.authorize(caller, &Need::Admin).map_err(|denied| {
                 let why = format!("after this change you could not undo it, because {denied}");
-                Denied::Invalid(format!("{why}: use the credential of another principal with the right `admin`"))
+                Denied::Refused(format!("{why}: use the credential of another principal with the right `admin`"))
             })?;
         }
         Ok(())
@@ -308,7 +308,7 @@ impl Access {
             AccessChange::SetRole { permissions, .. } => {
                 let is_bad = |one: &Permission| one.right == Right::Admin && !one.prefix.is_empty();
                 if permissions.iter().any(is_bad) {
-                    return Err(Denied::Invalid("the right `admin` has no prefix".to_owned()));
+                    return Err(Denied::Refused("the right `admin` has no prefix".to_owned()));
                 }
             }
             AccessChange::RemoveRole(role) if !roles.contains_key(role) => {
@@ -316,7 +316,7 @@ impl Access {
             }
             AccessChange::RemoveRole(role) => {
                 if let Some((name, _)) = principals.iter().find(|(_, principal)| principal.roles.contains(role)) {
-                    return Err(Denied::Invalid(format!("principal {name} has the role {role}")));
+                    return Err(Denied::Refused(format!("principal {name} has the role {role}")));
                 }
             }
             AccessChange::SetPrincipal { roles: given, .. } => {
@@ -330,7 +330,7 @@ impl Access {
             AccessChange::AddToken { principal, hash, .. } => {
                 principals.get(principal).ok_or_else(|| no_principal(principal))?;
                 if self.0.tokens.contains_key(&hash.id()) {
-                    return Err(Denied::Invalid(format!("a token with the id {} exists", hash.id())));
+                    return Err(Denied::Refused(format!("a token with the id {} exists", hash.id())));
                 }
             }
             AccessChange::RemoveToken(id) => {
@@ -339,14 +339,14 @@ impl Access {
         }
         let bytes = codec::encode(change).len();
         if bytes > MAX_CHANGE_BYTES {
-            return Err(Denied::Invalid(format!(
+            return Err(Denied::Refused(format!(
                 "the change has {bytes} bytes: at most {MAX_CHANGE_BYTES} are allowed"
             )));
         }
         let bytes = codec::encode(self.with(change).state()).len();
         if bytes > MAX_STATE_BYTES {
             let rule = format!("at most {MAX_STATE_BYTES} bytes of roles, principals and tokens are allowed");
-            return Err(Denied::Invalid(format!("the change makes the state {bytes} bytes long: {rule}")));
+            return Err(Denied::Refused(format!("the change makes the state {bytes} bytes long: {rule}")));
         }
         Ok(())
     }
@@ -494,13 +494,13 @@ mod tests {
             principal("root", &[]),
             role("admin", &[(Right::Read, "")]),
         ] {
-            assert!(matches!(access.check(&root, &change), Err(Denied::Invalid(_))), "{change:?}");
+            assert!(matches!(access.check(&root, &change), Err(Denied::Refused(_))), "{change:?}");
         }
         assert_eq!(access.check(&root, &AccessChange::RemoveToken(hash(2).id())), Ok(()));
         assert_eq!(access.check(&root, &AccessChange::Enable(false)), Ok(()));
         let off = access.with(&AccessChange::Enable(false));
-        assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true)), Err(Denied::Invalid(_))));
-        assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true)), Err(Denied::Invalid(_))));
+        assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true)), Err(Denied::Refused(_))));
+        assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true)), Err(Denied::Refused(_))));
         assert_eq!(off.check(&root, &AccessChange::Enable(true)), Ok(()));
         let anonymous = off.check(&Caller::Anonymous, &AccessChange::RemovePrincipal(name("root")));
         assert_eq!(anonymous, Ok(()), "without access control, every caller may change it");
@@ -520,7 +520,7 @@ mod tests {
         }
         for change in [AccessChange::RemoveRole(name("worker")), token("ci", 1), role("a", &[(Right::Admin, "jobs/")])]
         {
-            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::Invalid(_))), "{change:?}");
+            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::Refused(_))), "{change:?}");
         }
         // Replicas apply also a change that is no longer valid.
         let state = access.with(&token("missing", 5));
@@ -544,7 +544,7 @@ mod tests {
         };
         assert_eq!(Access::default().check(&Caller::Program, &many(300)), Ok(()));
         let refused = Access::default().check(&Caller::Program, &many(400));
-        assert!(matches!(&refused, Err(Denied::Invalid(why)) if why.contains("at most 65536")), "{refused:?}");
+        assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("at most 65536")), "{refused:?}");
         let mut access = Access::default();
         let mut roles = 0;
         let refused = loop {
@@ -556,7 +556,7 @@ mod tests {
             }
             roles += 1;
         };
-        assert!(matches!(&refused, Denied::Invalid(why) if why.contains("at most 524288")), "{refused}");
+        assert!(matches!(&refused, Denied::Refused(why) if why.contains("at most 524288")), "{refused}");
         assert_eq!(roles, 8, "each has about 61 KB");
     }
 

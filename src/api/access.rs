@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use crate::types::Right;
+use crate::types::{AccessName, Right};
 
 /// Response of `/v1/access`: the state of access control. It has no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct Permission {
     pub right: Right,
     /// The prefix; empty for all names. `admin` has none.
     #[serde(default)]
-    #[cfg_attr(feature = "server", schema(max_length = 200))]
+    #[cfg_attr(feature = "server", schema(max_length = 200, pattern = "^[A-Za-z0-9._:/-]*$"))]
     pub prefix: String,
 }
 
@@ -82,7 +82,7 @@ pub struct SetRole {
 #[serde(deny_unknown_fields)]
 pub struct SetPrincipal {
     /// The names of all its roles.
-    pub roles: Vec<String>,
+    pub roles: Vec<AccessName>,
 }
 
 /// Response to the creation of an access token.

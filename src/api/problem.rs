@@ -155,6 +155,8 @@ codes! {
     MemberRefused = "member_refused", 409, "The change of the members is refused";
     /// The member has not caught up, so it cannot become a voter or the leader yet. Certainly not done.
     MemberLags = "member_lags", 409, "The member has not caught up";
+    /// The state of access control does not allow this change; the detail has the reason. Certainly not done.
+    AccessRefused = "access_refused", 409, "The change of access control is refused";
     /// The watch cannot resume there: the cluster no longer stores the next events.
     Compacted = "compacted", 410, "The events after this position are no longer stored";
     /// The request, or its answer, is larger than allowed.

@@ -52,14 +52,20 @@ pub(super) async fn get(
 
 /// Turns access control on. The request needs the credential of a principal with the right `admin`.
 #[utoipa::path(post, path = "/v1/access/enable", tag = "access",
-    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 409, description = "`access_refused`: the caller could not undo it", body = Problem, content_type = "application/problem+json"),
+    ))]
 pub(super) async fn enable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::Enable(true)).await
 }
 
 /// Turns access control off: each caller may do everything. Roles, principals and tokens stay.
 #[utoipa::path(post, path = "/v1/access/disable", tag = "access",
-    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
+    ))]
 pub(super) async fn disable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::Enable(false)).await
 }
@@ -67,16 +73,23 @@ pub(super) async fn disable(State(app): State<App>, routing: Routing) -> Result<
 /// Creates a role, or replaces its permissions.
 #[utoipa::path(put, path = "/v1/access/roles/{access}", tag = "access",
     params(("access" = String, Path, description = "The role's name")), request_body = api::SetRole,
-    responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
+    responses(
+        (status = 200, description = "The state of access control", body = api::AccessControl),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
+    ))]
 pub(super) async fn set_role(
     State(app): State<App>,
     routing: Routing,
     Named(role): Named<AccessName>,
     Body(body, _budget): Body<api::SetRole>,
 ) -> Result<Response, ProblemResponse> {
-    let permission = |api::Permission { right, prefix }| match prefix.len() > MAX_NAME_BYTES {
-        true => Err(ProblemResponse::invalid(format!("prefix: it is longer than {MAX_NAME_BYTES} bytes"))),
-        false => Ok(Permission { right, prefix }),
+    let permission = |api::Permission { right, prefix }| {
+        // The prefix of a lease name. The first character of a name has a smaller choice, but no prefix grants more.
+        let is_allowed = prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
+        match is_allowed && prefix.len() <= MAX_NAME_BYTES {
+            true => Ok(Permission { right, prefix }),
+            false => Err(ProblemResponse::invalid(format!("prefix: no lease name begins with {prefix:?}"))),
+        }
     };
     let permissions = body.permissions.into_iter().map(permission).collect::<Result<_, _>>()?;
     change(&app, &routing, AccessChange::SetRole { role, permissions }).await
@@ -88,6 +101,7 @@ pub(super) async fn set_role(
     responses(
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 404, description = "`not_found`: no such role", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn remove_role(
     State(app): State<App>,
@@ -103,6 +117,7 @@ pub(super) async fn remove_role(
     responses(
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 404, description = "`not_found`: no such role", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn set_principal(
     State(app): State<App>,
@@ -110,8 +125,7 @@ pub(super) async fn set_principal(
     Named(principal): Named<AccessName>,
     Body(body, _budget): Body<api::SetPrincipal>,
 ) -> Result<Response, ProblemResponse> {
-    let role = |role| AccessName::new(role).map_err(|error| ProblemResponse::invalid(error.to_string()));
-    let roles = body.roles.into_iter().map(|name: String| role(name)).collect::<Result<_, _>>()?;
+    let roles = body.roles.into_iter().collect();
     change(&app, &routing, AccessChange::SetPrincipal { principal, roles }).await
 }
 
@@ -121,6 +135,7 @@ pub(super) async fn set_principal(
     responses(
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 404, description = "`not_found`: no such principal", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn remove_principal(
     State(app): State<App>,
@@ -136,6 +151,7 @@ pub(super) async fn remove_principal(
     responses(
         (status = 200, description = "The token, with its secret", body = api::CreatedToken),
         (status = 404, description = "`not_found`: no such principal", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn create_token(
     State(app): State<App>,
@@ -156,6 +172,7 @@ pub(super) async fn create_token(
     responses(
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 404, description = "`not_found`: no such token", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn revoke_token(
     State(app): State<App>,

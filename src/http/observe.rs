@@ -38,6 +38,7 @@ pub fn describe_metrics() {
         "Connections refused above the limit max_connections"
     );
     describe_gauge!("tenure_http_watches", Unit::Count, "Open watches");
+    describe_counter!("tenure_access_refused_total", Unit::Count, "Requests that access control refused, by reason");
 }
 
 /// Adds one to a gauge until drop.

@@ -5,7 +5,7 @@ use utoipa::OpenApi;
 
 use super::app;
 use crate::api;
-use crate::types::MAX_NAME_BYTES;
+use crate::types::{MAX_ACCESS_NAME_BYTES, MAX_NAME_BYTES};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -39,6 +39,10 @@ pub(super) fn without_paths() -> utoipa::openapi::OpenApi {
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$";
 /// The cursor of a page.
 const CURSOR_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}~[0-9]{1,19}$";
+/// The name of a role or principal.
+const ACCESS_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._:@-]*$";
+/// The public id of an access token.
+const TOKEN_ID_PATTERN: &str = "^[0-9A-Fa-f]{16}$";
 /// A holder has no control characters.
 const HOLDER_PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// States, separated by commas. The parser ignores empty ones.
@@ -64,19 +68,32 @@ struct OperationTraits {
     has_body: bool,
     has_parameters: bool,
     needs_node: bool,
+    needs_principal: bool,
+    /// A principal needs a right for it.
+    needs_right: bool,
 }
 
-const COMMON: [CommonResponse; 9] = [
+const COMMON: [CommonResponse; 11] = [
     CommonResponse {
         status: "307",
         description: "`not_leader`: only with `X-Tenure-No-Forward`",
         applies: |it| it.forwarded,
     },
     CommonResponse { status: "400", description: "`invalid`", applies: |it| it.has_body || it.has_parameters },
+    CommonResponse {
+        status: "401",
+        description: "`unauthenticated`: access control is on, and the request has no valid credential",
+        applies: |it| it.needs_principal,
+    },
+    CommonResponse {
+        status: "403",
+        description: "`forbidden`: the principal may not do this",
+        applies: |it| it.needs_right,
+    },
     CommonResponse { status: "408", description: "`body_timeout`", applies: |it| it.has_body },
     CommonResponse { status: "413", description: "`too_large`", applies: |it| it.has_body },
     CommonResponse { status: "415", description: "`unsupported_media_type`", applies: |it| it.has_body },
-    CommonResponse { status: "429", description: "`too_busy`", applies: |it| it.forwarded },
+    CommonResponse { status: "429", description: "`too_busy`", applies: |it| it.needs_principal },
     CommonResponse {
         status: "501",
         description: "`unsupported`: the leader's version does not support it",
@@ -133,6 +150,13 @@ fn complete(path: &str, operation: &mut Value) {
         if parameter["in"] == "path" && parameter["name"] == "name" {
             parameter["schema"] = json!({"type": "string", "pattern": NAME_PATTERN, "maxLength": MAX_NAME_BYTES});
         }
+        if parameter["in"] == "path" && parameter["name"] == "access" {
+            let is_token = path.starts_with("/v1/access/tokens/");
+            parameter["schema"] = match is_token {
+                true => json!({"type": "string", "pattern": TOKEN_ID_PATTERN}),
+                false => json!({"type": "string", "pattern": ACCESS_PATTERN, "maxLength": MAX_ACCESS_NAME_BYTES}),
+            };
+        }
         let pattern = QUERY_PATTERNS.iter().find(|(name, _)| parameter["name"] == *name);
         if let Some((_, pattern)) = pattern {
             parameter["schema"]["pattern"] = json!(pattern);
@@ -143,7 +167,9 @@ fn complete(path: &str, operation: &mut Value) {
     let needs_node = path.starts_with("/v1");
     let forwarded = needs_node && !["/v1/watch", "/v1/cluster"].contains(&path);
     let has_body = operation.get("requestBody").is_some();
-    let traits = OperationTraits { forwarded, has_body, has_parameters, needs_node };
+    let needs_principal = needs_node || path == "/metrics";
+    let needs_right = needs_node && path != "/v1/cluster";
+    let traits = OperationTraits { forwarded, has_body, has_parameters, needs_node, needs_principal, needs_right };
     let responses = operation["responses"].as_object_mut().expect("an operation has responses");
     for CommonResponse { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&traits)) {
         let schema = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
@@ -205,26 +231,37 @@ mod tests {
 
     #[test]
     fn each_operation_has_its_statuses() {
-        const CLAIM: &str = "200 307 400 408 409 413 415 429 501 503 504";
-        const MEMBER: &str = "200 307 400 404 409 429 501 503 504";
-        const MEMBER_BODY: &str = "200 307 400 404 408 409 413 415 429 501 503 504";
-        const FREE: &str = "200 307 400 408 413 415 429 501 503 504";
-        const READ: &str = "200 307 400 429 501 503 504";
+        const CLAIM: &str = "200 307 400 401 403 408 409 413 415 429 501 503 504";
+        const MEMBER: &str = "200 307 400 401 403 404 409 429 501 503 504";
+        const MEMBER_BODY: &str = "200 307 400 401 403 404 408 409 413 415 429 501 503 504";
+        const FREE: &str = "200 307 400 401 403 408 413 415 429 501 503 504";
+        const READ: &str = "200 307 400 401 403 429 501 503 504";
+        const ACCESS: &str = "200 307 400 401 403 404 409 429 501 503 504";
+        const ACCESS_SWITCH: &str = "200 307 401 403 409 429 501 503 504";
         let expected = [
+            ("delete /v1/access/principals/{access}", ACCESS),
+            ("delete /v1/access/roles/{access}", ACCESS),
+            ("delete /v1/access/tokens/{access}", ACCESS),
+            ("get /v1/access", "200 307 401 403 429 501 503 504"),
+            ("post /v1/access/disable", ACCESS_SWITCH),
+            ("post /v1/access/enable", ACCESS_SWITCH),
+            ("post /v1/access/principals/{access}/tokens", ACCESS),
+            ("put /v1/access/principals/{access}", MEMBER_BODY),
+            ("put /v1/access/roles/{access}", CLAIM),
             ("delete /v1/cluster/members/{id}", MEMBER),
             ("delete /v1/leases/{name}", READ),
             ("get /livez", "200 503"),
-            ("get /metrics", "200"),
+            ("get /metrics", "200 401 429"),
             ("get /openapi.json", "200"),
             ("get /readyz", "200 503"),
-            ("get /v1/cluster", "200 503"),
+            ("get /v1/cluster", "200 401 429 503"),
             ("get /v1/cluster/snapshot", READ),
             ("get /v1/leases", READ),
-            ("get /v1/leases/{name}", "200 307 400 404 429 501 503 504"),
+            ("get /v1/leases/{name}", "200 307 400 401 403 404 429 501 503 504"),
             ("get /v1/leases/{name}/explain", READ),
             ("get /v1/leases/{name}/history", READ),
             ("get /v1/leases/{name}/queue", READ),
-            ("get /v1/watch", "200 400 410 429 503"),
+            ("get /v1/watch", "200 400 401 403 410 429 503"),
             ("get /version", "200"),
             ("post /v1/cluster/members", CLAIM),
             ("post /v1/cluster/members/{id}/addresses", MEMBER_BODY),

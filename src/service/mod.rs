@@ -465,7 +465,7 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
         RequestError::Denied(Denied::Unauthenticated(_)) => problem(Code::Unauthenticated, detail),
         RequestError::Denied(Denied::Forbidden(_)) => problem(Code::Forbidden, detail),
         RequestError::Denied(Denied::NotFound(_)) => problem(Code::NotFound, detail),
-        RequestError::Denied(Denied::Invalid(_)) => problem(Code::Invalid, detail),
+        RequestError::Denied(Denied::Refused(_)) => problem(Code::AccessRefused, detail),
         RequestError::NotLeader { leader, .. } => Problem { leader: Some(leader), ..problem(Code::NotLeader, detail) },
     }
 }

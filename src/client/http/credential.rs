@@ -46,11 +46,12 @@ impl Http {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::{Endpoints, Remote};
 
     #[test]
     fn token_is_sent_and_not_shown() {
-        let text = format!("tenure_{}db1b4c9f", "a7".repeat(32));
-        let http = Http::new(reqwest::Client::new()).with_token(&text.parse().expect("valid"));
+        let text = format!("tenure_{}c097aaa3", "a7".repeat(32));
+        let http = Remote::new(Endpoints::default()).with_token(&text.parse().expect("valid")).http;
         let request = http.get("http://127.0.0.1:1/").build().expect("valid");
         assert_eq!(request.headers()[AUTHORIZATION], format!("Bearer {text}"));
         assert!(!format!("{http:?} {request:?}").contains("a7a7"), "{http:?} {request:?}");

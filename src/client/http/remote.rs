@@ -385,7 +385,7 @@ impl Remote {
         principal: &AccessName,
         roles: &[AccessName],
     ) -> Result<AccessControl, CallError> {
-        let body = SetPrincipal { roles: roles.iter().map(ToString::to_string).collect() };
+        let body = SetPrincipal { roles: roles.to_vec() };
         self.put(format!("v1/access/principals/{principal}"), &body).await
     }
 

@@ -41,7 +41,7 @@ impl<T: TryFrom<String, Error: std::fmt::Display>> FromRequestParts<App> for Nam
 /// Returns the roles, the principals and the ids of their access tokens.
 #[utoipa::path(get, path = "/v1/access", tag = "access",
     responses((status = 200, description = "The state of access control", body = api::AccessControl)))]
-pub(super) async fn get(
+pub(super) async fn access_control(
     State(app): State<App>,
     _permit: RequestPermit,
     routing: Routing,

@@ -204,7 +204,7 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(members::remove))
         .routes(routes!(members::transfer))
         .routes(routes!(backup::snapshot))
-        .routes(routes!(access::get))
+        .routes(routes!(access::access_control))
         .routes(routes!(access::enable))
         .routes(routes!(access::disable))
         .routes(routes!(access::set_role, access::remove_role))

@@ -57,7 +57,8 @@ fn answers_match_the_openapi_document() {
 async fn send(cluster: &Cluster, operation: &Operation, request: &Request) -> Answer {
     let mut url = Url::parse(&cluster.url("/")).expect("a URL");
     // No member has this id.
-    url.set_path(&operation.path.replace("{name}", &request.name).replace("{id}", "77"));
+    let path = operation.path.replace("{name}", &request.name).replace("{id}", "77").replace("{access}", &request.name);
+    url.set_path(&path);
     url.set_query(Some(&request.query).filter(|query| !query.is_empty()).map(String::as_str));
     let method = request.method.as_ref().unwrap_or(&operation.method);
     let mut builder = cluster.client.request(Method::from_bytes(method.as_bytes()).expect("a method"), url);
@@ -114,9 +115,13 @@ fn check(document: &Document, operation: &Operation, request: &Request, answer: 
     }
 }
 
-/// Whether the path exists, but not the lease or the member.
+/// Whether the path exists, but not the lease, the member, the role, the principal or the token.
 fn is_unknown(problem: &Option<Problem>) -> bool {
-    let is_named = |detail: &str| detail.contains("lease") || detail.contains("is not a member");
+    let is_named = |detail: &str| {
+        ["lease", "is not a member", "there is no principal", "there is no role", "there is no token"]
+            .iter()
+            .any(|part| detail.contains(part))
+    };
     problem.as_ref().is_some_and(|problem| problem.code == Code::NotFound && is_named(&problem.detail))
 }
 

@@ -23,7 +23,7 @@ pub struct AccessToken(String);
 pub struct InvalidToken;
 
 impl AccessToken {
-    /// The text. Whoever has it acts as the principal: never write it to a log.
+    /// The text. Each program that has it acts as the principal: never write it to a log.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -6,7 +6,7 @@ use super::queue::QueueEntry;
 use super::record::Record;
 use super::{Acquire, GrantCause, Lease, Lost, LostReason, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
-use crate::types::{ClusterMs, HolderId, LeaseName};
+use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
 /// The holders and waiters of one name, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +91,11 @@ impl Machine {
             waiters: record.queue.len() as u32,
             standing: holder.map(|holder| standing(name, record, holder)),
         }
+    }
+
+    /// Whether another principal holds the lease or waits for it with the holder id of this claim.
+    pub fn is_foreign(&self, acquire: &Acquire, principal: &AccessName) -> bool {
+        self.records.get(&acquire.name).is_some_and(|record| record.belongs_to_other(&acquire.holder, principal))
     }
 
     /// The refusal of this acquire, if the log would certainly refuse it with [`Refusal::Held`] at `now`. That is so if

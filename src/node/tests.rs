@@ -22,6 +22,7 @@ use crate::storage::codec;
 use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
+mod access;
 mod ending;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;

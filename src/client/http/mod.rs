@@ -1,5 +1,6 @@
 //! The transport over HTTP. Only this part of the client uses reqwest.
 
+mod access;
 mod call;
 mod credential;
 mod endpoints;

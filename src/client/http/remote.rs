@@ -7,11 +7,11 @@ use reqwest::Method;
 use super::call::{Body, Call, QueueWait, StaleAge};
 use super::credential::Http;
 use super::{Endpoints, Watch};
-use crate::access::{AccessName, AccessToken};
+use crate::access::AccessToken;
 use crate::api::{
-    AccessControl, Acquire, AddMember, Addresses, Cluster, CreatedToken, Event, EventId, Explanation, HandOver,
-    History, Lease, LeasePage, Members, Permission, Queue, Release, Released, Renew, RenewBatch, Renewed,
-    ReplaceMember, Revoked, SetPrincipal, SetRole, Transfer, Transferred, TtlMs, UpdateMetadata,
+    Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Members,
+    Queue, Release, Released, Renew, RenewBatch, Renewed, ReplaceMember, Revoked, Transfer, Transferred, TtlMs,
+    UpdateMetadata,
 };
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
@@ -336,98 +336,6 @@ impl Remote {
         self.post("v1/cluster/transfer".to_owned(), &Transfer { to }, RetryPolicy::Never).await
     }
 
-    /// Returns the state of access control.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `unauthenticated` or `forbidden`, and the errors of [`Remote`]. The other methods of access
-    /// control return the same errors. They need the right `admin`, and are not retried after a lost answer.
-    pub async fn access(&self) -> Result<AccessControl, CallError> {
-        self.send(self.call(Method::GET, "v1/access".to_owned(), RetryPolicy::Read)).await
-    }
-
-    /// Turns access control on or off. To turn it on, this client needs a credential with the right `admin`.
-    ///
-    /// # Errors
-    ///
-    /// As of [`access`](Self::access).
-    pub async fn enable_access(&self, enable: bool) -> Result<AccessControl, CallError> {
-        let path = if enable { "v1/access/enable" } else { "v1/access/disable" };
-        self.send(self.call(Method::POST, path.to_owned(), RetryPolicy::Never)).await
-    }
-
-    /// Creates a role, or replaces its permissions.
-    ///
-    /// # Errors
-    ///
-    /// As of [`access`](Self::access).
-    pub async fn set_role(&self, role: &AccessName, permissions: &[Permission]) -> Result<AccessControl, CallError> {
-        let body = SetRole { permissions: permissions.to_vec() };
-        self.put(format!("v1/access/roles/{role}"), &body).await
-    }
-
-    /// Removes a role that no principal has.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
-    pub async fn remove_role(&self, role: &AccessName) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/roles/{role}")).await
-    }
-
-    /// Creates a principal, or replaces its roles.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `not_found` for an unknown role, and the errors of [`access`](Self::access).
-    pub async fn set_principal(
-        &self,
-        principal: &AccessName,
-        roles: &[AccessName],
-    ) -> Result<AccessControl, CallError> {
-        let body = SetPrincipal { roles: roles.to_vec() };
-        self.put(format!("v1/access/principals/{principal}"), &body).await
-    }
-
-    /// Removes a principal and its tokens. Its leases stay until they end.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
-    pub async fn remove_principal(&self, principal: &AccessName) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/principals/{principal}")).await
-    }
-
-    /// Creates an access token of a principal. The cluster shows its secret only here. After an unknown outcome, the token
-    /// may exist: [`access`](Self::access) shows its id.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
-    pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
-        let path = format!("v1/access/principals/{principal}/tokens");
-        self.send(self.call(Method::POST, path, RetryPolicy::Never)).await
-    }
-
-    /// Revokes the access token with this public id.
-    ///
-    /// # Errors
-    ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
-    pub async fn revoke_token(&self, id: &str) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/tokens/{id}")).await
-    }
-
-    async fn put<T: serde::Serialize>(&self, path: String, body: &T) -> Result<AccessControl, CallError> {
-        let json = to_json(body);
-        let call = self.call(Method::PUT, path, RetryPolicy::Never);
-        self.send(Call { body: Some(Box::new(move |_| json.clone())), ..call }).await
-    }
-
-    async fn delete(&self, path: String) -> Result<AccessControl, CallError> {
-        self.send(self.call(Method::DELETE, path, RetryPolicy::Never)).await
-    }
-
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
     pub fn watch(&self, prefix: &str, after: Option<EventId>) -> Watch {
         Watch::new(self.clone(), prefix.to_owned(), after)
@@ -463,11 +371,11 @@ impl Remote {
         self.send(call).await
     }
 
-    async fn send<A: serde::de::DeserializeOwned>(&self, call: Call) -> Result<A, CallError> {
+    pub(super) async fn send<A: serde::de::DeserializeOwned>(&self, call: Call) -> Result<A, CallError> {
         Ok(call.send(&self.http, &self.endpoints).await?.answer)
     }
 
-    fn call(&self, method: Method, path: String, policy: RetryPolicy) -> Call {
+    pub(super) fn call(&self, method: Method, path: String, policy: RetryPolicy) -> Call {
         Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None, stale_age: None }
     }
 
@@ -576,7 +484,7 @@ fn probe_interval(ttl: Option<TtlMs>) -> Duration {
     third.clamp(SHORTEST_PROBE_INTERVAL, LONGEST_PROBE_INTERVAL)
 }
 
-fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+pub(super) fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("the API types have string keys and finite numbers")
 }
 

@@ -168,7 +168,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let call = match caller {
             Caller::Anonymous => NodeCall::Forward(request),
             // An older leader does not know the other call, and this node can still be the first one of an upgrade.
-            Caller::Program if !self.access().is_enabled() => NodeCall::Forward(request),
+            Caller::Program if !self.access().is_enabled() && !request.is_of_access_control() => {
+                NodeCall::Forward(request)
+            }
             caller => NodeCall::ForwardAs { caller: caller.clone(), request },
         };
         let payload = Payload::Node(call.encode());
@@ -396,6 +398,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         principal: Option<AccessName>,
         acquire: Acquire,
     ) -> Result<Answer, ProposeError> {
+        // The registered wait of a claim has no principal. So a claim with the holder id of another one registers none.
+        let is_foreign = |principal| self.raft.replica().read(|state| state.machine.is_foreign(&acquire, principal));
+        if principal.as_ref().is_some_and(is_foreign) {
+            return Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse)));
+        }
         if let Some(refused) = self.refuse_from_memory(leader_term, &acquire) {
             return Ok(Answer::Outcome(refused));
         }
@@ -526,6 +533,10 @@ impl Request {
             Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
             Request::ChangeMembers(_) | Request::Transfer(_) | Request::ChangeAccess(_) => false,
         }
+    }
+
+    fn is_of_access_control(&self) -> bool {
+        matches!(self, Request::Access | Request::ChangeAccess(_))
     }
 
     /// The rights that the request needs.

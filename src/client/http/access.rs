@@ -1,0 +1,105 @@
+//! Changes of access control.
+
+use reqwest::Method;
+
+use super::Remote;
+use super::call::Call;
+use super::remote::to_json;
+use crate::access::AccessName;
+use crate::api::{AccessControl, CreatedToken, Permission, SetPrincipal, SetRole};
+use crate::client::CallError;
+use crate::client::retry::RetryPolicy;
+
+impl Remote {
+    /// Returns the state of access control.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `unauthenticated` or `forbidden`, and the errors of [`Remote`]. The other methods of access
+    /// control return the same errors. They need the right `admin`, and are not retried after a lost answer.
+    pub async fn access(&self) -> Result<AccessControl, CallError> {
+        self.send(self.call(Method::GET, "v1/access".to_owned(), RetryPolicy::Read)).await
+    }
+
+    /// Turns access control on or off. To turn it on, this client needs a credential with the right `admin`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`access`](Self::access).
+    pub async fn enable_access(&self, enable: bool) -> Result<AccessControl, CallError> {
+        let path = if enable { "v1/access/enable" } else { "v1/access/disable" };
+        self.send(self.call(Method::POST, path.to_owned(), RetryPolicy::Never)).await
+    }
+
+    /// Creates a role, or replaces its permissions.
+    ///
+    /// # Errors
+    ///
+    /// As of [`access`](Self::access).
+    pub async fn set_role(&self, role: &AccessName, permissions: &[Permission]) -> Result<AccessControl, CallError> {
+        let body = SetRole { permissions: permissions.to_vec() };
+        self.put(format!("v1/access/roles/{role}"), &body).await
+    }
+
+    /// Removes a role that no principal has.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn remove_role(&self, role: &AccessName) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/roles/{role}")).await
+    }
+
+    /// Creates a principal, or replaces its roles.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found` for an unknown role, and the errors of [`access`](Self::access).
+    pub async fn set_principal(
+        &self,
+        principal: &AccessName,
+        roles: &[AccessName],
+    ) -> Result<AccessControl, CallError> {
+        let body = SetPrincipal { roles: roles.to_vec() };
+        self.put(format!("v1/access/principals/{principal}"), &body).await
+    }
+
+    /// Removes a principal and its tokens. Its leases stay until they end.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn remove_principal(&self, principal: &AccessName) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/principals/{principal}")).await
+    }
+
+    /// Creates an access token of a principal. The cluster shows its secret only here. After an unknown outcome, the token
+    /// may exist: [`access`](Self::access) shows its id.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
+        let path = format!("v1/access/principals/{principal}/tokens");
+        self.send(self.call(Method::POST, path, RetryPolicy::Never)).await
+    }
+
+    /// Revokes the access token with this public id.
+    ///
+    /// # Errors
+    ///
+    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    pub async fn revoke_token(&self, id: &str) -> Result<AccessControl, CallError> {
+        self.delete(format!("v1/access/tokens/{id}")).await
+    }
+
+    async fn put<T: serde::Serialize>(&self, path: String, body: &T) -> Result<AccessControl, CallError> {
+        let json = to_json(body);
+        let call = self.call(Method::PUT, path, RetryPolicy::Never);
+        self.send(Call { body: Some(Box::new(move |_| json.clone())), ..call }).await
+    }
+
+    async fn delete(&self, path: String) -> Result<AccessControl, CallError> {
+        self.send(self.call(Method::DELETE, path, RetryPolicy::Never)).await
+    }
+}

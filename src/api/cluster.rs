@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::integer;
+use super::{Timestamp, integer};
 use crate::types::{MemberState, Role};
 
 /// Response of `/v1/cluster`: the view of one node.
@@ -22,8 +22,24 @@ pub struct Cluster {
     pub term: u64,
     /// Index of the last log entry that this node applied.
     pub applied: u64,
+    /// The clocks of this node.
+    pub clock: NodeClock,
+    /// What all members understand. It rises after an upgrade of all members.
+    pub feature_level: u32,
     /// The members of the cluster.
     pub members: Vec<Member>,
+}
+
+/// The clocks of a node when it answered. Two answers show the rate of its monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct NodeClock {
+    /// Milliseconds of the monotonic clock, which times leases, since a fixed point.
+    pub monotonic_ms: u64,
+    /// The wall clock, for display only.
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
+    pub wall: Timestamp,
 }
 
 /// A member of the cluster.
@@ -54,6 +70,8 @@ pub struct Member {
 pub struct Version {
     /// The version of the node.
     pub version: String,
+    /// The newest data format that the node reads and writes.
+    pub data_format: u32,
 }
 
 /// Body of `POST /v1/cluster/members`.

@@ -24,7 +24,9 @@ mod ttl;
 pub use access::{
     AccessControl, CreatedToken, Permission, Principal, RoleDefinition, SetPrincipal, SetRole, TokenInfo,
 };
-pub use cluster::{AddMember, Addresses, Cluster, Member, Members, ReplaceMember, Transfer, Transferred, Version};
+pub use cluster::{
+    AddMember, Addresses, Cluster, Member, Members, NodeClock, ReplaceMember, Transfer, Transferred, Version,
+};
 pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};
 pub use lease::{History, Lease, LeasePage, Queue, Released, RenewResult, Renewed, Revoked, Waiter};

@@ -69,8 +69,8 @@ async fn status(client: ClientArguments) -> Result<(), Failure> {
 fn show(cluster: &Cluster) -> Result<(), Failure> {
     let leader = cluster.leader.map_or("no leader".to_owned(), |leader| format!("node {leader} leads"));
     eprintln!(
-        "cluster {}: {leader}, term {}, applied {} (as seen by node {})",
-        cluster.cluster_id, cluster.term, cluster.applied, cluster.node
+        "cluster {}: {leader}, term {}, applied {}, feature level {} (as seen by node {})",
+        cluster.cluster_id, cluster.term, cluster.applied, cluster.feature_level, cluster.node
     );
     show_members(&cluster.members)
 }

@@ -17,6 +17,8 @@ pub enum Failure {
     Unavailable(String),
     /// The command line or a configuration file is invalid.
     Usage(String),
+    /// `tenure doctor` found problems.
+    Unhealthy(String),
     /// The reader of stdout has closed it, for instance `head`. This counts as success.
     OutputClosed,
     /// The cluster removed the node of this process.
@@ -46,6 +48,7 @@ impl Failure {
             Failure::Unknown(_) => 3,
             Failure::Unavailable(_) => 4,
             Failure::Removed(_) => 8,
+            Failure::Unhealthy(_) => 9,
             Failure::Refused(problem) => match problem.code {
                 Code::Invalid => 2,
                 Code::Held | Code::LockDelay | Code::WaitTimeout | Code::WaitAbandoned => 5,
@@ -59,9 +62,11 @@ impl Failure {
     pub fn message(&self) -> String {
         match self {
             Failure::Refused(problem) => format!("refused ({}): {}", problem.code.as_str(), problem.detail),
-            Failure::Unknown(why) | Failure::Unavailable(why) | Failure::Usage(why) | Failure::Removed(why) => {
-                why.clone()
-            }
+            Failure::Unknown(why)
+            | Failure::Unavailable(why)
+            | Failure::Usage(why)
+            | Failure::Removed(why)
+            | Failure::Unhealthy(why) => why.clone(),
             Failure::OutputClosed => String::new(),
             Failure::Other(error) => format!("{error:#}"),
         }
@@ -74,6 +79,7 @@ impl Failure {
             Failure::Unknown(_) => "outcome_unknown",
             Failure::Unavailable(_) => "unavailable",
             Failure::Usage(_) => "invalid",
+            Failure::Unhealthy(_) => "unhealthy",
             Failure::OutputClosed | Failure::Removed(_) | Failure::Other(_) => "failed",
         };
         serde_json::json!({"code": code, "detail": self.message()})

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `lease`, `cluster`, `member`, `snapshot`, `auth`, `config`, `tls` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
+//! | `doctor` | checks of a cluster from this machine |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
 //! | `signals` | shutdown signals |
@@ -19,6 +20,7 @@ mod auth;
 mod cluster;
 mod config;
 mod dev;
+mod doctor;
 pub(crate) mod duration;
 #[cfg(target_os = "linux")]
 mod elect;
@@ -102,6 +104,8 @@ enum Command {
     /// Manage access control: roles, principals and access tokens
     #[command(subcommand, after_help = EXIT_CODES)]
     Auth(auth::Command),
+    /// Check a cluster, its addresses and this machine, and say what to do
+    Doctor(doctor::Arguments),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
@@ -213,6 +217,7 @@ pub fn main() -> ExitCode {
         Command::Member(command) => command.output(),
         Command::Snapshot(command) => command.output(),
         Command::Auth(command) => command.output(),
+        Command::Doctor(arguments) => arguments.output,
         _ => Format::Table,
     };
     let ended = match cli.command {
@@ -223,6 +228,7 @@ pub fn main() -> ExitCode {
         Command::Member(command) => block_on(member::run(command)),
         Command::Snapshot(command) => block_on(snapshot::run(command)),
         Command::Auth(command) => block_on(auth::run(command)),
+        Command::Doctor(arguments) => block_on(doctor::run(arguments)),
         Command::Config(command) => config::run(command),
         Command::Tls(command) => tls::run(command),
         Command::Completions { shell } => completions(shell),

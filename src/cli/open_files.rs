@@ -31,8 +31,16 @@ pub fn connections(wanted: usize, nodes: usize) -> usize {
     wanted.min(room)
 }
 
+/// The action for a limit that is too low.
+pub const ADVICE: &str = "raise the limit of open files: LimitNOFILE of the service, or `ulimit -Hn`";
+
+/// The highest limit that this process can set; `None`: no limit.
+pub fn maximum() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum
+}
+
 /// Client connections for each of `nodes` nodes in a process that may open `files` files, or any number if `None`.
-fn room(files: Option<u64>, nodes: usize) -> usize {
+pub fn room(files: Option<u64>, nodes: usize) -> usize {
     let left = files.map_or(u64::MAX, |files| files.saturating_sub(RESERVED * nodes as u64));
     usize::try_from(left / nodes as u64).unwrap_or(usize::MAX).max(MIN_CONNECTIONS)
 }

@@ -3,7 +3,6 @@
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use serde_json::json;
 
 use super::app::App;
 use super::auth::Credentials;
@@ -70,7 +69,7 @@ pub(super) async fn metrics(State(app): State<App>, credentials: Credentials) ->
 #[utoipa::path(get, path = "/version", tag = "status",
     responses((status = 200, description = "The version", body = api::Version)))]
 pub(super) async fn version() -> Response {
-    response::json(StatusCode::OK, "application/json", &json!({ "version": env!("CARGO_PKG_VERSION") }))
+    response::json(StatusCode::OK, "application/json", &service::version())
 }
 
 /// Get this OpenAPI document.

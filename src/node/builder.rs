@@ -9,6 +9,7 @@ use crate::backup::{self, RestoreError, RestoreOptions, Restored};
 use crate::config::{self, BackupSchedule, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
 use crate::peer::{Listener, TcpPeerListener};
+use crate::raft::FeatureLevel;
 use crate::tls::{NodeTls, TlsSettings};
 use crate::types::NodeId;
 
@@ -250,7 +251,20 @@ impl NodeBuilder {
         }
         match (id, data) {
             (Some(id), Some(data)) if problems.is_empty() && !data.as_os_str().is_empty() => {
-                let config = NodeConfig { cluster, id, members, join, data, raft, lease, ttl, backup, may_be_reached };
+                let feature_level = FeatureLevel::SUPPORTED;
+                let config = NodeConfig {
+                    cluster,
+                    id,
+                    members,
+                    join,
+                    data,
+                    raft,
+                    lease,
+                    ttl,
+                    backup,
+                    may_be_reached,
+                    feature_level,
+                };
                 Ok((config, peer_listener, tls))
             }
             (_, data) => {

@@ -91,6 +91,11 @@ impl LeaderClock {
         Stamp { now: self.now(leader_term), wall_ms: self.clock.wall_ms() }
     }
 
+    /// The monotonic clock and the wall clock of this node, in milliseconds.
+    pub fn reading(&self) -> (u64, u64) {
+        (self.clock.elapsed().as_millis() as u64, self.clock.wall_ms())
+    }
+
     /// Returns the time left until cluster time reaches `at`.
     pub fn until(&self, leader_term: &LeaderTerm, at: ClusterMs) -> Duration {
         let reached = leader_term.since + Duration::from_millis(at.saturating_sub(leader_term.base));

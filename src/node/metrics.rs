@@ -46,6 +46,10 @@ pub fn describe_metrics() {
     );
     describe_gauge!("tenure_raft_applied_index", "Log index of the last entry that this node applied");
     describe_gauge!(
+        "tenure_feature_level",
+        "What all members of the cluster understand: it rises after an upgrade of all members"
+    );
+    describe_gauge!(
         "tenure_raft_leader_contact_seconds",
         Unit::Seconds,
         "Seconds since the last message from a leader; on the leader, since it sent the last message that a majority \
@@ -110,6 +114,7 @@ struct Gauges {
     leader: Gauge,
     quorum: Gauge,
     applied: Gauge,
+    level: Gauge,
     contact: Gauge,
     cluster_time: Gauge,
     urgent: Gauge,
@@ -127,6 +132,7 @@ impl Gauges {
             leader: gauge!("tenure_raft_leader"),
             quorum: gauge!("tenure_raft_quorum"),
             applied: gauge!("tenure_raft_applied_index"),
+            level: gauge!("tenure_feature_level"),
             contact: gauge!("tenure_raft_leader_contact_seconds"),
             cluster_time: gauge!("tenure_cluster_time_seconds"),
             urgent: gauge!("tenure_commands_waiting", "class" => "urgent"),
@@ -188,6 +194,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             gauges.term.set(self.raft.leadership().term as f64);
             gauges.leader.set(flag(leads));
             gauges.applied.set(applied as f64);
+            gauges.level.set(self.raft.replica().level().0);
             gauges.contact.set(seconds(contact));
             gauges.cluster_time.set(now as f64 / 1e3);
             gauges.urgent.set(self.requests.proposer.waiting(Class::Urgent) as f64);

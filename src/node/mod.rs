@@ -32,7 +32,7 @@ use tokio_util::sync::DropGuard;
 use crate::access::Access;
 use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
-use crate::raft::RaftHandle;
+use crate::raft::{FeatureLevel, RaftHandle};
 use crate::storage::{SledStorage, Storage};
 use crate::types::NodeId;
 
@@ -142,6 +142,8 @@ struct NodeSettings {
     /// The ttls that this node accepts in requests.
     ttl: TtlPolicy,
     may_be_reached: bool,
+    /// The highest level that this node supports.
+    feature_level: FeatureLevel,
     timeouts: Timeouts,
 }
 

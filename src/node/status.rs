@@ -36,6 +36,12 @@ pub struct ClusterStatus {
     pub term: u64,
     /// Log index of the last entry that `node` applied.
     pub applied: u64,
+    /// The monotonic clock of `node`, which times leases, in milliseconds since a fixed point.
+    pub monotonic_ms: u64,
+    /// The wall clock of `node`, in milliseconds since 1970. For display only.
+    pub wall_ms: u64,
+    /// What all members understand, as a number: see `docs/operations.md`. It rises after an upgrade of all members.
+    pub feature_level: u32,
     /// The members of the cluster.
     pub members: Vec<Member>,
 }
@@ -79,13 +85,17 @@ impl<S: Storage, T: Transport> Node<S, T> {
             Some(_) => self.members_at_follower().await,
             None => (false, inner.asked(inner.members()).boxed().await),
         };
+        let (monotonic_ms, wall_ms) = inner.requests.clock.reading();
         ClusterStatus {
+            monotonic_ms,
+            wall_ms,
             cluster_id: inner.settings.cluster.clone(),
             node: inner.settings.id,
             leader: leadership.leader,
             quorum,
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
+            feature_level: inner.raft.replica().level().0,
             members,
         }
     }

@@ -24,6 +24,7 @@ use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 mod access;
 mod ending;
+mod level;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;
 

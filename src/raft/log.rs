@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::level::{FeatureLevel, NewerLevel};
 use super::types::{Entry, Membership, PeerInfo, Proposal, TypeConfig, log_id, position, vote, vote_record};
 use super::wire::MAX_APPEND_BYTES;
 use crate::access::AccessChange;
@@ -36,6 +37,7 @@ const BATCH: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const JOINED: u8 = 3;
 const ACCESS: u8 = 4;
+const LEVEL: u8 = 5;
 
 /// Largest entry, in bytes. It exceeds the proposer's largest batch and stays below one group commit of the store.
 pub const MAX_ENTRY_BYTES: usize = 128 << 10;
@@ -46,6 +48,8 @@ pub enum Content {
     Leases(Batch),
     Joined(Joined),
     Access(AccessChange),
+    /// All members support this level.
+    Level(FeatureLevel),
 }
 
 /// The incarnation of the disk with which a member joined. The cluster refuses the member with any other disk.
@@ -77,11 +81,16 @@ impl Proposal {
         Proposal(frame(ACCESS, change))
     }
 
+    pub fn level(level: FeatureLevel) -> Proposal {
+        Proposal(frame(LEVEL, &level))
+    }
+
     pub fn content(&self) -> Result<Content, PayloadError> {
         match self.0.get(..2) {
             Some([FORMAT, BATCH]) => Ok(Content::Leases(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
             Some([FORMAT, JOINED]) => Ok(Content::Joined(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
             Some([FORMAT, ACCESS]) => Ok(Content::Access(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
+            Some([FORMAT, LEVEL]) => Ok(Content::Level(codec::decode(&self.0[2..], MAX_ENTRY_BYTES)?)),
             other => Err(PayloadError::unknown(other)),
         }
     }
@@ -122,6 +131,11 @@ pub fn entry(record: LogRecord) -> Result<Entry, PayloadError> {
     let payload = match record.payload.get(..2) {
         Some([FORMAT, BLANK]) => EntryPayload::Blank,
         Some([FORMAT, BATCH | JOINED | ACCESS]) => EntryPayload::Normal(Proposal(record.payload)),
+        Some([FORMAT, LEVEL]) => {
+            let level: FeatureLevel = codec::decode(&record.payload[2..], MAX_ENTRY_BYTES)?;
+            level.check(FeatureLevel::SUPPORTED)?;
+            EntryPayload::Normal(Proposal(record.payload))
+        }
         Some([FORMAT, MEMBERSHIP]) => {
             let stored: MembershipRecord = codec::decode(&record.payload[2..], MAX_ENTRY_BYTES)?;
             EntryPayload::Membership(stored.membership()?)
@@ -136,7 +150,7 @@ pub fn joined(record: LogRecord) -> Result<Option<Joined>, PayloadError> {
     let EntryPayload::Normal(proposal) = entry(record)?.payload else { return Ok(None) };
     match proposal.content()? {
         Content::Joined(joined) => Ok(Some(joined)),
-        Content::Leases(_) | Content::Access(_) => Ok(None),
+        Content::Leases(_) | Content::Access(_) | Content::Level(_) => Ok(None),
     }
 }
 
@@ -151,6 +165,8 @@ fn frame<T: Serialize>(kind: u8, content: &T) -> Bytes {
 pub enum PayloadError {
     #[error("log entry of format {format}, kind {kind}: a newer build wrote it; run that build or newer")]
     Unknown { format: u8, kind: u8 },
+    #[error(transparent)]
+    Newer(#[from] NewerLevel),
     #[error("log entry shorter than its header of 2 bytes")]
     Short,
     #[error("log entry cannot be read: {0}")]

@@ -4,6 +4,7 @@
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
 mod handle;
+mod level;
 pub(crate) mod log;
 mod membership;
 mod network;
@@ -21,6 +22,7 @@ pub(crate) mod types;
 pub(crate) mod wire;
 
 pub use handle::{MemberProgress, RaftHandle, WriteError};
+pub use level::FeatureLevel;
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use membership::{Change, ChangeError};
 pub use restored::{read_restored, write_restored};

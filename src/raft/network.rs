@@ -295,6 +295,7 @@ mod snapshot_tests {
 mod tests {
     use openraft::storage::Snapshot;
 
+    use super::super::level::FeatureLevel;
     use super::super::types::{SnapshotMeta, log_id};
     use super::super::wire::AppendReply;
     use super::*;
@@ -367,7 +368,7 @@ mod tests {
             let network = Network {
                 transport: transport.clone(),
                 storage: MemoryStorage::new(SyncMode::default()),
-                replica: Replica::new(Vec::new()),
+                replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
                 announced_commit: Arc::default(),
                 sending: OutgoingSnapshots::default(),
                 disk_timeout,
@@ -394,7 +395,7 @@ mod tests {
         let mut network = Network {
             transport,
             storage: storage.clone(),
-            replica: Replica::new(Vec::new()),
+            replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
             announced_commit: Arc::default(),
             sending: OutgoingSnapshots::default(),
             disk_timeout: Duration::from_secs(1),
@@ -436,7 +437,7 @@ mod tests {
                 let (storage, sending) = (MemoryStorage::new(SyncMode::default()), OutgoingSnapshots::default());
                 let disk_timeout = Duration::from_secs(1);
                 let announced = announced_commit.clone();
-                let replica = Replica::new(Vec::new());
+                let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
                 let network = Network { transport, storage, replica, announced_commit, sending, disk_timeout };
                 let mut link = network.link(2, &PeerInfo::default(), lane);
                 let send = |link: &mut Link<MemoryStorage, Recorder>, index: u64| {

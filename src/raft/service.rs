@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +29,8 @@ pub struct RaftService<S: Storage> {
     replica: Replica,
     contact: Arc<LeaderContact>,
     incoming: Mutex<HashMap<NodeId, Incoming<S>>>,
+    /// The last append could not be read.
+    is_unreadable: AtomicBool,
 }
 
 /// A partly received snapshot from one node.
@@ -44,7 +46,14 @@ impl<S: Storage> RaftService<S> {
         replica: Replica,
         contact: Arc<LeaderContact>,
     ) -> RaftService<S> {
-        RaftService { raft, storage, replica, contact, incoming: Mutex::default() }
+        RaftService {
+            raft,
+            storage,
+            replica,
+            contact,
+            incoming: Mutex::default(),
+            is_unreadable: AtomicBool::new(false),
+        }
     }
 
     async fn answer(&self, from: NodeId, call: Call) -> Reply {
@@ -73,8 +82,14 @@ impl<S: Storage> RaftService<S> {
     async fn append(&self, from: NodeId, append: Append) -> Reply {
         let request = match append.request(from) {
             Ok(request) => request,
-            Err(error) => return Reply::Failed(error.to_string()),
+            Err(error) => {
+                if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+                    tracing::error!(from, %error, "this node cannot read the entries of its leader: it does not follow");
+                }
+                return Reply::Failed(error.to_string());
+            }
         };
+        self.is_unreadable.store(false, Ordering::Relaxed);
         let raft = self.raft.clone();
         match run_to_completion(async move { raft.append_entries(request).await }).await {
             Ok(response) => {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use openraft::StoredMembership;
 use serde::{Deserialize, Serialize};
 
+use super::level::{FeatureLevel, NewerLevel};
 use super::log::{MembershipRecord, PayloadError};
 use super::state_machine::State;
 use super::types::{SnapshotMeta, log_id, position};
@@ -17,10 +18,10 @@ use crate::storage::codec::{self, DecodeError};
 use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError};
 use crate::types::NodeId;
 
-/// The format that this build writes if access control was ever set up. It also reads formats 1 to 3.
-const FORMAT: u32 = 4;
-/// The format without access control. A node of an older build can read it.
-const FORMAT_WITHOUT_ACCESS: u32 = 3;
+/// The format that this build writes above the first feature level. It also reads formats 1 to 4.
+const FORMAT: u32 = 5;
+/// The format at the first feature level. A node of an older build can read it.
+const FORMAT_OF_FIRST_LEVEL: u32 = 3;
 /// Largest record that this build writes, in bytes. It far exceeds one part of a name.
 const MAX_WRITTEN_BYTES: usize = 1 << 20;
 /// Largest record that this build reads, in bytes. Format 1 wrote each name as one record of any size.
@@ -43,13 +44,20 @@ pub struct Meta {
     pub membership: MembershipRecord,
 }
 
-/// The header of formats 3 and 4. In format 4, the next record is an [`AccessState`].
+/// The header of formats 3 to 5. In format 4, the next record is an [`AccessState`]. In format 5, it is an [`Extension`].
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: u32,
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
     machine: SnapshotHeader,
+}
+
+/// What format 5 has and the header has not.
+#[derive(Serialize, Deserialize)]
+struct Extension {
+    level: FeatureLevel,
+    access: AccessState,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -99,7 +107,7 @@ pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result
     writer.read_back(|bytes| reader.push(bytes))?;
     let read = reader.finish()?;
     let is_other = Meta::of(&read) != Meta::of(view) || read.machine.applied() != view.machine.applied();
-    if is_other || read.access.state() != view.access.state() {
+    if is_other || read.access.state() != view.access.state() || read.level != view.level {
         return Err(SnapshotError::OtherState);
     }
     Ok(())
@@ -110,12 +118,14 @@ pub(crate) fn encode(
     view: &State,
     mut sink: impl FnMut(&[u8]) -> Result<(), StorageError>,
 ) -> Result<(), SnapshotError> {
-    let format = if view.access.is_empty() { FORMAT_WITHOUT_ACCESS } else { FORMAT };
+    let is_first = view.level == FeatureLevel::FIRST && view.access.is_empty();
+    let format = if is_first { FORMAT_OF_FIRST_LEVEL } else { FORMAT };
     let header = Header { format, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
     push(&header, &mut bytes, &mut sink)?;
     if format == FORMAT {
-        push(view.access.state(), &mut bytes, &mut sink)?;
+        let extension = Extension { level: view.level, access: view.access.state().clone() };
+        push(&extension, &mut bytes, &mut sink)?;
     }
     for record in view.machine.records() {
         push(&record, &mut bytes, &mut sink)?;
@@ -149,8 +159,9 @@ pub struct Reader {
 struct PartialState {
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
+    format: u8,
     /// `None` until its record was read.
-    access: Option<Access>,
+    extension: Option<(FeatureLevel, Access)>,
     machine: Rebuild,
 }
 
@@ -167,9 +178,8 @@ impl Reader {
             read += 4 + record.len();
             match &mut self.partial {
                 None => self.partial = Some(read_header(record, self.checks_only)?),
-                Some(partial) if partial.access.is_none() => {
-                    let state: AccessState = codec::decode(record, MAX_WRITTEN_BYTES)?;
-                    partial.access = Some(state.into());
+                Some(partial) if partial.extension.is_none() => {
+                    partial.extension = Some(read_extension(partial.format, record)?);
                 }
                 Some(partial) => partial.machine.push(codec::decode::<StoredRecord>(record, MAX_RECORD_BYTES)?)?,
             }
@@ -179,14 +189,14 @@ impl Reader {
     }
 
     pub fn finish(self) -> Result<State, SnapshotError> {
-        let PartialState { meta, joined, access, machine } = self.partial.ok_or(SnapshotError::Truncated)?;
-        let access = access.ok_or(SnapshotError::Truncated)?;
+        let PartialState { meta, joined, extension, machine, .. } = self.partial.ok_or(SnapshotError::Truncated)?;
+        let (level, access) = extension.ok_or(SnapshotError::Truncated)?;
         if !self.pending.is_empty() {
             return Err(SnapshotError::Truncated);
         }
         let meta = meta.snapshot_meta()?;
         let machine = machine.finish()?;
-        Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined, access })
+        Ok(State { machine, applied: meta.last_log_id, membership: meta.last_membership, joined, access, level })
     }
 }
 
@@ -220,7 +230,7 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
             let HeaderV2 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine.try_into()?)
         }
-        3 | 4 => {
+        3..=5 => {
             let Header { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine)
         }
@@ -230,8 +240,18 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
     if checks_only {
         machine.keep_nothing();
     }
-    let access = (format < FORMAT as u8).then(Access::default);
-    Ok(PartialState { meta, joined, access, machine })
+    let extension = (u32::from(format) <= FORMAT_OF_FIRST_LEVEL).then(Default::default);
+    Ok(PartialState { meta, joined, format, extension, machine })
+}
+
+fn read_extension(format: u8, record: &[u8]) -> Result<(FeatureLevel, Access), SnapshotError> {
+    if u32::from(format) < FORMAT {
+        let access: AccessState = codec::decode(record, MAX_WRITTEN_BYTES)?;
+        return Ok((FeatureLevel::ACCESS_CONTROL, access.into()));
+    }
+    let Extension { level, access } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+    level.check(FeatureLevel::SUPPORTED)?;
+    Ok((level, access.into()))
 }
 
 /// A snapshot that cannot be read, or that differs when it is read back.
@@ -241,6 +261,8 @@ pub enum SnapshotError {
         "snapshot of format {found}: this build reads formats 1 to {FORMAT}; run the build that wrote it or a newer one"
     )]
     Format { found: u32 },
+    #[error(transparent)]
+    Newer(#[from] NewerLevel),
     #[error("the snapshot is truncated")]
     Truncated,
     #[error("the snapshot has a record of {bytes} bytes: expected at most {max} bytes")]
@@ -383,8 +405,8 @@ mod tests {
         let mut reader = Reader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
-        let unread = Reader::default().push(&[0, 0, 0, 1, 5]).expect_err("format 5");
-        assert!(matches!(unread, SnapshotError::Format { found: 5 }));
+        let unread = Reader::default().push(&[0, 0, 0, 1, 6]).expect_err("format 6");
+        assert!(matches!(unread, SnapshotError::Format { found: 6 }));
     }
 
     #[test]
@@ -405,26 +427,53 @@ mod tests {
         assert_eq!(reader.finish().expect("whole").machine.header(), machine.header());
     }
 
-    #[test]
-    fn access_control_is_part_of_the_snapshot() {
-        let mut machine = Machine::new();
-        apply(&mut machine, Command::Tick);
-        let mut state = state_of(machine);
-        state.access = state.access.with(&AccessChange::Enable(true));
+    fn encoded(state: &State) -> (Vec<u8>, String) {
         let mut bytes = Vec::new();
-        let encoded = encode(&state, |piece| {
+        let encoded = encode(state, |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });
         encoded.expect("the state is encoded");
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let header = "0000002404000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
-        assert_eq!(hex, format!("{header}00000003010000"));
+        let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        (bytes, hex)
+    }
+
+    fn read(bytes: &[u8]) -> Result<State, SnapshotError> {
         let mut reader = Reader::default();
-        reader.push(&bytes).expect("format 4");
-        assert_eq!(reader.finish().expect("whole").access.state(), state.access.state());
-        let mut truncated = Reader::default();
-        truncated.push(&bytes[..bytes.len() - 7]).expect("a header");
-        assert!(matches!(truncated.finish(), Err(SnapshotError::Truncated)));
+        reader.push(bytes)?;
+        reader.finish()
+    }
+
+    #[test]
+    fn feature_level_and_access_control_are_part_of_the_snapshot() {
+        let mut machine = Machine::new();
+        apply(&mut machine, Command::Tick);
+        let mut state = state_of(machine);
+        state.level = FeatureLevel::SUPPORTED;
+        state.access = state.access.with(&AccessChange::Enable(true));
+        let (bytes, hex) = encoded(&state);
+        let header = "0000002405000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
+        assert_eq!(hex, format!("{header}0000000402010000"));
+        let whole = read(&bytes).expect("format 5");
+        assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::SUPPORTED));
+        assert!(matches!(read(&bytes[..bytes.len() - 8]), Err(SnapshotError::Truncated)));
+        let mut newer = bytes.clone();
+        newer[44] = 3;
+        let refused = read(&newer).err().expect("a newer release wrote it").to_string();
+        assert!(refused.contains("the cluster has feature level 3; this program supports levels up to 2"), "{refused}");
+        // Format 4 had access control, and no feature level.
+        let old = [&bytes[..4], &[4], &bytes[5..40], &[0, 0, 0, 3, 1, 0, 0]].concat();
+        let old = read(&old).expect("format 4");
+        assert_eq!((old.access.state(), old.level), (state.access.state(), FeatureLevel::ACCESS_CONTROL));
+    }
+
+    #[test]
+    fn level_without_access_control_stays_in_the_snapshot() {
+        let state = State { level: FeatureLevel::SUPPORTED, ..state_of(Machine::new()) };
+        assert_eq!(read(&encoded(&state).0).expect("whole").level, FeatureLevel::SUPPORTED);
+        let first = State { level: FeatureLevel::FIRST, ..state };
+        let (bytes, hex) = encoded(&first);
+        assert_eq!(&hex[8..10], "03", "{hex}: a node of the first level reads only format 3");
+        assert_eq!(read(&bytes).expect("whole").level, FeatureLevel::FIRST);
     }
 }

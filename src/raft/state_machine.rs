@@ -16,6 +16,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, S
 use parking_lot::RwLock;
 use tokio::sync::{oneshot, watch};
 
+use super::level::FeatureLevel;
 use super::log::{Content, Joined, PayloadError, io_error};
 use super::network::OutgoingSnapshots;
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
@@ -38,6 +39,7 @@ pub struct State {
     /// The incarnation that each node joined with. Removed nodes are included, so that no id is used again.
     pub joined: BTreeMap<NodeId, u64>,
     pub access: Access,
+    pub level: FeatureLevel,
 }
 
 /// The incarnation of a node that was removed before it joined.
@@ -113,6 +115,8 @@ struct ReplicaInner {
     observers: Vec<Arc<dyn Observer>>,
     progress: watch::Sender<Progress>,
     access: watch::Sender<Access>,
+    /// The highest feature level of this node.
+    supported: FeatureLevel,
 }
 
 #[derive(Clone)]
@@ -183,6 +187,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
                 *state
             }
         };
+        state.level.check(self.replica.inner.supported).map_err(PayloadError::from)?;
         self.replica.replace(state);
         Ok(())
     }
@@ -193,10 +198,10 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
 }
 
 impl Replica {
-    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Replica {
+    pub fn new(observers: Vec<Arc<dyn Observer>>, supported: FeatureLevel) -> Replica {
         let (progress, _) = watch::channel(Progress::default());
         let access = watch::Sender::default();
-        Replica { inner: Arc::new(ReplicaInner { state: RwLock::default(), observers, progress, access }) }
+        Replica { inner: Arc::new(ReplicaInner { state: RwLock::default(), observers, progress, access, supported }) }
     }
 
     /// Reads the state. Applies wait until `look` returns, so it must be short.
@@ -219,6 +224,11 @@ impl Replica {
         self.read(|state| state.membership.membership().get_node(&node).map(|info| info.peer.clone()))
     }
 
+    /// The feature level of the cluster.
+    pub fn level(&self) -> FeatureLevel {
+        self.read(|state| state.level)
+    }
+
     /// The state of access control, and its changes.
     pub fn access(&self) -> watch::Receiver<Access> {
         self.inner.access.subscribe()
@@ -237,21 +247,28 @@ impl Replica {
             EntryPayload::Membership(membership) => {
                 state.set_membership(Stored::new(Some(entry.log_id), membership.clone()));
             }
-            EntryPayload::Normal(proposal) => match proposal.content()? {
-                Content::Leases(leases) => {
-                    let token = FencingToken { term: position.term, index: position.index };
-                    (outcomes, effects) = state.machine.apply(token, &leases);
-                    batch = Some(leases);
+            EntryPayload::Normal(proposal) => {
+                let content = proposal.content()?;
+                let level = FeatureLevel::of(&content);
+                level.check(self.inner.supported)?;
+                state.level = state.level.max(level);
+                match content {
+                    Content::Leases(leases) => {
+                        let token = FencingToken { term: position.term, index: position.index };
+                        (outcomes, effects) = state.machine.apply(token, &leases);
+                        batch = Some(leases);
+                    }
+                    // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
+                    Content::Joined(Joined { node, incarnation }) => {
+                        state.joined.entry(node).or_insert(incarnation);
+                    }
+                    Content::Access(change) => {
+                        state.access = state.access.with(&change);
+                        self.inner.access.send_replace(state.access.clone());
+                    }
+                    Content::Level(_) => {}
                 }
-                // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
-                Content::Joined(Joined { node, incarnation }) => {
-                    state.joined.entry(node).or_insert(incarnation);
-                }
-                Content::Access(change) => {
-                    state.access = state.access.with(&change);
-                    self.inner.access.send_replace(state.access.clone());
-                }
-            },
+            }
         }
         state.applied = Some(entry.log_id);
         let (batch, machine) = (batch.as_ref(), &state.machine);
@@ -433,7 +450,7 @@ mod tests {
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
         receiver.spoil_next_chunk();
-        let replica = Replica::new(Vec::new());
+        let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
         let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
         let installed =
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await;
@@ -453,7 +470,7 @@ mod tests {
                 .expect("the store accepts the chunk");
         }
         let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
-        let replica = Replica::new(Vec::new());
+        let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
         let mut machine = StateMachine::new(replica.clone(), receiver.clone(), OutgoingSnapshots::default());
         let installed = tokio::spawn(async move {
             machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await

@@ -25,6 +25,7 @@ use openraft::{EntryPayload, StorageError};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
+use super::level::FeatureLevel;
 use super::log::Log;
 use super::network::OutgoingSnapshots;
 use super::snapshot::{self, SnapshotData, SnapshotError};
@@ -34,7 +35,11 @@ use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{Identity, Position, SledStorage, SnapshotManifest, Storage, StorageError as StoreError};
 
 fn adapt<S: Storage>(storage: S) -> (GapLog<S>, SuiteMachine<S>) {
-    let machine = StateMachine::new(Replica::new(Vec::new()), storage.clone(), OutgoingSnapshots::default());
+    let machine = StateMachine::new(
+        Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
+        storage.clone(),
+        OutgoingSnapshots::default(),
+    );
     (GapLog::new(Log::new(1, storage.clone())), SuiteMachine { machine, storage })
 }
 

@@ -20,6 +20,7 @@ use crate::lease::{
     Standing, Transition, Waiter,
 };
 use crate::node::{self, Answer, ClusterStatus, Compacted, MemberRefusal, Request, RequestError, WatchPosition};
+use crate::storage::disk::directory;
 use crate::types::{
     AccessName, ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES,
     MAX_WAIT_MS, Metadata, Ttl,
@@ -431,7 +432,14 @@ pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
         quorum: status.quorum,
         term: status.term,
         applied: status.applied,
+        clock: api::NodeClock { monotonic_ms: status.monotonic_ms, wall: Timestamp::from_millis(status.wall_ms) },
+        feature_level: status.feature_level,
     }
+}
+
+/// Returns the version of this build.
+pub(crate) fn version() -> api::Version {
+    api::Version { version: env!("CARGO_PKG_VERSION").to_owned(), data_format: directory::FORMAT }
 }
 
 /// Returns a problem. Problems that end soon have `retry_after_ms`.

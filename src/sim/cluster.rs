@@ -10,7 +10,7 @@ use super::TokioClock;
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{MemberRegistry, Node, NodeConfig, NodeParts, StartError};
-use crate::raft::{CurrentLeader, Observer, TransferError};
+use crate::raft::{CurrentLeader, FeatureLevel, Observer, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::{MemberChange, NodeId};
@@ -34,6 +34,8 @@ pub struct Setup {
     pub lease: LeaseSettings,
     /// Lease settings of individual nodes. A node without an entry uses `lease`.
     pub lease_of: BTreeMap<NodeId, LeaseSettings>,
+    /// The highest feature level of nodes of an older release. A node without an entry supports the newest one.
+    pub levels: BTreeMap<NodeId, FeatureLevel>,
     /// The clock of each node. It does not affect timers, which use tokio's clock.
     pub clock: ForNode<dyn Clock>,
     /// The simulated time of each node's tasks. A node without an entry uses true time.
@@ -105,6 +107,11 @@ impl TestNode {
     /// Whether the cluster removed node `id`, in the applied state of this node.
     pub fn is_removed(&self, id: NodeId) -> bool {
         self.raft().replica().is_removed(id)
+    }
+
+    /// The feature level of the cluster, in the applied state of this node.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.raft().replica().level()
     }
 
     /// Requests a snapshot and a purge of the log. The node performs them later.
@@ -234,6 +241,21 @@ impl Cluster {
         self.setup.lease_of.insert(id, lease);
     }
 
+    /// The highest feature level that the node supports from its next start.
+    pub fn supported_level(&self, id: NodeId) -> FeatureLevel {
+        self.setup.levels.get(&id).copied().unwrap_or(FeatureLevel::SUPPORTED)
+    }
+
+    /// Upgrades the node to the newest release, from its next start.
+    pub fn upgrade(&mut self, id: NodeId) {
+        self.setup.levels.remove(&id);
+    }
+
+    /// Replaces the program of the node with one of an older release, from its next start.
+    pub fn downgrade(&mut self, id: NodeId, level: FeatureLevel) {
+        self.setup.levels.insert(id, level);
+    }
+
     /// The timings that the node uses from its next start.
     pub fn timings(&self, id: NodeId) -> RaftTimings {
         self.setup.timings_of.get(&id).copied().unwrap_or(self.setup.timings)
@@ -283,6 +305,7 @@ impl Cluster {
             ttl: TtlPolicy::default(),
             may_be_reached: true,
             backup: None,
+            feature_level: self.supported_level(id),
         };
         let observers = self.setup.observer.iter().map(|observer| observer(id)).collect();
         let clock = (self.setup.clock)(id);
@@ -312,6 +335,7 @@ impl Default for Setup {
             timings_of: BTreeMap::new(),
             lease: LeaseSettings::default(),
             lease_of: BTreeMap::new(),
+            levels: BTreeMap::new(),
             clock: Arc::new(|_| Arc::new(TokioClock::new())),
             paces: BTreeMap::new(),
             observer: None,

@@ -7,6 +7,8 @@
 mod certificate;
 #[cfg(feature = "tls")]
 mod client;
+#[cfg(feature = "cli")]
+mod inspect;
 #[cfg(feature = "server")]
 mod node;
 #[cfg(feature = "server")]
@@ -23,6 +25,8 @@ use rustls::crypto::CryptoProvider;
 
 #[cfg(feature = "tls")]
 pub use client::ClientTls;
+#[cfg(feature = "cli")]
+pub(crate) use inspect::{Inspected, Inspector};
 #[cfg(feature = "server")]
 pub use node::NodeTls;
 #[cfg(feature = "server")]

@@ -98,7 +98,7 @@ impl TlsSettings {
     }
 
     /// The settings with the paths of one node.
-    pub(super) fn of_node(&self, node: NodeId) -> TlsSettings {
+    pub(crate) fn of_node(&self, node: NodeId) -> TlsSettings {
         let path = |path: &PathBuf| match path.to_str() {
             Some(text) => PathBuf::from(text.replace(NODE, &node.to_string())),
             None => path.clone(),

@@ -84,7 +84,8 @@ async fn unknown_role_is_other() {
     let member = json!({
         "id": 1, "role": "witness", "state": "stopping", "http": "a:1", "peer": "a:2", "lag": null, "last_contact_ms": null, "zone": "b"
     });
-    let status = json!({"cluster_id": "c", "node": 1, "leader": 1, "quorum": true, "term": 1, "applied": 9, "members": [member], "zone": "b"});
+    let clock = json!({"monotonic_ms": 5, "wall": "2026-01-31T12:00:00.000Z"});
+    let status = json!({"cluster_id": "c", "node": 1, "leader": 1, "quorum": true, "term": 1, "applied": 9, "clock": clock, "feature_level": 9, "members": [member], "zone": "b"});
     let node = ScriptedNode::start(vec![answer(200, status)]).await;
     let cluster = remote(&[&node.address]).cluster().await.expect("the status");
     assert_eq!((cluster.members[0].role, cluster.members[0].state), (Role::Other, MemberState::Other));

@@ -106,6 +106,15 @@ fn name(text: &str) -> LeaseName {
     LeaseName::new(text).expect("valid")
 }
 
+/// Reads a lease until the node knows the token of the client.
+async fn until_allowed(remote: &Remote) {
+    let start = Instant::now();
+    while let Err(error) = remote.get(&name("jobs/a")).await {
+        assert!(start.elapsed() < SOON, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// The code of a refusal.
 fn refused<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
     match result {
@@ -206,7 +215,8 @@ async fn revoked_token_stops_on_each_node_at_once() {
     lease.acquire(Wait::No).await.expect("free");
     let stale = NODES.map(|node| guarded.remote(&token, node).with_consistency(Consistency::Stale));
     for remote in &stale {
-        remote.get(&name("jobs/a")).await.expect("allowed");
+        // A node that has not applied the new token yet refuses it.
+        until_allowed(remote).await;
     }
     let watch = plain_http::client().get(format!("{}/v1/watch?prefix=jobs/", guarded.url(follower)));
     let mut watch = watch.header("authorization", format!("Bearer {token}")).send().await.expect("an answer");

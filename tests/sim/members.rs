@@ -7,6 +7,8 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use tenure::raft::FeatureLevel;
+use tenure::testing::TestNode;
 use tenure::types::{MemberChange, NodeId};
 
 use super::world::{World, lock};
@@ -89,7 +91,8 @@ async fn ask_at(world: &Arc<World>, at: NodeId, change: MemberChange, within: Du
 
 /// Completes all changes after the last fault: exactly the usable nodes become voters, and no other node is a member.
 ///
-/// Learners become voters without a request, and a leader completes the change of an earlier one.
+/// Learners become voters without a request, and a leader completes the change of an earlier one. The cluster then has
+/// the highest feature level that all members support.
 pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> {
     let wanted = world.usable_nodes();
     let settled = async {
@@ -105,9 +108,17 @@ pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> 
     tokio::time::timeout(within, settled).await.map_err(|_| {
         let seen: Vec<_> = wanted
             .iter()
-            .map(|id| (*id, world.node(*id).map(|node| (node.members(), node.voters(), node.changes_voters()))))
+            .map(|id| {
+                (
+                    *id,
+                    world
+                        .node(*id)
+                        .map(|node| (node.members(), node.voters(), node.changes_voters(), node.feature_level())),
+                )
+            })
             .collect();
-        format!("the members are not exactly {wanted:?} within {within:?}: {seen:?}")
+        let level = supported(world, &wanted);
+        format!("the members are not exactly {wanted:?}, with feature level {level}, within {within:?}: {seen:?}")
     })
 }
 
@@ -123,11 +134,18 @@ fn next_change(world: &Arc<World>, wanted: &BTreeSet<NodeId>) -> Option<(NodeId,
 }
 
 fn all_know(world: &World, wanted: &BTreeSet<NodeId>) -> bool {
-    wanted.iter().all(|id| {
-        world
-            .node(*id)
-            .is_some_and(|node| node.members() == *wanted && node.voters() == *wanted && !node.changes_voters())
-    })
+    let level = supported(world, wanted);
+    let knows = |node: TestNode| {
+        let is_settled = node.voters() == *wanted && !node.changes_voters();
+        node.members() == *wanted && is_settled && node.feature_level() == level
+    };
+    wanted.iter().all(|id| world.node(*id).is_some_and(knows))
+}
+
+/// The highest feature level that all these nodes support.
+fn supported(world: &World, nodes: &BTreeSet<NodeId>) -> FeatureLevel {
+    let cluster = lock(&world.cluster);
+    nodes.iter().map(|id| cluster.supported_level(*id)).min().unwrap_or_default()
 }
 
 /// Checks that each node that the cluster removed has learned it: its process ended, or reports its removal.

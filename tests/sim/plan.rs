@@ -1,6 +1,6 @@
 //! The choices that a seed makes before a run starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -40,6 +40,8 @@ pub struct Plan {
     pub inside_drift: bool,
     /// Each node's configured limits. The leader's limits apply.
     pub limits: BTreeMap<NodeId, Limits>,
+    /// The nodes that start with an older release. A restart can upgrade them.
+    pub older: BTreeSet<NodeId>,
     /// Links between clients and nodes have delays and outages. With perfect links clients issue more requests, and
     /// fewer linearizations can hide a stale read.
     pub slow_links: bool,
@@ -81,6 +83,7 @@ impl Plan {
             client_rates: (0..clients).map(|_| holder * rng.random_range(0.9955..1.0045)).collect(),
             inside_drift,
             limits: (1..=last_id).map(|id| (id, limits(id as u32))).collect(),
+            older: older(seed, nodes),
             slow_links: rng.random_bool(0.5),
             planted,
             traced: false,
@@ -113,6 +116,15 @@ impl Plan {
     pub fn traced(self) -> Plan {
         Plan { traced: true, ..self }
     }
+}
+
+/// No node in most runs, else some of the first ones. They have their own random numbers, so a seed keeps its other choices.
+fn older(seed: u64, nodes: u64) -> BTreeSet<NodeId> {
+    let mut rng = StdRng::seed_from_u64(seed ^ 0x6c65_7665);
+    if rng.random_bool(0.7) {
+        return BTreeSet::new();
+    }
+    (1..=nodes).filter(|_| rng.random_bool(0.5)).collect()
 }
 
 /// Limits that are small enough for the queues of a run to reach them.

@@ -11,6 +11,7 @@ use tenure::clock::Clock;
 use tenure::config::LeaseSettings;
 use tenure::lease::Limits;
 use tenure::node::{Consistency, NodeFailure, Refusal, StartError};
+use tenure::raft::FeatureLevel;
 use tenure::testing::{Cluster, Cut, MemoryStorage, NodeTime, Observer, Setup, Switchboard, SyncMode, TestNode};
 use tenure::token::FencingToken;
 use tenure::types::{LeaseName, MemberChange, NodeId};
@@ -61,6 +62,8 @@ pub struct World {
     leases: Mutex<BTreeMap<NodeId, u64>>,
     /// Chooses the limits of restarted nodes.
     limits_rng: Mutex<StdRng>,
+    /// Chooses which restarted nodes are upgraded.
+    upgrade_rng: Mutex<StdRng>,
     /// Voters that start on an empty disk, and whether the cluster has refused them.
     wiped: Mutex<BTreeMap<NodeId, bool>>,
     /// All clients are dead: no request or response of a client is delivered.
@@ -101,6 +104,7 @@ impl World {
         let setup = Setup {
             timings_of: (1..=plan.last_id).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
             lease_of: plan.limits.iter().map(|(id, limits)| (*id, settings(*limits))).collect(),
+            levels: plan.older.iter().map(|id| (*id, FeatureLevel::FIRST)).collect(),
             paces: node_times.clone(),
             clock: Arc::new(clock),
             observer: Some(Arc::new(move |id| -> Arc<dyn Observer> { LedgerObserver::new(id, observed.clone()) })),
@@ -115,6 +119,7 @@ impl World {
             lease_wanted: AtomicU64::new(plan.lease_ms),
             leases: Mutex::new(leases),
             limits_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
+            upgrade_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x7570)),
             wiped: Mutex::default(),
             plan,
             cluster: Mutex::new(cluster),
@@ -271,6 +276,10 @@ impl World {
         let small = Some(lock(&self.limits_rng).random_range(1..=10)).filter(|small| *small <= 5);
         if let Some(small) = small {
             lock(&self.cluster).set_lease(id, settings(limits(small)));
+        }
+        if self.plan.older.contains(&id) && lock(&self.upgrade_rng).random_bool(0.5) {
+            lock(&self.cluster).upgrade(id);
+            self.count_fault("upgraded");
         }
         self.start_disk(id);
         let launch = lock(&self.cluster).launch(id);

@@ -73,11 +73,21 @@ impl Call {
         http: &Http,
         endpoints: &Endpoints,
     ) -> Result<ResolvedAnswer<T>, CallError> {
+        let ResolvedAnswer { answer, ambiguous } = self.send_for_bytes(http, endpoints).await?;
+        Ok(ResolvedAnswer { answer: parse::<T>(&answer)?, ambiguous })
+    }
+
+    /// Like [`send`](Self::send), and returns the body of the answer.
+    pub async fn send_for_bytes(
+        self,
+        http: &Http,
+        endpoints: &Endpoints,
+    ) -> Result<ResolvedAnswer<Vec<u8>>, CallError> {
         let (urls, first) = (endpoints.urls(), endpoints.preferred());
         let urls = &*urls;
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
-        let resolved = attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
+        attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
             let (index, url) = at(urls, first, context.number);
             let ended = call.attempt(http, url, context).await;
             match ended {
@@ -91,8 +101,7 @@ impl Call {
             }
             ended
         })
-        .await?;
-        Ok(ResolvedAnswer { answer: parse::<T>(&resolved.answer)?, ambiguous: resolved.ambiguous })
+        .await
     }
 
     async fn attempt(&self, http: &Http, endpoint: &reqwest::Url, context: AttemptContext) -> Attempt<Vec<u8>> {

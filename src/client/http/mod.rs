@@ -7,6 +7,7 @@ mod endpoints;
 pub(crate) mod events;
 mod remote;
 mod snapshot;
+mod status;
 mod watch;
 
 pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};

@@ -28,7 +28,7 @@ use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
 use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
-use crate::raft::{Observer, RaftHandle, Replica, blocking};
+use crate::raft::{FeatureLevel, Observer, RaftHandle, Replica, blocking};
 use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
 use crate::tls::{NodeTls, TlsError};
@@ -36,6 +36,8 @@ use crate::types::NodeId;
 
 /// Number of disk syncs that a start times.
 const FSYNC_SAMPLES: usize = 20;
+/// A start times no further sync after this time.
+const FSYNC_LONGEST: Duration = Duration::from_secs(5);
 /// A change that is not committed within this time has an unknown outcome.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,6 +59,8 @@ pub(crate) struct NodeConfig {
     pub may_be_reached: bool,
     /// The schedule of backups, if there is one.
     pub backup: Option<BackupSchedule>,
+    /// The highest feature level that this node supports. Lower in tests with members of two releases.
+    pub feature_level: FeatureLevel,
 }
 
 /// An error that prevents a node from starting.
@@ -225,7 +229,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
         let own: [Arc<dyn Observer>; 3] = [Arc::new(TransitionCounters::new()), waits.clone(), events.clone()];
-        let replica = Replica::new(own.into_iter().chain(observers).collect());
+        let replica = Replica::new(own.into_iter().chain(observers).collect(), config.feature_level);
         let raft = RaftHandle::build(
             config.id,
             &config.cluster,
@@ -275,6 +279,7 @@ impl<S: Storage, T: Transport> RestoredNode<S, T> {
         if !config.join {
             inner.lifecycle.spawn(inner.clone().form(config.members.clone()));
         }
+        inner.lifecycle.spawn(inner.clone().keep_feature_level());
         inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members));
         let renewed = blocking::<S, _>(move || promise::renew(&*files, promise)).await;
         renewed.map_err(StartError::Promise)?;
@@ -287,8 +292,8 @@ impl NodeSettings {
         let lease = config.raft.leadership_lease();
         let (request, leaderless, transfer_leadership) = (REQUEST_TIMEOUT.max(lease * 3), lease * 4, lease * 2);
         let timeouts = Timeouts { request, leaderless, transfer_leadership };
-        let NodeConfig { id, ttl, may_be_reached, .. } = *config;
-        NodeSettings { id, cluster: config.cluster.clone(), ttl, may_be_reached, timeouts }
+        let NodeConfig { id, ttl, may_be_reached, feature_level, .. } = *config;
+        NodeSettings { id, cluster: config.cluster.clone(), ttl, may_be_reached, feature_level, timeouts }
     }
 }
 
@@ -298,7 +303,7 @@ fn open_store(config: &NodeConfig) -> Result<Opened, StorageError> {
     let opened = SledStorage::open_or_create(&config.data, owner)?;
     // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
     let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
-    if let Ok(mut samples) = measure_fsync(&config.data, FSYNC_SAMPLES) {
+    if let Ok(mut samples) = measure_fsync(&config.data, FSYNC_SAMPLES, FSYNC_LONGEST) {
         samples.sort();
         let slow = samples[samples.len() * 9 / 10];
         if slow > bound {

@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The same while the cluster removes this node: its clients wait until it stops.
 const LEAVING_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time of one check.
-const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(in crate::node) const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of a peer.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -249,6 +249,7 @@ pub(in crate::node) async fn ask<T: Transport>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raft::FeatureLevel;
 
     #[test]
     fn registry_keeps_1024_incarnations() {
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn unapplied_join_counts_before_any_contact() {
         let known = MemberRegistry::default();
-        known.load(Replica::new(Vec::new()), vec![Joined { node: 2, incarnation: 20 }]);
+        known.load(Replica::new(Vec::new(), FeatureLevel::SUPPORTED), vec![Joined { node: 2, incarnation: 20 }]);
         known.observe(2, 21);
         assert_eq!(known.joined(2), Some(20));
     }

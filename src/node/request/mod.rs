@@ -9,13 +9,18 @@ pub(crate) mod read;
 pub(crate) mod route;
 pub(in crate::node) mod wait;
 
-use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
-use crate::access::{AccessChange, AccessView, Denied};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::access::{AccessChange, AccessView, Denied, Need};
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
+use crate::node::request::propose::Class;
 use crate::node::status::Member;
-use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, MemberChange, NodeId};
+use crate::peer::Lane;
+use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, MemberChange, NodeId, Right};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -177,4 +182,90 @@ pub enum RequestError {
     /// Certainly not applied: the caller may not do this, or a change of access control is invalid.
     #[error(transparent)]
     Denied(Denied),
+}
+
+impl Query {
+    /// The rights that the read needs.
+    fn need(&self) -> Need<'_> {
+        match self {
+            Query::Lease(name) | Query::History(name) | Query::Queue(name) | Query::Explain { name, .. } => {
+                Need::Names(Right::Read, vec![name])
+            }
+            Query::List { filter, .. } => Need::Prefix(&filter.prefix),
+        }
+    }
+}
+
+impl Request {
+    /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
+    /// handover is answered as if the first one had not been applied.
+    fn is_idempotent(&self) -> bool {
+        match self {
+            Request::Acquire(_) | Request::Read { .. } | Request::Members | Request::Access => true,
+            Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
+            Request::ChangeMembers(_) | Request::Transfer(_) | Request::ChangeAccess(_) => false,
+        }
+    }
+
+    fn is_of_access_control(&self) -> bool {
+        matches!(self, Request::Access | Request::ChangeAccess(_))
+    }
+
+    /// The rights that the request needs.
+    fn need(&self) -> Need<'_> {
+        let (right, name) = match self {
+            Request::Acquire(acquire) => (Right::Hold, &acquire.name),
+            Request::Change(command) => match command {
+                Command::Renew { leases, .. } => {
+                    return Need::Names(Right::Hold, leases.iter().map(|renewal| &renewal.name).collect());
+                }
+                Command::Release { name, .. }
+                | Command::HandOver { name, .. }
+                | Command::UpdateMetadata { name, .. } => (Right::Hold, name),
+                Command::Revoke { name, .. } => (Right::Operate, name),
+                // Only nodes send these.
+                _ => return Need::Admin,
+            },
+            Request::Read { query, .. } => return query.need(),
+            Request::Members => return Need::Principal,
+            Request::ChangeMembers(_) | Request::Transfer(_) | Request::Access | Request::ChangeAccess(_) => {
+                return Need::Admin;
+            }
+        };
+        Need::Names(right, vec![name])
+    }
+
+    pub(in crate::node) fn lane(&self) -> Lane {
+        match self {
+            Request::Change(command) if Class::of(command) == Class::Urgent => Lane::Urgent,
+            _ => Lane::Request,
+        }
+    }
+
+    pub(crate) fn is_change(&self) -> bool {
+        !matches!(self, Request::Read { .. } | Request::Members | Request::Access)
+    }
+
+    /// Whether the leader may transfer its leadership before it answers.
+    fn may_transfer(&self) -> bool {
+        matches!(self, Request::ChangeMembers(_) | Request::Transfer(_))
+    }
+
+    pub(in crate::node) fn wait(&self) -> Duration {
+        match self {
+            Request::Acquire(acquire) => Duration::from_millis(acquire.wait_ms.unwrap_or_default()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Clones the request for an attempt that starts now, with the remaining wait.
+    fn clone_with_remaining_wait(&self, arrived: Instant) -> Request {
+        let mut request = self.clone();
+        if let Request::Acquire(acquire) = &mut request
+            && let Some(wait_ms) = &mut acquire.wait_ms
+        {
+            *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
+        }
+        request
+    }
 }

@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use crate::access::{Access, AccessChange, Caller, Denied, Need};
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::leader::LeaderTerm;
-use crate::node::request::propose::{AppliedOutcome, Class, ProposeError};
+use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
-use crate::node::request::{Answer, Query, Request, RequestError, Response, Served};
+use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::node::{Inner, Node};
-use crate::peer::{Lane, Payload, PeerError, Service, Transport};
-use crate::raft::{PeerInfo, Proposal, State};
+use crate::peer::{Payload, PeerError, Service, Transport};
+use crate::raft::{FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
-use crate::types::{AccessName, Consistency, NodeId, Right};
+use crate::types::{AccessName, Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.
@@ -167,12 +167,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     ) -> Result<Response, ProposeError> {
         let call = match caller {
             Caller::Anonymous => NodeCall::Forward(request),
-            // An older leader does not know the other call, and this node can still be the first one of an upgrade.
-            Caller::Program if !self.access().is_enabled() && !request.is_of_access_control() => {
+            // Without access control a caller needs no name, and a leader of an older release does not know the other call.
+            _ if self.raft.replica().level() < FeatureLevel::ACCESS_CONTROL && !request.is_of_access_control() => {
                 NodeCall::Forward(request)
             }
             caller => NodeCall::ForwardAs { caller: caller.clone(), request },
         };
+        let names_caller = matches!(call, NodeCall::ForwardAs { .. });
         let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
@@ -194,7 +195,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
         match codec::decode(&reply, MAX_REPLY_BYTES) {
             // This node has not applied the entry that turned access control on: the next attempt names the caller.
-            Ok(NodeReply::Done(done)) if *caller == Caller::Program && is_unauthenticated(&done) => {
+            Ok(NodeReply::Done(done)) if !names_caller && *caller != Caller::Anonymous && is_unauthenticated(&done) => {
                 Err(ProposeError::NotLeader)
             }
             Ok(NodeReply::Done(done)) => done.map_err(ProposeError::from),
@@ -202,7 +203,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
             // The request is not applied. The membership task notices the removal, too.
             Ok(NodeReply::Removed) => Err(ProposeError::NotLeader),
-            Ok(other @ NodeReply::StoreState { .. }) => Err(unreadable(format!("{other:?}"))),
+            Ok(other @ (NodeReply::StoreState { .. } | NodeReply::FeatureLevel(_))) => {
+                Err(unreadable(format!("{other:?}")))
+            }
             Err(error) => Err(unreadable(error.to_string())),
         }
     }
@@ -255,6 +258,8 @@ pub(crate) enum NodeCall<R = Request> {
     StoreState,
     /// Like `Forward`, with the caller that the forwarding node identified.
     ForwardAs { caller: Caller, request: R },
+    /// Asks for the highest feature level that the node supports.
+    FeatureLevel,
 }
 
 /// The reply to a [`NodeCall`].
@@ -271,6 +276,7 @@ pub(crate) enum NodeReply {
     },
     /// The calling node was removed from the cluster. Certainly not applied.
     Removed,
+    FeatureLevel(FeatureLevel),
 }
 
 impl<R: Serialize> NodeCall<R> {
@@ -294,6 +300,7 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
             Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
             Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, &Caller::Anonymous, request).await,
             Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, &caller, request).await,
+            Ok(NodeCall::FeatureLevel) => NodeReply::FeatureLevel(self.0.settings.feature_level),
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
             Err(error) => {
                 let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
@@ -385,6 +392,8 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let made = tokio::time::timeout(timeout, async {
             let _one_at_a_time = self.requests.access_changes.lock().await;
             let refused = |denied| ProposeError::Refused(RequestError::Denied(denied));
+            let required = self.require_level(leader_term.term, FeatureLevel::ACCESS_CONTROL).await;
+            required.map_err(|reason| refused(Denied::Refused(reason)))?;
             self.access().check(caller, &change).map_err(refused)?;
             self.raft.propose(leader_term.term, Proposal::access(&change)).await.map_err(ProposeError::from)
         });
@@ -510,90 +519,4 @@ pub(in crate::node) fn owned(principal: Option<AccessName>, command: Command) ->
 
 fn is_unauthenticated(done: &Result<Response, RequestError>) -> bool {
     matches!(done, Err(RequestError::Denied(Denied::Unauthenticated(_))))
-}
-
-impl Query {
-    /// The rights that the read needs.
-    fn need(&self) -> Need<'_> {
-        match self {
-            Query::Lease(name) | Query::History(name) | Query::Queue(name) | Query::Explain { name, .. } => {
-                Need::Names(Right::Read, vec![name])
-            }
-            Query::List { filter, .. } => Need::Prefix(&filter.prefix),
-        }
-    }
-}
-
-impl Request {
-    /// Whether a repetition has the same effect and answer. Then an unknown outcome is retried. A repeated release or
-    /// handover is answered as if the first one had not been applied.
-    fn is_idempotent(&self) -> bool {
-        match self {
-            Request::Acquire(_) | Request::Read { .. } | Request::Members | Request::Access => true,
-            Request::Change(command) => matches!(command, Command::Renew { .. } | Command::UpdateMetadata { .. }),
-            Request::ChangeMembers(_) | Request::Transfer(_) | Request::ChangeAccess(_) => false,
-        }
-    }
-
-    fn is_of_access_control(&self) -> bool {
-        matches!(self, Request::Access | Request::ChangeAccess(_))
-    }
-
-    /// The rights that the request needs.
-    fn need(&self) -> Need<'_> {
-        let (right, name) = match self {
-            Request::Acquire(acquire) => (Right::Hold, &acquire.name),
-            Request::Change(command) => match command {
-                Command::Renew { leases, .. } => {
-                    return Need::Names(Right::Hold, leases.iter().map(|renewal| &renewal.name).collect());
-                }
-                Command::Release { name, .. }
-                | Command::HandOver { name, .. }
-                | Command::UpdateMetadata { name, .. } => (Right::Hold, name),
-                Command::Revoke { name, .. } => (Right::Operate, name),
-                // Only nodes send these.
-                _ => return Need::Admin,
-            },
-            Request::Read { query, .. } => return query.need(),
-            Request::Members => return Need::Principal,
-            Request::ChangeMembers(_) | Request::Transfer(_) | Request::Access | Request::ChangeAccess(_) => {
-                return Need::Admin;
-            }
-        };
-        Need::Names(right, vec![name])
-    }
-
-    pub(in crate::node) fn lane(&self) -> Lane {
-        match self {
-            Request::Change(command) if Class::of(command) == Class::Urgent => Lane::Urgent,
-            _ => Lane::Request,
-        }
-    }
-
-    pub(crate) fn is_change(&self) -> bool {
-        !matches!(self, Request::Read { .. } | Request::Members | Request::Access)
-    }
-
-    /// Whether the leader may transfer its leadership before it answers.
-    fn may_transfer(&self) -> bool {
-        matches!(self, Request::ChangeMembers(_) | Request::Transfer(_))
-    }
-
-    pub(in crate::node) fn wait(&self) -> Duration {
-        match self {
-            Request::Acquire(acquire) => Duration::from_millis(acquire.wait_ms.unwrap_or_default()),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// Clones the request for an attempt that starts now, with the remaining wait.
-    fn clone_with_remaining_wait(&self, arrived: Instant) -> Request {
-        let mut request = self.clone();
-        if let Request::Acquire(acquire) = &mut request
-            && let Some(wait_ms) = &mut acquire.wait_ms
-        {
-            *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
-        }
-        request
-    }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::clock::SystemClock;
 use crate::config::RaftTimings;
 use crate::peer::{Lane, Payload, PeerError, Transport};
-use crate::raft::{Joined, PeerInfo, Proposal, RaftHandle, Replica, WriteError};
+use crate::raft::{FeatureLevel, Joined, PeerInfo, Proposal, RaftHandle, Replica, WriteError};
 use crate::sim::{MemoryStorage, SyncMode};
 use crate::storage::StorageError;
 use crate::types::NodeId;
@@ -70,7 +70,7 @@ async fn dropped_call_during_raft_stop_leaves_other_calls_answered() {
     let (barrier, stopping, finish_stop) = DropBarrier::new();
     let transport = BarrierTransport { _barrier: Arc::new(barrier) };
     let storage = MemoryStorage::new(SyncMode::default());
-    let replica = Replica::new(Vec::new());
+    let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
     let timings = RaftTimings::lan();
     let clock = Arc::new(SystemClock);
     let raft = RaftHandle::build(1, "calls", timings, storage.clone(), transport, replica, clock);

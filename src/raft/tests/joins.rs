@@ -12,7 +12,7 @@ use crate::config::RaftTimings;
 use crate::lease::{Batch, Command, Stamp};
 use crate::node::MemberRegistry;
 use crate::peer::Incarnations;
-use crate::raft::{Joined, PeerInfo, Proposal, RaftHandle, Replica};
+use crate::raft::{FeatureLevel, Joined, PeerInfo, Proposal, RaftHandle, Replica};
 use crate::sim::{MemoryStorage, Switchboard, SyncMode};
 use crate::storage::{Position, Storage, VoteRecord};
 use crate::types::LeaseName;
@@ -41,7 +41,7 @@ async fn joins_are_found_in_the_whole_log() {
     });
     storage.save_vote(VoteRecord { term: 1, candidate: Some(1), committed: true }, Box::new(drop));
     storage.append(entries.collect(), Box::new(drop));
-    let (transport, replica) = (Switchboard::default().transport(1), Replica::new(Vec::new()));
+    let (transport, replica) = (Switchboard::default().transport(1), Replica::new(Vec::new(), FeatureLevel::SUPPORTED));
     let (timings, clock) = (RaftTimings::lan(), Arc::new(SystemClock));
     let raft = RaftHandle::build(1, "joins", timings, storage, transport, replica, clock).await.expect("it is built");
     assert_eq!(raft.replica().read(|state| state.applied), None, "no entry is committed");

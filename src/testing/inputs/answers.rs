@@ -8,7 +8,7 @@ use sse_stream::Sse;
 use super::{Input, input, json, texts};
 use crate::api::{
     AccessControl, Cluster, CreatedToken, Event, Explanation, History, Lease, LeasePage, Members, Problem, Queue,
-    Released, Renewed, Revoked, Transferred,
+    Released, Renewed, Revoked, Transferred, Version,
 };
 use crate::client::http::events::parse_events;
 
@@ -33,6 +33,7 @@ fn answer(bytes: &[u8]) -> bool {
         b'c' => json::<Cluster>(body).is_some(),
         b'm' => json::<Members>(body).is_some(),
         b't' => json::<Transferred>(body).is_some(),
+        b'o' => json::<Version>(body).is_some(),
         b'a' => json::<AccessControl>(body).is_some(),
         b'k' => json::<CreatedToken>(body).is_some(),
         _ => false,
@@ -55,10 +56,11 @@ fn answers() -> Vec<Vec<u8>> {
         format!(r#"g{{"leases":[{lease}],"cursor":"jobs~7"}}"#),
         format!(r#"h{{"name":"jobs","transitions":[{event}]}}"#),
         r#"q{"name":"jobs","total":1,"waiters":[{"place":0,"holder":"w","since_at":"2026-01-31T12:00:00.000Z","waited_ms":1,"expires_in_ms":2}]}"#.to_owned(),
-        format!(r#"c{{"cluster_id":"c","node":1,"leader":null,"quorum":false,"term":1,"applied":2,"members":[{}]}}"#,
+        format!(r#"c{{"cluster_id":"c","node":1,"leader":null,"quorum":false,"term":1,"applied":2,"feature_level":2,"clock":{{"monotonic_ms":3,"wall":"2026-01-31T12:00:00.000Z"}},"members":[{}]}}"#,
             r#"{"id":1,"role":"leader","state":"ok","http":"a:1","peer":"a:2","lag":0,"last_contact_ms":null}"#),
         r#"m{"members":[{"id":4,"role":"learner","state":"unreachable","http":"d:1","peer":"d:2","lag":null,"last_contact_ms":null}]}"#.to_owned(),
         r#"t{"from":1,"leader":2}"#.to_owned(),
+        r#"o{"version":"0.1.0","data_format":1}"#.to_owned(),
         r#"a{"enabled":true,"roles":[{"name":"worker","permissions":[{"right":"hold","prefix":"jobs/"}]}],"principals":[{"name":"ci","roles":["worker"],"tokens":[{"id":"0123456789abcdef","created_at":"2026-01-31T12:00:00.000Z"}]}]}"#.to_owned(),
         r#"k{"id":"0123456789abcdef","principal":"ci","token":"tenure_00"}"#.to_owned(),
     ]

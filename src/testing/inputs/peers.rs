@@ -13,7 +13,7 @@ use crate::peer::frame::{self, Frame, Kind};
 use crate::peer::handshake::{self, Hello, Refusal};
 use crate::raft::log::{self, Content, Joined, MembershipRecord};
 use crate::raft::wire::{self, Append, RequestVote};
-use crate::raft::{Call, Proposal, Reply};
+use crate::raft::{Call, FeatureLevel, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
 use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
@@ -191,7 +191,8 @@ fn node_calls() -> Vec<Vec<u8>> {
     let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
     let callers = [Caller::Program, Caller::Token(hash), Caller::Certificate(principal())];
     let named = callers.map(|caller| NodeCall::ForwardAs { caller, request: change.clone() });
-    let forwarded = requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState]).chain(named);
+    let forwarded =
+        requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState, NodeCall::FeatureLevel]).chain(named);
     forwarded.map(|call| call.encode().into()).collect()
 }
 
@@ -216,6 +217,7 @@ fn node_replies() -> Vec<Vec<u8>> {
         NodeReply::StillWaits,
         NodeReply::StoreState { is_empty: true },
         NodeReply::Removed,
+        NodeReply::FeatureLevel(FeatureLevel::SUPPORTED),
         done(Answer::Transferred { from: 1, leader: 2 }),
         NodeReply::Done(Box::new(Err(RequestError::MemberRefused {
             refusal: MemberRefusal::NotMember,
@@ -246,6 +248,11 @@ fn log_entry(bytes: &[u8]) -> bool {
             let again = Proposal::access(&change).content();
             assert_eq!(again.expect("it reads back"), Content::Access(change));
         }
+        Ok(Content::Level(level)) => {
+            assert!(level <= FeatureLevel::SUPPORTED);
+            let again = Proposal::level(level).content();
+            assert_eq!(again.expect("it reads back"), Content::Level(level));
+        }
         // The entry has no proposal, or a newer build wrote it.
         Err(_) => {}
     }
@@ -255,7 +262,8 @@ fn log_entry(bytes: &[u8]) -> bool {
 fn log_entries() -> Vec<Vec<u8>> {
     let joined = Proposal::joined(Joined { node: 2, incarnation: 5 });
     let change = Proposal::access(&AccessChange::RemoveRole(principal()));
-    vec![blank(), batch(), membership(), joined.0.to_vec(), change.0.to_vec()]
+    let level = Proposal::level(FeatureLevel::SUPPORTED);
+    vec![blank(), batch(), membership(), joined.0.to_vec(), change.0.to_vec(), level.0.to_vec()]
 }
 
 const TOKEN: crate::FencingToken = crate::FencingToken { term: 1, index: 5 };

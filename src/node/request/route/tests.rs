@@ -4,6 +4,7 @@ use super::*;
 use crate::api::MAX_RENEW_ITEMS;
 use crate::lease::Renewal;
 use crate::node::Query;
+use crate::peer::Lane;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Metadata, Ttl};
 

@@ -1,0 +1,209 @@
+//! Checks of this machine: the configuration file, the certificates, the disks and the limit of open files.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::failure::Failure;
+use super::super::{CredentialArguments, open_files};
+use super::certificate;
+use super::finding::{Finding, Status};
+use crate::config::{Config, RaftTimings};
+use crate::storage::measure_fsync;
+use crate::types::NodeId;
+
+/// Number of syncs of the probe.
+const SYNCS: usize = 20;
+/// A node warns about less free space in docs/operations.md. A store allocates 8 MiB at once.
+const LOW_SPACE: u64 = 1 << 30;
+const NO_SPACE: u64 = 64 << 20;
+
+/// Reads and validates the file. Returns `None` for an invalid one.
+pub fn configuration(path: Option<&Path>, node: Option<NodeId>) -> (Option<Config>, Vec<Finding>) {
+    let name = "configuration";
+    let Some(path) = path else {
+        let advice = "add --config FILE, and --node ID on the machine of a node, for the checks of this machine";
+        return (None, vec![Finding::unknown(name, "no file is given", advice)]);
+    };
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            let facts = without_source(&Failure::from(error).message());
+            return (None, vec![Finding::problem(name, facts, "correct the file: no node starts with it")]);
+        }
+    };
+    let tls = if config.tls.is_some() { "with" } else { "without" };
+    let facts = format!("{}: cluster {}, {} nodes, {tls} TLS", path.display(), config.cluster, config.nodes.len());
+    let mut findings = vec![match node {
+        Some(node) if config.node(node).is_none() => {
+            let advice = format!("correct --node, or add node {node} to the file");
+            Finding::problem(name, format!("{facts}, but no node {node}"), advice)
+        }
+        _ => Finding::ok(name, facts),
+    }];
+    let warnings = config.warnings();
+    findings.extend(
+        warnings.iter().map(|warning| {
+            Finding::warning("configuration.settings", warning, "see docs/operations.md, Configuration")
+        }),
+    );
+    (Some(config), findings)
+}
+
+/// A message without the lines of the file that it shows. A file that is no configuration can have a secret.
+fn without_source(message: &str) -> String {
+    let is_source = |line: &str| line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|');
+    message.lines().filter(|line| !is_source(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// The checks of the files and disks of this machine.
+pub fn checks(config: Option<&Config>, node: Option<NodeId>, arguments: &CredentialArguments) -> Vec<Finding> {
+    let now = certificate::now();
+    let own = arguments.cert.as_deref().map(|cert| certificate::client_file(cert, now));
+    let mut findings: Vec<Finding> = own.into_iter().collect();
+    let Some((config, entry)) = config.and_then(|config| Some((config, config.node(node?)?))) else {
+        return findings;
+    };
+    findings.extend(certificate::node_files(config, entry.id, now));
+    findings.extend(disk(&entry.data, &config.raft));
+    findings.extend(config.backup.as_ref().map(|backup| space("disk.backup", &backup.dir)));
+    findings.push(files(open_files::maximum(), config.http.max_connections));
+    findings
+}
+
+/// The checks of the data directory. They take no lock.
+fn disk(data: &Path, timings: &RaftTimings) -> [Finding; 2] {
+    [sync(data, timings), space("disk.space", data)]
+}
+
+fn sync(data: &Path, timings: &RaftTimings) -> Finding {
+    let name = "disk.sync";
+    // The first start refuses a directory with other files.
+    if !data.join("TENURE").exists() {
+        let facts = format!("{} has no data of a node", data.display());
+        return Finding::unknown(name, facts, "start the node, and repeat this as the user of the node");
+    }
+    let longest = Duration::from_millis(timings.election_timeout_max_ms.max(1_000));
+    match measure_fsync(data, SYNCS, longest) {
+        Ok(times) => synced(&times, timings),
+        Err(error) => Finding::unknown(name, error.to_string(), "repeat this as the user of the node"),
+    }
+}
+
+/// Judges sorted sync times. A follower syncs its disk before it acknowledges a heartbeat.
+fn synced(times: &[Duration], timings: &RaftTimings) -> Finding {
+    let ms = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1e3;
+    let (median, slow, longest) = (ms(50), ms(90), ms(100));
+    let bound = timings.heartbeat_interval_ms as f64 / 2.0;
+    let facts = format!(
+        "{} syncs: median {median:.2} ms, 90th percentile {slow:.2} ms, longest {longest:.2} ms; expected below {bound} ms",
+        times.len()
+    );
+    let advice = "use a faster disk, or raise the heartbeat interval and the election timeouts on all nodes: \
+                  docs/operations.md, Timings";
+    let status = match slow {
+        _ if slow > timings.election_timeout_min_ms as f64 => Status::Problem,
+        _ if slow > bound => Status::Warning,
+        _ => Status::Ok,
+    };
+    Finding::new(status, "disk.sync", facts, advice)
+}
+
+/// Judges the free space of the file system of a folder, which may not exist yet.
+fn space(name: &str, folder: &Path) -> Finding {
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let existing: PathBuf = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned();
+    match rustix::fs::statvfs(&existing) {
+        Ok(found) => {
+            free(name, &existing, found.f_bavail * found.f_frsize, (found.f_files > 0).then_some(found.f_favail))
+        }
+        Err(error) => {
+            let facts = format!("cannot read the free space of {}: {error}", existing.display());
+            Finding::unknown(name, facts, "repeat this as the user of the node")
+        }
+    }
+}
+
+/// `inodes`: the free ones; `None` if the file system has no limit.
+fn free(name: &str, path: &Path, bytes: u64, inodes: Option<u64>) -> Finding {
+    let inodes = inodes.filter(|inodes| *inodes < 1_000).map_or(String::new(), |inodes| format!(", {inodes} inodes"));
+    let facts = format!("{:.2} GiB{inodes} free at {}", bytes as f64 / (1_u64 << 30) as f64, path.display());
+    let status = match bytes {
+        _ if !inodes.is_empty() => Status::Problem,
+        ..NO_SPACE => Status::Problem,
+        NO_SPACE..LOW_SPACE => Status::Warning,
+        _ => Status::Ok,
+    };
+    Finding::new(status, name, facts, "free space or enlarge the disk: a node with a full disk stops")
+}
+
+/// Judges the limit for a node that is started like this command. A service can have another one.
+fn files(maximum: Option<u64>, wanted: usize) -> Finding {
+    let name = "open_files.here";
+    let Some(maximum) = maximum else { return Finding::ok(name, "no limit for processes started from here") };
+    let room = open_files::room(Some(maximum), 1);
+    let facts = format!("at most {maximum} for processes started from here: room for {room} of {wanted} clients");
+    let status = if room < wanted { Status::Warning } else { Status::Ok };
+    Finding::new(status, name, facts, open_files::ADVICE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_times_are_compared_with_the_timings() {
+        let status = |ms: [u64; 10]| synced(&ms.map(Duration::from_millis), &RaftTimings::lan()).status;
+        assert_eq!(status([1; 10]), Status::Ok);
+        assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 1, 900]), Status::Ok, "one slow sync in ten");
+        assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 38, 38]), Status::Warning, "above half a heartbeat interval");
+        assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 226, 226]), Status::Problem, "above the election timeout");
+    }
+
+    #[test]
+    fn free_space_is_a_warning_below_1_gib() {
+        let status = |bytes, inodes| free("disk.space", Path::new("/"), bytes, inodes).status;
+        assert_eq!([status(LOW_SPACE, None), status(LOW_SPACE, Some(1_000))], [Status::Ok; 2]);
+        assert_eq!(status(LOW_SPACE - 1, None), Status::Warning);
+        assert_eq!(status(NO_SPACE - 1, None), Status::Problem);
+        assert_eq!(status(LOW_SPACE, Some(999)), Status::Problem, "few inodes");
+    }
+
+    #[test]
+    fn limit_of_files_must_fit_the_clients() {
+        assert_eq!(files(Some(25_512), 25_000).status, Status::Ok);
+        assert_eq!(files(Some(25_511), 25_000).status, Status::Warning);
+        assert_eq!(files(None, 25_000).status, Status::Ok);
+    }
+
+    #[test]
+    fn probe_leaves_directories_without_a_node_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let status = || sync(dir.path(), &RaftTimings::lan()).status;
+        assert_eq!(status(), Status::Unknown);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
+        std::fs::write(dir.path().join("TENURE"), "").expect("writable");
+        assert_ne!(status(), Status::Unknown);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 1, "the probe removes its file");
+    }
+
+    #[test]
+    fn missing_and_invalid_files_are_no_success() {
+        let (config, findings) = configuration(None, None);
+        assert!(config.is_none() && findings[0].status == Status::Unknown, "{findings:?}");
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("cluster.toml");
+        let check = |node| configuration(Some(&path), node).1[0].status;
+        assert_eq!(check(None), Status::Problem, "no such file");
+        std::fs::write(&path, "cluster = 3").expect("writable");
+        assert_eq!(check(None), Status::Problem, "invalid");
+        std::fs::write(&path, "tenure_0123").expect("writable");
+        let token = configuration(Some(&path), None).1.remove(0);
+        assert!(token.facts.contains("is invalid: TOML parse error at line 1"), "{token:?}");
+        assert!(!token.facts.contains("0123"), "the output has no secret: {token:?}");
+        let node = "[[node]]\nid = 1\nhttp = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\ndata = \"1\"\n";
+        std::fs::write(&path, format!("cluster = \"a\"\n{node}")).expect("writable");
+        assert_eq!([check(None), check(Some(1)), check(Some(2))], [Status::Ok, Status::Ok, Status::Problem]);
+        let warned = configuration(Some(&path), None).1;
+        assert_eq!(warned[1].status, Status::Warning, "one node tolerates no failure: {warned:?}");
+    }
+}

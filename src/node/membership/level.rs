@@ -1,0 +1,125 @@
+//! The feature level: the leader raises it to the highest one that all members support.
+//!
+//! A member of an older release does not know the question, and answers that it cannot read it. It supports the first
+//! level. A member without an answer holds the level down, because its release is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::node::Inner;
+use crate::node::membership::join::STEP_TIMEOUT;
+use crate::node::request::RequestError;
+use crate::node::request::route::{MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::peer::{Lane, Transport};
+use crate::raft::{FeatureLevel, Proposal};
+use crate::storage::{Storage, codec};
+use crate::types::NodeId;
+
+/// Pause before the leader asks again after a member held the level down.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait for the answer of a member.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl<S: Storage, T: Transport> Inner<S, T> {
+    /// As the leader, raises the level of the cluster. Returns when it is the level of this node.
+    pub(in crate::node) async fn keep_feature_level(self: Arc<Self>) {
+        let mut leads = self.requests.clock.changes();
+        while self.raft.replica().level() < self.settings.feature_level {
+            let leader_term = *leads.borrow_and_update();
+            if let Some(leader_term) = leader_term {
+                // Without a majority a proposal has no answer, and the leadership of this node ends.
+                let raised = tokio::time::timeout(STEP_TIMEOUT, self.raise_feature_level(leader_term.term)).await;
+                if let Ok(Err(reason)) = raised {
+                    tracing::debug!(reason, "the feature level of the cluster stays");
+                }
+            }
+            tokio::select! {
+                _ = leads.changed() => {}
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+            }
+        }
+    }
+
+    /// Raises the level, as the leader of `term`, to the highest one that all members support.
+    ///
+    /// # Errors
+    ///
+    /// Which member holds the level below that of this node.
+    async fn raise_feature_level(&self, term: u64) -> Result<(), String> {
+        let own = self.settings.feature_level;
+        let members = self.raft.current_membership().nodes;
+        let others = members.iter().filter(|(id, _)| **id != self.settings.id);
+        let asked = others.map(|(&id, info)| async move { (id, self.feature_level_of(id, &info.peer).await) });
+        let mut lowest = own;
+        let mut held_by = None;
+        for (id, answer) in join_all(asked).await {
+            let level = answer.unwrap_or(FeatureLevel::FIRST);
+            if level < lowest {
+                lowest = level;
+                held_by = Some(match answer {
+                    Some(level) => format!("node {id} supports only level {level}: upgrade it"),
+                    None => format!("node {id} does not answer: start it, or remove it from the cluster"),
+                });
+            }
+        }
+        // A member that was added meanwhile may support less.
+        let is_current = self.raft.current_membership().nodes == members;
+        if lowest > self.raft.replica().level() && is_current {
+            let proposed = self.raft.propose(term, Proposal::level(lowest)).await;
+            proposed.map_err(|error| error.to_string())?;
+            tracing::info!(level = lowest.0, "all members support this feature level: the cluster uses it");
+        }
+        held_by.map_or(Ok(()), Err)
+    }
+
+    /// The highest level that a member supports. `None` if it does not answer.
+    async fn feature_level_of(&self, id: NodeId, peer: &str) -> Option<FeatureLevel> {
+        let call = NodeCall::<()>::FeatureLevel.encode();
+        let call = self.transport.call(id, peer, Lane::Control, crate::peer::Payload::Node(call), ANSWER_TIMEOUT);
+        let reply = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;
+        level_in(codec::decode(&reply, MAX_REPLY_BYTES).ok()?)
+    }
+
+    /// Makes sure that the cluster has this level, as the leader of `term`.
+    ///
+    /// # Errors
+    ///
+    /// A member holds the level down.
+    pub(in crate::node) async fn require_level(&self, term: u64, level: FeatureLevel) -> Result<(), String> {
+        let current = self.raft.replica().level();
+        if current >= level {
+            return Ok(());
+        }
+        let raised = self.raise_feature_level(term).await;
+        if self.raft.replica().level() >= level {
+            return Ok(());
+        }
+        let reason = raised.err().unwrap_or_else(|| "the members changed meanwhile: try again".to_owned());
+        Err(format!("this needs feature level {level}, and the cluster has level {current}: {reason}"))
+    }
+}
+
+fn level_in(reply: NodeReply) -> Option<FeatureLevel> {
+    match reply {
+        NodeReply::FeatureLevel(level) => Some(level),
+        NodeReply::Done(done) => matches!(*done, Err(RequestError::Unreadable(_))).then_some(FeatureLevel::FIRST),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_that_cannot_read_the_question_has_the_first_level() {
+        let done = |error| NodeReply::Done(Box::new(Err(error)));
+        assert_eq!(level_in(done(RequestError::Unreadable("unknown".to_owned()))), Some(FeatureLevel::FIRST));
+        assert_eq!(level_in(NodeReply::FeatureLevel(FeatureLevel(7))), Some(FeatureLevel(7)));
+        for no_answer in [done(RequestError::Busy), NodeReply::NotLeader, NodeReply::Removed] {
+            assert_eq!(level_in(no_answer), None);
+        }
+    }
+}

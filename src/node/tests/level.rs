@@ -1,0 +1,112 @@
+//! Clusters with members of two releases.
+
+use super::*;
+use crate::access::{AccessChange, Denied};
+use crate::raft::FeatureLevel;
+use crate::testing::Cut;
+
+/// Longest time from the start of the last member to the new level.
+const RAISE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Three nodes. The nodes in `older` support only the first level.
+async fn start_mixed(older: &[NodeId]) -> Cluster {
+    let levels = older.iter().map(|id| (*id, FeatureLevel::FIRST)).collect();
+    let cluster = Cluster::start_with(3, Setup { levels, ..Setup::default() }).await;
+    cluster.leader().await;
+    cluster
+}
+
+async fn enable(node: &TestNode) -> Result<(), RequestError> {
+    let request = Request::ChangeAccess(AccessChange::Enable(true));
+    node.request_of(&Caller::Program, request, Forward::Once).await.map(drop)
+}
+
+fn refusal(result: Result<(), RequestError>) -> String {
+    match result {
+        Err(RequestError::Denied(Denied::Refused(why))) => why,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+async fn until_level(cluster: &Cluster, level: FeatureLevel) {
+    let reached = async {
+        while cluster.ids().any(|id| cluster.node(id).feature_level() != level) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(RAISE_TIMEOUT, reached).await.expect("all nodes have the level");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_cluster_reaches_the_level_of_its_members() {
+    let cluster = start_mixed(&[]).await;
+    until_level(&cluster, FeatureLevel::SUPPORTED).await;
+    assert_eq!(cluster.node(1).status().await.feature_level, FeatureLevel::SUPPORTED.0);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn level_rises_when_the_last_member_is_upgraded() {
+    let mut cluster = start_mixed(&[2, 3]).await;
+    tokio::time::sleep(RAISE_TIMEOUT * 2).await;
+    until_level(&cluster, FeatureLevel::FIRST).await;
+    let refused = refusal(enable(cluster.node(1)).await);
+    let expected = "this needs feature level 2, and the cluster has level 1: node ";
+    assert!(refused.starts_with(expected) && refused.ends_with("supports only level 1: upgrade it"), "{refused}");
+    for id in [2, 3] {
+        assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST, "node {id} is not upgraded yet");
+        cluster.cut_power(id, Cut::Keep(usize::MAX)).expect("it runs").await;
+        cluster.upgrade(id);
+        cluster.restart(id).await;
+        cluster.leader().await;
+    }
+    until_level(&cluster, FeatureLevel::SUPPORTED).await;
+    enable(cluster.node(2)).await.expect("all members support it");
+    cluster.shutdown().await;
+}
+
+/// A member that does not answer may be of an older release.
+#[tokio::test(start_paused = true)]
+async fn silent_member_holds_the_level() {
+    let cluster = start_mixed(&[3]).await;
+    let leader = cluster.leader().await;
+    cluster.board.isolate(3, cluster.ids());
+    let leader = if leader == 3 { until_other_leader(&cluster, 3).await } else { leader };
+    tokio::time::sleep(RAISE_TIMEOUT).await;
+    assert_eq!(cluster.node(leader).feature_level(), FeatureLevel::FIRST);
+    let refused = refusal(enable(cluster.node(leader)).await);
+    assert!(refused.ends_with("node 3 does not answer: start it, or remove it from the cluster"), "{refused}");
+    cluster.shutdown().await;
+}
+
+async fn until_other_leader(cluster: &Cluster, not: NodeId) -> NodeId {
+    loop {
+        let leads = |id: &NodeId| *id != not && cluster.node(*id).leadership().leader == Some(*id);
+        if let Some(leader) = cluster.ids().find(leads) {
+            return leader;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn access_control_works_before_the_level_rose_by_itself() {
+    let cluster = start_mixed(&[]).await;
+    enable(cluster.node(2)).await.expect("the leader raises the level first");
+    assert_eq!(cluster.node(cluster.leader().await).feature_level(), FeatureLevel::SUPPORTED);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn downgraded_member_fails_with_the_reason() {
+    let mut cluster = start_mixed(&[]).await;
+    until_level(&cluster, FeatureLevel::SUPPORTED).await;
+    cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
+    cluster.downgrade(3, FeatureLevel::FIRST);
+    let why = match cluster.launch(3).await {
+        Err(error) => error.to_string(),
+        Ok(node) => node.wait_failed().await.to_string(),
+    };
+    assert!(why.contains("the cluster has feature level 2; this program supports levels up to 1"), "{why}");
+    cluster.shutdown().await;
+}

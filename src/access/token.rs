@@ -29,7 +29,8 @@ impl AccessToken {
     }
 
     #[cfg(feature = "server")]
-    pub(crate) fn from_secret(secret: [u8; SECRET_BYTES]) -> AccessToken {
+    #[doc(hidden)]
+    pub fn from_secret(secret: [u8; SECRET_BYTES]) -> AccessToken {
         let secret = hex(&secret);
         let checksum = hex(&checksum(&secret));
         AccessToken(format!("{PREFIX}{secret}{checksum}"))

@@ -1,6 +1,8 @@
 //! `tenure serve`: one node of a cluster.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
@@ -10,8 +12,11 @@ use super::failure::Failure;
 use super::host::{Host, stop_all};
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
-use crate::node::{NodeFailure, Refusal};
+use crate::node::{Node, NodeFailure, Refusal};
 use crate::telemetry::{self, LogFormat};
+
+/// Pause between two attempts to turn access control off.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -29,6 +34,9 @@ pub struct Arguments {
     /// Join an existing cluster: the node forms none, and waits until `tenure member add` adds it
     #[arg(long)]
     join: bool,
+    /// Turn access control off once the cluster has a leader, for instance after the loss of all tokens of administrators
+    #[arg(long)]
+    disable_access_control: bool,
     /// Log filter, in the syntax of tracing's EnvFilter, for instance `debug` or `info,tenure::raft=debug`
     #[arg(long, env = telemetry::LOG_VARIABLE, default_value = telemetry::SERVE_LOG, value_name = "FILTER")]
     log: String,
@@ -61,6 +69,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             })
         }
         never = metrics.keep_up() => match never {},
+        never = disable_access_control(&host.node), if arguments.disable_access_control => match never {},
         signal = signals.next() => {
             info!(signal, "shutting down");
             stop_all(vec![host], &mut signals).await;
@@ -68,6 +77,16 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// Turns access control off, and stays pending.
+async fn disable_access_control(node: &Node) -> Infallible {
+    while let Err(error) = node.enable_access(false).await {
+        warn!(%error, "cannot turn access control off yet");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+    warn!("access control is off: create a token, turn it on, and remove --disable-access-control");
+    std::future::pending().await
 }
 
 fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, Failure> {

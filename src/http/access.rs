@@ -10,12 +10,10 @@ use super::admission::RequestPermit;
 use super::app::App;
 use super::input::{Body, JsonBody, Routing};
 use super::response::{self, ProblemResponse};
-use crate::access::{AccessChange, AccessName, AccessToken, Permission, TokenHash, TokenId};
+use crate::access::{AccessChange, AccessName, TokenId};
 use crate::api::{self, Problem};
-use crate::clock::{Clock, SystemClock};
 use crate::node::Request;
 use crate::service;
-use crate::types::MAX_NAME_BYTES;
 
 impl JsonBody for api::SetRole {}
 impl JsonBody for api::SetPrincipal {}
@@ -47,7 +45,7 @@ pub(super) async fn access_control(
     routing: Routing,
 ) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, Request::Access).await?;
-    response::reply(response, |answer, _| service::access(answer))
+    response::reply(response, |answer, _| service::access::view(answer))
 }
 
 /// Turns access control on. The request needs the credential of a principal with the right `admin`.
@@ -83,15 +81,7 @@ pub(super) async fn set_role(
     Named(role): Named<AccessName>,
     Body(body, _budget): Body<api::SetRole>,
 ) -> Result<Response, ProblemResponse> {
-    let permission = |api::Permission { right, prefix }| {
-        // The prefix of a lease name. The first character of a name has a smaller choice, but no prefix grants more.
-        let is_allowed = prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
-        match is_allowed && prefix.len() <= MAX_NAME_BYTES {
-            true => Ok(Permission { right, prefix }),
-            false => Err(ProblemResponse::invalid(format!("prefix: no lease name begins with {prefix:?}"))),
-        }
-    };
-    let permissions = body.permissions.into_iter().map(permission).collect::<Result<_, _>>()?;
+    let permissions = body.permissions.into_iter().map(service::access::permission).collect::<Result<_, _>>()?;
     change(&app, &routing, AccessChange::SetRole { role, permissions }).await
 }
 
@@ -158,11 +148,8 @@ pub(super) async fn create_token(
     routing: Routing,
     Named(principal): Named<AccessName>,
 ) -> Result<Response, ProblemResponse> {
-    let token = AccessToken::from_secret(rand::random());
-    let hash = TokenHash::of(&token);
-    let created_wall_ms = SystemClock.wall_ms();
-    change(&app, &routing, AccessChange::AddToken { principal: principal.clone(), hash, created_wall_ms }).await?;
-    let created = api::CreatedToken::new(hash.id().to_string(), principal.into(), token.expose().to_owned());
+    let (added, created) = service::access::new_token(principal);
+    change(&app, &routing, added).await?;
     Ok(response::json(StatusCode::OK, "application/json", &created))
 }
 
@@ -184,5 +171,5 @@ pub(super) async fn revoke_token(
 
 async fn change(app: &App, routing: &Routing, change: AccessChange) -> Result<Response, ProblemResponse> {
     let response = routing.send(app, Request::ChangeAccess(change)).await?;
-    response::reply(response, |answer, _| service::access(answer))
+    response::reply(response, |answer, _| service::access::view(answer))
 }

@@ -64,7 +64,7 @@ impl FromRequestParts<App> for Credentials {
             }
             None => {
                 // Without access control, a program may send a header of its own.
-                let is_enabled = app.node.get().is_some_and(|node| node.access().is_enabled());
+                let is_enabled = app.node.get().is_some_and(|node| node.access_state().is_enabled());
                 if !is_enabled {
                     return Ok(credentials(Caller::Anonymous));
                 }
@@ -84,7 +84,7 @@ impl Credentials {
     /// always passes.
     fn check_attempts(&self, app: &App) -> Result<(), ProblemResponse> {
         let Some(node) = app.node.get() else { return Ok(()) };
-        let access = node.access();
+        let access = node.access_state();
         if !access.is_enabled() || access.principal(&self.caller).is_some() {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Credentials {
 
     /// Fails if the state of this node does not allow the caller to do this.
     pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>) -> Result<(), ProblemResponse> {
-        let authorized = node.access().authorize(&self.caller, need);
+        let authorized = node.access_state().authorize(&self.caller, need);
         authorized.map(|_| ()).map_err(|denied| {
             let error = RequestError::Denied(denied);
             self.note(app, &error);
@@ -125,7 +125,7 @@ impl Credentials {
 
     /// Writes a line of the audit log for a change, and for any request that access control refuses.
     pub fn audit(&self, node: &Node, request: &Audited, result: &Result<Response, RequestError>) {
-        let access = node.access();
+        let access = node.access_state();
         if !access.is_enabled() && !request.is_access {
             return;
         }

@@ -204,7 +204,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 
     /// The state of access control at this node.
-    pub(crate) fn access(&self) -> Access {
+    pub(crate) fn access_state(&self) -> Access {
         self.inner.access()
     }
 

@@ -110,7 +110,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 /// Converts the answer to a request that is not repeated.
-fn answered<S: Storage, T: Transport, A>(
+pub(super) fn answered<S: Storage, T: Transport, A>(
     node: &Node<S, T>,
     answer: Result<node::Response, RequestError>,
     read: impl Fn(node::Answer) -> Result<A, Box<Problem>>,

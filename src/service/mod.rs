@@ -4,15 +4,14 @@
 //! In order: API requests to checked requests of the node; answers, events and the status of the node to API types;
 //! refusals and errors to problems. `now` is the cluster time of an answer.
 
+pub(crate) mod access;
 mod local;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use tracing::error;
 
-use crate::access::{self, Denied};
+use crate::access::Denied;
 use crate::api::{self, Code, EventId, MAX_RENEW_ITEMS, Problem, Timestamp, TtlMs};
 use crate::config::TtlPolicy;
 use crate::lease::{
@@ -22,8 +21,8 @@ use crate::lease::{
 use crate::node::{self, Answer, ClusterStatus, Compacted, MemberRefusal, Request, RequestError, WatchPosition};
 use crate::storage::disk::directory;
 use crate::types::{
-    AccessName, ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES,
-    MAX_WAIT_MS, Metadata, Ttl,
+    ClusterMs, LeaseName, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_METADATA_VERSION, MAX_REASON_BYTES, MAX_WAIT_MS, Metadata,
+    Ttl,
 };
 
 pub use local::Local;
@@ -397,30 +396,6 @@ pub(crate) fn transferred(answer: Answer) -> Result<api::Transferred, Box<Proble
         Answer::Transferred { from, leader } => Ok(api::Transferred { from, leader }),
         answer => Err(unexpected(&answer)),
     }
-}
-
-/// Converts the state of access control.
-pub(crate) fn access(answer: Answer) -> Result<api::AccessControl, Box<Problem>> {
-    let Answer::Access(view) = answer else { return Err(unexpected(&answer)) };
-    let permission = |access::Permission { right, prefix }| api::Permission { right, prefix };
-    let role = |(name, permissions): (AccessName, BTreeSet<access::Permission>)| api::RoleDefinition {
-        name: name.into(),
-        permissions: permissions.into_iter().map(permission).collect(),
-    };
-    let token = |token: access::TokenView| api::TokenInfo {
-        id: token.id.to_string(),
-        created_at: Timestamp::from_millis(token.created_wall_ms),
-    };
-    let principal = |(name, principal): (AccessName, access::PrincipalView)| api::Principal {
-        name: name.into(),
-        roles: principal.roles.into_iter().map(String::from).collect(),
-        tokens: principal.tokens.into_iter().map(token).collect(),
-    };
-    Ok(api::AccessControl {
-        enabled: view.is_enabled,
-        roles: view.roles.into_iter().map(role).collect(),
-        principals: view.principals.into_iter().map(principal).collect(),
-    })
 }
 
 pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::TokioClock;
+use crate::access::{AccessView, Caller};
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
-use crate::node::{MemberRegistry, Node, NodeConfig, NodeParts, StartError};
+use crate::node::{Forward, MemberRegistry, Node, NodeConfig, NodeParts, Request, RequestError, Response, StartError};
 use crate::raft::{CurrentLeader, FeatureLevel, Observer, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
@@ -112,6 +113,16 @@ impl TestNode {
     /// The feature level of the cluster, in the applied state of this node.
     pub fn feature_level(&self) -> FeatureLevel {
         self.raft().replica().level()
+    }
+
+    /// The state of access control, in the applied state of this node.
+    pub fn access_view(&self) -> AccessView {
+        self.access_state().view()
+    }
+
+    /// Executes a request of a caller with credentials, as the HTTP listener does.
+    pub async fn request_as(&self, caller: &Caller, request: Request) -> Result<Response, RequestError> {
+        self.request_of(caller, request, Forward::Once).await
     }
 
     /// Requests a snapshot and a purge of the log. The node performs them later.

@@ -1,5 +1,6 @@
 //! Embedded nodes: started by a builder, used in process, mounted in an application, and stopped without leaks.
 
+mod access;
 mod alone;
 mod backups;
 mod example;

@@ -27,6 +27,7 @@
 //! | `waiters_are_served` | | yes |
 //! | `each_transition_once` | yes | yes, of a watch |
 //! | `current_token_only` | yes | yes, of renewals |
+//! | `owner_only` | yes | simulation: [principals](../sim/principals.rs) |
 //! | `reentrance_keeps_the_token`, `each_is_answered`, `time_is_the_logs` | yes | |
 //! | `fenced_register` | | writes at a resource |
 //!
@@ -51,6 +52,7 @@ pub mod linearizable;
 pub mod lock_delay;
 pub mod no_early_expiry;
 pub mod one_holder;
+mod owner_only;
 mod progress;
 pub mod queue_order;
 pub mod reads_are_current;

@@ -1,19 +1,20 @@
 //! Follows applied entries in log order, and checks each against the state that the earlier ones allow. The state comes
 //! only from commands, outcomes and effects, not from the lease machine.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tenure::lease::{
     Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Machine, Outcome, Renewal, Transition,
 };
 use tenure::token::FencingToken;
-use tenure::types::{ClusterMs, HolderId, LeaseName, Ttl};
+use tenure::types::{AccessName, ClusterMs, HolderId, LeaseName, Ttl};
 
 use super::broken::Broken;
 use super::entry::Entry;
 use super::{
     current_token_only, each_is_answered, each_transition_once, expiry_happens, lock_delay, no_early_expiry,
-    one_holder, queue_order, reentrance_keeps_the_token, time_is_the_logs, tokens_rise,
+    one_holder, owner_only, queue_order, reentrance_keeps_the_token, time_is_the_logs, tokens_rise,
 };
 
 /// The entries from the first one of a cluster.
@@ -35,6 +36,8 @@ pub struct ObservedName {
     pub highest: Option<FencingToken>,
     /// The end of the lock delay.
     pub not_before: ClusterMs,
+    /// The principal of each holder and waiter that has one.
+    owners: BTreeMap<HolderId, AccessName>,
 }
 
 #[derive(Debug)]
@@ -103,7 +106,7 @@ impl Replay {
     fn forget(&mut self, dropped: &DroppedWaiter) {
         let observed = self.names.entry(dropped.waiter.name.clone()).or_default();
         let checked = queue_order::check_dropped(dropped, observed);
-        observed.waiting.retain(|waiting| waiting.claim.holder != dropped.waiter.holder);
+        observed.leave(&dropped.waiter.holder);
         self.judge("queue_order", checked);
     }
 
@@ -112,7 +115,7 @@ impl Replay {
     fn follow_timers<'a>(&mut self, entry: &Entry<'a>) -> &'a [Transition] {
         let is_claimed = |transition: &Transition| {
             let mut answered = entry.batch.commands.iter().zip(entry.outcomes);
-            answered.any(|(command, outcome)| is_granted_by(transition, command, outcome))
+            answered.any(|(command, outcome)| is_granted_by(transition, &parts(command).1, outcome))
         };
         let mut rest = entry.transitions;
         while let Some((next, later)) = rest.split_first() {
@@ -127,14 +130,16 @@ impl Replay {
 
     fn follow_commands(&mut self, entry: &Entry, mut rest: &[Transition]) {
         for (command, outcome) in entry.batch.commands.iter().zip(entry.outcomes) {
-            self.check_giver(command, outcome);
+            let (principal, command) = parts(command);
+            let command = &*command;
+            self.check_giver(principal, command, outcome);
             let (caused, later) = rest.split_at(transitions_of(command, outcome).min(rest.len()));
             for transition in caused {
                 self.follow(entry.position, transition);
                 self.judge("each_transition_once", each_transition_once::check_cause(command, outcome, transition));
             }
             rest = later;
-            self.follow_answer(entry.position, command, outcome);
+            self.follow_answer(entry.position, principal, command, outcome);
             // A slot that a command frees goes to a waiter in the same entry.
             while let Some((turn, later)) =
                 rest.split_first().filter(|(next, _)| is_turn(next) && self.can_follow(next))
@@ -190,6 +195,7 @@ impl Replay {
             self.judge("each_transition_once", Err(format!("{ended:?} ends a grant that is not held")));
             return;
         };
+        observed.owners.remove(&ended.holder);
         if matches!(ended.change, Change::Expired | Change::Revoked { .. }) && held.lock_delay_ms > 0 {
             observed.not_before = observed.not_before.max(now + held.lock_delay_ms + 1);
         }
@@ -197,31 +203,51 @@ impl Replay {
     }
 
     /// Only the holder with its current token can release a lease or hand it over.
-    fn check_giver(&mut self, command: &Command, outcome: &Outcome) {
+    fn check_giver(&mut self, principal: Option<&AccessName>, command: &Command, outcome: &Outcome) {
         if let Command::Release { name, holder, token } | Command::HandOver { name, holder, token, .. } = command {
-            let is_own = self.own(name, holder, *token).is_some();
+            let is_own = self.own(name, principal, holder, *token).is_some();
             self.judge("current_token_only", current_token_only::check_end(command, outcome, is_own));
         }
     }
 
-    fn follow_answer(&mut self, position: FencingToken, command: &Command, outcome: &Outcome) {
+    fn follow_answer(
+        &mut self,
+        position: FencingToken,
+        principal: Option<&AccessName>,
+        command: &Command,
+        outcome: &Outcome,
+    ) {
         match (command, outcome) {
-            (Command::Acquire(acquire), _) => self.follow_claim(position, acquire, outcome),
+            (Command::Acquire(acquire), _) => self.follow_claim(position, principal, acquire, outcome),
             (Command::Renew { holder, leases }, Outcome::Renewed(answers)) => {
                 for (renewal, answer) in leases.iter().zip(answers) {
-                    self.follow_renewal(holder, renewal, answer.is_ok());
+                    self.follow_renewal(principal, holder, renewal, answer.is_ok());
                 }
             }
             (Command::LeaveQueue { waiter }, Outcome::Waiting(1)) => {
                 let observed = self.names.entry(waiter.name.clone()).or_default();
-                observed.waiting.retain(|waiting| waiting.claim.holder != waiter.holder);
+                observed.leave(&waiter.holder);
             }
             _ => {}
         }
     }
 
-    fn follow_claim(&mut self, position: FencingToken, acquire: &Acquire, outcome: &Outcome) {
+    fn follow_claim(
+        &mut self,
+        position: FencingToken,
+        principal: Option<&AccessName>,
+        acquire: &Acquire,
+        outcome: &Outcome,
+    ) {
         let now = self.now;
+        let observed = self.names.entry(acquire.name.clone()).or_default();
+        let is_foreign = observed.is_foreign(&acquire.holder, principal);
+        let owned = owner_only::check_claim(acquire, outcome, is_foreign);
+        let is_new = !observed.has(&acquire.holder);
+        self.judge("owner_only", owned);
+        if is_foreign {
+            return;
+        }
         let observed = self.names.entry(acquire.name.clone()).or_default();
         let own = observed.held.iter().find(|(_, held)| held.holder == acquire.holder).map(|(token, _)| *token);
         let keeps = reentrance_keeps_the_token::check_answer(acquire, outcome, own, position);
@@ -243,6 +269,9 @@ impl Replay {
             }
             _ => {}
         }
+        if let Some(principal) = principal.filter(|_| is_new && observed.has(&acquire.holder)) {
+            observed.owners.insert(acquire.holder.clone(), principal.clone());
+        }
         let held = one_holder::check_holders(&acquire.name, observed);
         self.judge("reentrance_keeps_the_token", keeps);
         self.judge("tokens_rise", rises);
@@ -250,9 +279,15 @@ impl Replay {
         self.judge("one_holder", held);
     }
 
-    fn follow_renewal(&mut self, holder: &HolderId, renewal: &Renewal, is_renewed: bool) {
+    fn follow_renewal(
+        &mut self,
+        principal: Option<&AccessName>,
+        holder: &HolderId,
+        renewal: &Renewal,
+        is_renewed: bool,
+    ) {
         let (now, name, token) = (self.now, &renewal.name, renewal.token);
-        let own = self.own(name, holder, token);
+        let own = self.own(name, principal, holder, token);
         let is_own = own.is_some();
         if let Some(held) = own.filter(|_| is_renewed) {
             held.extend(renewal.ttl.unwrap_or(held.ttl), now);
@@ -261,9 +296,17 @@ impl Replay {
         self.judge("current_token_only", checked);
     }
 
-    /// The grant of this holder with this token. Clients name a token by its integer form.
-    fn own(&mut self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Option<&mut HeldGrant> {
-        let mut held = self.names.get_mut(name)?.held.iter_mut();
+    /// The grant of this holder with this token, unless it belongs to another principal. Clients name a token by its
+    /// integer form.
+    fn own(
+        &mut self,
+        name: &LeaseName,
+        principal: Option<&AccessName>,
+        holder: &HolderId,
+        token: FencingToken,
+    ) -> Option<&mut HeldGrant> {
+        let observed = self.names.get_mut(name).filter(|observed| !observed.is_foreign(holder, principal))?;
+        let mut held = observed.held.iter_mut();
         held.find(|(at, held)| held.holder == *holder && at.as_u64() == token.as_u64()).map(|(_, held)| held)
     }
 
@@ -283,6 +326,21 @@ impl ObservedName {
     /// The place of a waiter in the queue.
     pub fn place(&self, holder: &HolderId) -> Option<usize> {
         self.waiting.iter().position(|waiting| waiting.claim.holder == *holder)
+    }
+
+    /// Whether this holder or waiter belongs to another principal. A program has all rights and is no principal.
+    fn is_foreign(&self, holder: &HolderId, principal: Option<&AccessName>) -> bool {
+        principal.is_some_and(|principal| self.owners.get(holder).is_some_and(|owner| owner != principal))
+    }
+
+    fn has(&self, holder: &HolderId) -> bool {
+        self.place(holder).is_some() || self.held.values().any(|held| held.holder == *holder)
+    }
+
+    /// Removes a waiter that got no grant.
+    fn leave(&mut self, holder: &HolderId) {
+        self.waiting.retain(|waiting| waiting.claim.holder != *holder);
+        self.owners.remove(holder);
     }
 
     fn hold(&mut self, token: FencingToken, claim: &Acquire, now: ClusterMs) {
@@ -320,6 +378,14 @@ impl HeldGrant {
         if self.until.is_some() && asked.is_none_or(|asked| self.until.is_some_and(|until| until <= asked)) {
             (self.ttl, self.until) = (ttl, asked);
         }
+    }
+}
+
+/// The principal of a command, and the command.
+fn parts(command: &Command) -> (Option<&AccessName>, Cow<'_, Command>) {
+    match command {
+        Command::As { principal, command } => (Some(principal), Cow::Owned(command.clone().into())),
+        command => (None, Cow::Borrowed(command)),
     }
 }
 

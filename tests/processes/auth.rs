@@ -23,6 +23,7 @@ strict!(
     principals_cannot_touch_leases_of_others,
     revoked_token_stops_on_each_node_at_once,
     administrator_cannot_lock_itself_out,
+    lost_administrator_is_replaced_at_a_node,
     unknown_tokens_are_limited_per_address,
     client_certificate_names_a_principal,
     access_control_survives_restarts_and_restores,
@@ -263,6 +264,33 @@ async fn administrator_cannot_lock_itself_out() {
     guarded.run(&guarded.root, "auth status").await.refused("unauthenticated");
     run_with(&guarded.cluster, Some(&second), "auth token revoke 0123456789abcdef").await.refused("not_found");
     assert_eq!(run_with(&guarded.cluster, Some(&second), "auth token revoke x").await.code, Some(2));
+}
+
+async fn lost_administrator_is_replaced_at_a_node() {
+    let mut guarded = Guarded::start("").await;
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    run_with(&guarded.cluster, None, "auth token create root").await.refused("unauthenticated");
+    let follower = guarded.cluster.follower().await;
+    guarded.cluster.kill(follower);
+    let config = guarded.cluster.config().to_owned();
+    let restarted = guarded.cluster.process_with(follower, &config, &["--disable-access-control"]);
+    guarded.cluster.nodes.insert(follower, restarted);
+    guarded.cluster.ready(follower).await;
+    let start = Instant::now();
+    let root = loop {
+        let created = run_with(&guarded.cluster, None, "auth token create root").await;
+        if created.code == Some(0) {
+            break created.stdout.trim_end().to_owned();
+        }
+        assert!(start.elapsed() < SOON, "{created:?}");
+    };
+    done(&guarded.cluster, Some(&root), "auth enable").await;
+    run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
+    // The node turns access control off only once. Roles, principals and other tokens stay.
+    assert_eq!(guarded.run(&worker, "lease acquire jobs/a --holder a --ttl 60s").await.code, Some(0));
+    let said = guarded.cluster.node(follower).said();
+    assert_eq!(said.matches("access control is off").count(), 1, "{said}");
+    run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
 }
 
 async fn unknown_tokens_are_limited_per_address() {

@@ -24,4 +24,8 @@ pub struct PlantedBugs {
     pub no_fence: bool,
     /// Watches ignore the requested start position.
     pub late_watch: bool,
+    /// All principals send the access token of the first one.
+    pub shared_credentials: bool,
+    /// Nodes execute requests with revoked access tokens.
+    pub revoked_access_works: bool,
 }

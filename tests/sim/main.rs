@@ -14,6 +14,7 @@
 //! | `plan`, `world`, `run` | the choices of the seed, the shared state of a run, and its phases |
 //! | `bootstrap` | the first starts of all nodes, with faults |
 //! | `faults` | faults of processes, network and disks |
+//! | `principals` | clients with access tokens, and the promises of access control |
 //! | `members`, `rollout` | changes of the members and of the configuration |
 //! | `stale_reads` | faults that can cause stale reads |
 //! | `client`, `recording_client`, `watcher` | the workload, and its connection to a node |
@@ -43,7 +44,6 @@
 //! - Sockets, files and sled. They have their own tests.
 //! - tokio timeouts inside a node that guard no invariant. They run at the true rate.
 //! - A disk that is restored from an old copy.
-//! - New members. Voters lose and regain their vote, and nodes are lost permanently.
 //! - A log that loses synced entries at its end. No store can distinguish it from a shorter log.
 //!
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded and runs are not reproducible. This crate is then
@@ -66,6 +66,7 @@ mod members;
 mod parallel;
 mod plan;
 mod planted;
+mod principals;
 mod recording_client;
 mod register;
 mod rollout;

@@ -77,3 +77,13 @@ fn resource_without_a_fence_is_caught() {
 fn watch_that_skips_transitions_is_caught() {
     assert_caught(PlantedBugs { late_watch: true, ..PlantedBugs::default() }, &["each_transition_once"], 30);
 }
+
+#[test]
+fn renewal_of_another_principal_is_caught() {
+    assert_caught(PlantedBugs { shared_credentials: true, ..PlantedBugs::default() }, &["owner_only"], 20);
+}
+
+#[test]
+fn revoked_access_token_that_works_is_caught() {
+    assert_caught(PlantedBugs { revoked_access_works: true, ..PlantedBugs::default() }, &["revoked_access_ends"], 20);
+}

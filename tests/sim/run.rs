@@ -19,7 +19,7 @@ use super::ledger::Ledger;
 use super::plan::Plan;
 use super::verdict::{Counts, Verdict};
 use super::world::{World, lock};
-use super::{bootstrap, evidence, faults, members, watcher};
+use super::{bootstrap, evidence, faults, members, principals, watcher};
 
 /// Bound for an election after the last fault, in true time.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,6 +55,9 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     }
     let mut clients = JoinSet::new();
     (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
+    if principals::work_in(world.plan.seed) {
+        clients.spawn(principals::run(world.clone()));
+    }
     let mut watching = JoinSet::new();
     watching.spawn(one_leader::watch(world.clone()));
     watching.spawn(watcher::watch(world.clone()));
@@ -123,6 +126,7 @@ async fn converge(world: &Arc<World>) {
         );
     }
     members::check_removed(world);
+    principals::check_replicas(world);
     log_matching::check(world);
 }
 
@@ -147,6 +151,7 @@ fn judge(world: &World) -> Verdict {
         violations.extend(advanced.err().map(|how| Broken::of_cluster("cluster_time_advances", how)));
     }
     violations.extend(broken);
+    violations.extend(lock(&world.principals).judge());
     violations.extend(nobody_panics::check().err().map(|how| Broken::of_cluster("nobody_panics", how)));
     if world.plan.traced {
         trace_all(world, &ledger, &history);

@@ -12,7 +12,7 @@ use super::summary::Summary;
 use super::verdict::Verdict;
 
 /// Client work that each full run must include at least once.
-const WORK: [&str; 21] = [
+const WORK: [&str; 28] = [
     "granted",
     "refused",
     "acquire unknown",
@@ -34,6 +34,13 @@ const WORK: [&str; 21] = [
     "answered too late",
     "arrived twice",
     "lost on the way",
+    "access control on",
+    "access token revoked",
+    "principal acquired",
+    "principal renewed",
+    "principal released",
+    "principal lost",
+    "principal refused",
 ];
 /// Maximum number of seeds that run twice.
 const MAX_REPEATED_SEEDS: u64 = 50;

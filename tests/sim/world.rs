@@ -24,6 +24,7 @@ use super::judge::Broken;
 use super::judge::history::History;
 use super::ledger::{Ledger, LedgerObserver};
 use super::plan::{Plan, limits};
+use super::principals::Principals;
 use super::register::Registers;
 use super::verdict::Counts;
 
@@ -36,6 +37,7 @@ pub struct World {
     pub ledger: Arc<Mutex<Ledger>>,
     pub history: Mutex<History>,
     pub registers: Mutex<Registers>,
+    pub principals: Mutex<Principals>,
     pub violations: Mutex<Vec<Broken>>,
     pub faults: Mutex<Counts>,
     pub work: Mutex<Counts>,
@@ -126,6 +128,7 @@ impl World {
             ledger,
             history: Mutex::default(),
             registers: Mutex::default(),
+            principals: Mutex::default(),
             node_times,
             client_machines,
             steps: Mutex::default(),

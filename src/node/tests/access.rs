@@ -99,7 +99,7 @@ async fn program_keeps_all_rights_while_access_control_turns_on() {
     let held = lease(&manager);
     held.acquire(Wait::No).await.expect("free");
     change(cluster.node(leader), AccessChange::Enable(true)).await.expect("made");
-    assert!(!cluster.node(follower).access().is_enabled(), "the follower has not heard of it");
+    assert!(!cluster.node(follower).access_state().is_enabled(), "the follower has not heard of it");
     cluster.node(follower).request(claim("b"), Forward::Once).await.expect("answered");
     tokio::time::sleep(TTL).await;
     assert!(held.is_held(), "it was renewed");

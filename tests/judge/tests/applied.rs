@@ -1,10 +1,10 @@
 //! Applied entries: each case changes one entry of a valid log.
 
 use tenure::lease::{
-    Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, Lease, Machine, Outcome, Renewal, Stamp,
+    Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, Lease, Machine, Outcome, Refusal, Renewal, Stamp,
 };
 use tenure::token::FencingToken;
-use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
+use tenure::types::{AccessName, HolderId, LeaseName, Metadata, Ttl};
 
 use crate::judge::entry::Entry;
 use crate::judge::replay::Replay;
@@ -51,7 +51,7 @@ fn release(by: &str, token: FencingToken) -> Command {
 /// granted the lease, which expires. After the lock delay, c is granted it.
 fn valid_log() -> Vec<Applied> {
     let renewal = Renewal { name: name(), token: at(1), ttl: None };
-    let commands = [
+    apply(vec![
         (100, acquire("a", None)),
         (200, acquire("b", Some(9_000))),
         (300, acquire("c", Some(1_502))),
@@ -61,7 +61,27 @@ fn valid_log() -> Vec<Applied> {
         (700, release("a", at(1))),
         (1_601, Command::Tick),
         (1_702, Command::Tick),
-    ];
+    ])
+}
+
+/// A valid log of two principals with the same holder id: only the first one holds the lease. Then the second one gets it.
+fn log_of_principals() -> Vec<Applied> {
+    let of = |principal: &str, command: Command| command.owned_by(AccessName::new(principal).expect("valid"));
+    let renew =
+        |token| Command::Renew { holder: holder("a"), leases: vec![Renewal { name: name(), token, ttl: None }] };
+    apply(vec![
+        (100, of("p", acquire("a", None))),
+        (200, of("q", acquire("a", None))),
+        (300, of("q", renew(at(1)))),
+        (400, of("q", release("a", at(1)))),
+        (500, of("p", renew(at(1)))),
+        (600, of("p", release("a", at(1)))),
+        (700, of("q", acquire("a", None))),
+        (800, of("q", release("a", at(7)))),
+    ])
+}
+
+fn apply(commands: Vec<(u64, Command)>) -> Vec<Applied> {
     let mut machine = Machine::new();
     let apply = |(index, (now, command))| {
         let (position, batch) = (at(index), Batch { stamp: Stamp { now, wall_ms: now }, commands: vec![command] });
@@ -103,6 +123,31 @@ fn valid_log_breaks_no_promise() {
     assert_eq!(judged(&valid_log()), None);
     let transitions: usize = valid_log().iter().map(|applied| applied.effects.transitions.len()).sum();
     assert_eq!(transitions, 5, "three grants, a release and an expiry");
+}
+
+#[test]
+fn other_principals_are_caught() {
+    assert_eq!(judged(&log_of_principals()), None);
+    let judged_after = |index: u64, change: &dyn Fn(&mut Applied, &Applied)| {
+        let mut log = log_of_principals();
+        let first = log_of_principals().swap_remove(0);
+        change(&mut log[index as usize - 1], &first);
+        judged(&log)
+    };
+    let answered_like_the_owner = judged_after(2, &|applied, first| {
+        let Outcome::Held { lease, .. } = first.outcomes[0].clone() else { panic!("a holds the lease") };
+        applied.outcomes = vec![Outcome::Held { lease, fresh: false }];
+    });
+    assert_eq!(answered_like_the_owner, Some("owner_only"));
+    let renewed = judged_after(3, &|applied, first| {
+        let Outcome::Held { lease, .. } = first.outcomes[0].clone() else { panic!("a holds the lease") };
+        applied.outcomes = vec![Outcome::Renewed(vec![Ok(lease)])];
+    });
+    assert_eq!(renewed, Some("current_token_only"));
+    let released = judged_after(4, &|applied, _| applied.outcomes = vec![Outcome::Released(true)]);
+    assert_eq!(released, Some("current_token_only"));
+    let owner_refused = judged_after(7, &|applied, _| applied.outcomes = vec![Outcome::Refused(Refusal::HolderInUse)]);
+    assert!(owner_refused.is_some(), "the first principal has released it");
 }
 
 #[test]

@@ -270,7 +270,8 @@ async fn lost_administrator_is_replaced_at_a_node() {
     let mut guarded = Guarded::start("").await;
     let worker = guarded.principal("worker", "--hold jobs/").await;
     run_with(&guarded.cluster, None, "auth token create root").await.refused("unauthenticated");
-    let follower = guarded.cluster.follower().await;
+    let leader = guarded.remote(&guarded.root, 1).cluster().await.expect("allowed").leader.expect("a leader");
+    let follower = NODES.into_iter().find(|id| *id != leader).expect("three nodes");
     guarded.cluster.kill(follower);
     let config = guarded.cluster.config().to_owned();
     let restarted = guarded.cluster.process_with(follower, &config, &["--disable-access-control"]);

@@ -57,11 +57,14 @@ struct Outages {
 }
 
 /// The timeout of a request, and whether a duplicate may arrive.
-pub struct SendOptions {
-    pub timeout: Duration,
-    /// A duplicate may arrive. It must have no effect, and its answer is lost.
-    pub may_duplicate: bool,
+pub struct SendOptions<T> {
+    timeout: Duration,
+    /// A duplicate may arrive. Its answer is lost, but it is in the history: a late renewal extends a lease.
+    duplicate: Option<Duplicate<T>>,
 }
+
+/// Records the arrival of a duplicate. The returned function records its answer.
+type Duplicate<T> = Box<dyn FnOnce() -> Box<dyn FnOnce(&Result<T, CallError>) + Send> + Send>;
 
 impl Link {
     /// Half of the slow links still have short delays, and some have delays near a ttl. Other links are perfect.
@@ -93,15 +96,15 @@ impl Link {
     }
 }
 
-impl SendOptions {
+impl<T> SendOptions<T> {
     /// Sends the request once.
-    pub fn once(timeout: Duration) -> SendOptions {
-        SendOptions { timeout, may_duplicate: false }
+    pub fn once(timeout: Duration) -> SendOptions<T> {
+        SendOptions { timeout, duplicate: None }
     }
 
     /// Sends the request, and sometimes a duplicate.
-    pub fn with_duplicates(timeout: Duration) -> SendOptions {
-        SendOptions { timeout, may_duplicate: true }
+    fn with_duplicates(timeout: Duration, duplicate: Duplicate<T>) -> SendOptions<T> {
+        SendOptions { timeout, duplicate: Some(duplicate) }
     }
 }
 
@@ -130,7 +133,7 @@ impl RecordingClient {
     /// Sends a request to the current node.
     ///
     /// The outcome is unknown if the node stops, or if the answer arrives after the timeout.
-    pub async fn send<T, F>(&self, options: SendOptions, request: F) -> Result<T, CallError>
+    pub async fn send<T, F>(&self, options: SendOptions<T>, request: F) -> Result<T, CallError>
     where
         T: Send + 'static,
         F: FnOnce(TestNode) -> BoxFuture<'static, Result<T, CallError>> + Clone + Send + 'static,
@@ -146,7 +149,7 @@ impl RecordingClient {
         }
         let client = self.clone();
         // In its own task, the request continues after its client gives up.
-        let delivery = tokio::spawn(async move { client.deliver(id, options.may_duplicate, request).await });
+        let delivery = tokio::spawn(async move { client.deliver(id, options.duplicate, request).await });
         let answer = match tokio::time::timeout(options.timeout, delivery).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => Err(CallError::Unknown { why: error.to_string(), last: None }),
@@ -167,21 +170,23 @@ impl RecordingClient {
     }
 
     /// Delivers a request to the node, and its answer to the client.
-    async fn deliver<T, F>(&self, id: NodeId, may_duplicate: bool, request: F) -> Result<T, CallError>
+    async fn deliver<T, F>(&self, id: NodeId, duplicate: Option<Duplicate<T>>, request: F) -> Result<T, CallError>
     where
         T: Send + 'static,
         F: FnOnce(TestNode) -> BoxFuture<'static, Result<T, CallError>> + Clone + Send + 'static,
     {
         let incarnation = self.world.incarnations.borrow()[&id];
         self.delay_or_lose().await;
-        let duplicate = self.link.duplicate_delay().filter(|_| may_duplicate).map(|delay| (delay, request.clone()));
+        let duplicate =
+            self.link.duplicate_delay().zip(duplicate).map(|(delay, record)| (delay, record, request.clone()));
         let answer = self.execute(id, incarnation, request).await;
-        if let Some((delay, request)) = duplicate {
+        if let Some((delay, record, request)) = duplicate {
             let client = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
                 client.world.count_work("arrived twice");
-                drop(client.execute(id, incarnation, request).await);
+                let record = record();
+                record(&client.execute(id, incarnation, request).await);
             });
         }
         self.delay_or_lose().await;
@@ -225,6 +230,24 @@ impl RecordingClient {
         lock(&self.world.history).begin(by, name, what, self.world.now())
     }
 
+    fn begin_renewals(&self, batch: &RenewBatch) -> Vec<usize> {
+        let begin = |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
+        batch.leases.iter().map(begin).collect()
+    }
+
+    fn end_renewals(&self, operations: &[usize], answer: &Result<Renewed, CallError>) {
+        for (index, operation) in operations.iter().enumerate() {
+            let ended = match answer {
+                Ok(renewed) => match &renewed.results[index] {
+                    api::RenewResult { lease: Some(lease), .. } => held(lease),
+                    _ => Ended::Refused("lost".to_owned()),
+                },
+                Err(error) => failure(error),
+            };
+            self.end(*operation, ended);
+        }
+    }
+
     fn end(&self, operation: usize, ended: Ended) {
         self.world.trace(|| format!("op {operation} {ended:?}"));
         lock(&self.world.history).end(operation, ended, self.world.now());
@@ -238,6 +261,10 @@ pub fn failure(error: &CallError) -> Ended {
         CallError::Unavailable(_) | CallError::ShutDown => Ended::Refused("unavailable".to_owned()),
         _ => Ended::Unknown,
     }
+}
+
+fn released(answer: &Result<Released, CallError>) -> Ended {
+    answer.as_ref().map_or_else(failure, |released| Ended::Changed(released.released))
 }
 
 fn held(lease: &api::Lease) -> Ended {
@@ -275,22 +302,16 @@ impl Coordinator for RecordingClient {
 
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
-            let begin =
-                |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
-            let operations: Vec<usize> = batch.leases.iter().map(begin).collect();
+            let operations = self.begin_renewals(&batch);
             let request = batch.clone();
             let call = local_call!(renew(request, budget));
-            let answer = self.send(SendOptions::with_duplicates(budget.total), call).await;
-            for (index, operation) in operations.into_iter().enumerate() {
-                let ended = match &answer {
-                    Ok(renewed) => match &renewed.results[index] {
-                        api::RenewResult { lease: Some(lease), .. } => held(lease),
-                        _ => Ended::Refused("lost".to_owned()),
-                    },
-                    Err(error) => failure(error),
-                };
-                self.end(operation, ended);
-            }
+            let (client, again) = (self.clone(), batch.clone());
+            let duplicate: Duplicate<Renewed> = Box::new(move || {
+                let operations = client.begin_renewals(&again);
+                Box::new(move |answer| client.end_renewals(&operations, answer))
+            });
+            let answer = self.send(SendOptions::with_duplicates(budget.total, duplicate), call).await;
+            self.end_renewals(&operations, &answer);
             let mut answer = answer;
             if let Ok(renewed) = &mut answer
                 && self.world.plan.planted.ignores_loss
@@ -310,9 +331,14 @@ impl Coordinator for RecordingClient {
                 self.end(operation, Ended::Changed(true));
                 return Ok(serde_json::from_value(serde_json::json!({"released": true})).expect("a response"));
             }
+            let (client, again, of) = (self.clone(), release.clone(), name.clone());
+            let duplicate: Duplicate<Released> = Box::new(move || {
+                let operation = client.begin(&again.holder, &of, What::Release { token: again.token });
+                Box::new(move |answer| client.end(operation, released(answer)))
+            });
             let call = local_call!(release(name, release, budget));
-            let answer = self.send(SendOptions::with_duplicates(budget.total), call).await;
-            self.end(operation, answer.as_ref().map_or_else(failure, |released| Ended::Changed(released.released)));
+            let answer = self.send(SendOptions::with_duplicates(budget.total, duplicate), call).await;
+            self.end(operation, released(&answer));
             answer
         })
     }

@@ -60,7 +60,8 @@ impl Host {
             })?),
             None => None,
         };
-        let settings = Settings { metrics, limits, tls: tls.clone(), ..Settings::new(entry.id) };
+        let require_identity = config.requires_identity(entry);
+        let settings = Settings { metrics, limits, tls: tls.clone(), require_identity, ..Settings::new(entry.id) };
         let http = Http::start(http_listener, node_ref.clone(), settings).map_err(Failure::Other)?;
         let builder = Node::builder_from(config, entry.id);
         let builder = if join { builder.join() } else { builder };

@@ -136,6 +136,13 @@ impl Config {
         self.nodes.iter().map(NodeEntry::member).collect()
     }
 
+    /// Whether the node serves no client without a certificate while access control is off: other machines reach its
+    /// public listener, and TLS requires no certificates of clients.
+    pub(crate) fn requires_identity(&self, entry: &NodeEntry) -> bool {
+        let is_reached = !is_loopback(&entry.http) || !is_loopback(&entry.listen_http);
+        !self.allow_insecure_network && self.tls.is_some() && is_reached
+    }
+
     /// Valid settings that are probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -208,7 +215,7 @@ impl File {
 
 /// Whether nodes may have addresses that other machines reach.
 pub(crate) fn may_be_reached(allow_insecure_network: bool, tls: Option<&TlsSettings>) -> bool {
-    allow_insecure_network || tls.is_some_and(TlsSettings::authenticates_all)
+    allow_insecure_network || tls.is_some_and(TlsSettings::encrypts_all)
 }
 
 fn validate_cluster(cluster: &str, found: &mut Found) {

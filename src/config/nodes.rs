@@ -154,9 +154,9 @@ fn exposure_problem(text: &str, may_be_reached: bool) -> Option<String> {
     let is_safe = may_be_reached || address::is_loopback(text);
     (!is_safe).then(|| {
         format!(
-            "{text:?} is not a loopback address, and not all connections are encrypted and authenticated: use a \
-             loopback address, configure [tls] with client_cert = \"require\", or set allow_insecure_network = true if \
-             you trust all machines in this network"
+            "{text:?} is not a loopback address, and not all connections are encrypted: use a loopback address, \
+             configure [tls] with mode = \"require\", or set allow_insecure_network = true if you trust all machines in \
+             this network"
         )
     })
 }

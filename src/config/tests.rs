@@ -409,18 +409,35 @@ key = "/keys/node-{node}.key"
 "#;
 
 #[test]
-fn tls_with_client_certificates_allows_other_addresses() {
+fn tls_on_all_connections_allows_other_addresses() {
     let parse = |rest: &str| Config::parse(&format!("{TLS}{rest}"), Path::new("/etc"));
-    let config = parse("client_cert = \"require\"").expect("valid");
-    let tls = config.tls.expect("the file has a section");
-    assert_eq!(tls.cert, Path::new("/etc/node-{node}.pem"));
-    assert_eq!(tls.key, Path::new("/keys/node-{node}.key"));
-    assert!(tls.authenticates_all());
-    for open in ["", "client_cert = \"optional\"", "client_cert = \"require\"\nmode = \"prefer\""] {
-        let problems = parse(open).expect_err("other machines can send requests").0;
-        assert!(problems.iter().all(|problem| problem.contains("not all connections are encrypted")), "{problems:?}");
-        assert_eq!(problems.len(), 2, "{problems:?}");
+    for client_cert in ["require", "optional"] {
+        let config = parse(&format!("client_cert = \"{client_cert}\"")).expect("valid");
+        let tls = config.tls.expect("the file has a section");
+        assert_eq!(tls.cert, Path::new("/etc/node-{node}.pem"));
+        assert_eq!(tls.key, Path::new("/keys/node-{node}.key"));
+        for mode in ["allow", "prefer"] {
+            let problems = parse(&format!("client_cert = \"{client_cert}\"\nmode = \"{mode}\""));
+            let problems = problems.expect_err("other machines can send requests without TLS").0;
+            let expected = "not all connections are encrypted";
+            assert!(problems.iter().all(|problem| problem.contains(expected)), "{problems:?}");
+            assert_eq!(problems.len(), 2, "{problems:?}");
+        }
     }
+}
+
+#[test]
+fn reached_listener_requires_an_identity() {
+    let requires = |text: &str| {
+        let config = Config::parse(text, Path::new("/etc")).expect("valid");
+        config.requires_identity(&config.nodes[0])
+    };
+    let local = TLS.replace("10.0.0.1", "127.0.0.1");
+    let bound = local.replace("data =", "listen_http = \"0.0.0.0:1\"\ndata =");
+    let peers = TLS.replace("http = \"10.0.0.1", "http = \"127.0.0.1");
+    assert_eq!([TLS, &local, &bound, &peers].map(requires), [true, false, true, false]);
+    assert!(!requires(&format!("allow_insecure_network = true{TLS}")));
+    assert!(!requires(&one_node("cluster = \"a\"")));
 }
 
 #[test]

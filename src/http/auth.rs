@@ -25,11 +25,16 @@ const MAX_FAILURES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Addresses with failed attempts that the node remembers. Above it, all other addresses share one count.
 const MAX_ADDRESSES: usize = 4_096;
+/// The refusal of a client that neither a certificate nor access control identifies.
+const NO_IDENTITY: &str = "other machines reach this node, so each client needs a client certificate, or an access token \
+                           while access control is on";
 
 /// The other end of a connection. The listener adds it to each request.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub address: IpAddr,
+    /// Whether the client has a certificate of the CA.
+    pub has_certificate: bool,
     /// The name of the client in its certificate.
     pub certificate: Option<AccessName>,
 }
@@ -47,6 +52,18 @@ impl FromRequestParts<App> for Credentials {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Credentials, ProblemResponse> {
         let peer = parts.extensions.get::<Arc<Peer>>();
         let address = peer.map(|peer| peer.address);
+        let is_enabled = || app.node.get().is_some_and(|node| node.access_state().is_enabled());
+        if app.settings.require_identity && !peer.is_some_and(|peer| peer.has_certificate) {
+            // A caller without a header is refused also while this node believes that access control is on: the leader
+            // may have turned it off.
+            let has_header = parts.headers.contains_key(AUTHORIZATION);
+            if !(has_header && is_enabled()) {
+                app.failures.unauthenticated.increment(1);
+                let refused = ProblemResponse::new(Code::Unauthenticated, NO_IDENTITY);
+                let anonymous = Credentials { caller: Caller::Anonymous, address };
+                return Err(anonymous.audited("request", "", Err(Code::Unauthenticated), refused));
+            }
+        }
         let Some(header) = parts.headers.get(AUTHORIZATION) else {
             let certificate = peer.and_then(|peer| peer.certificate.clone());
             let caller = certificate.map_or(Caller::Anonymous, Caller::Certificate);
@@ -64,8 +81,7 @@ impl FromRequestParts<App> for Credentials {
             }
             None => {
                 // Without access control, a program may send a header of its own.
-                let is_enabled = app.node.get().is_some_and(|node| node.access_state().is_enabled());
-                if !is_enabled {
+                if !is_enabled() {
                     return Ok(credentials(Caller::Anonymous));
                 }
                 let credentials = credentials(Caller::Anonymous);

@@ -139,8 +139,9 @@ async fn connection(
         Ok(Err(error)) => return debug!(%error, "connection ended"),
         Err(_) => return,
     };
+    let has_certificate = stream.certificate().is_some();
     let certificate = tls.as_ref().zip(stream.certificate()).and_then(|(tls, cert)| tls.client_name(cert));
-    let peer = Arc::new(Peer { address, certificate });
+    let peer = Arc::new(Peer { address, has_certificate, certificate });
     let router = router.map_request(move |mut request: axum::http::Request<_>| {
         request.extensions_mut().insert(peer.clone());
         request

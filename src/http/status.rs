@@ -56,10 +56,13 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ProblemRe
 /// Get the metrics of the process in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "status",
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
-pub(super) async fn metrics(State(app): State<App>, credentials: Credentials) -> Result<Response, ProblemResponse> {
+pub(super) async fn metrics(
+    State(app): State<App>,
+    credentials: Result<Credentials, ProblemResponse>,
+) -> Result<Response, ProblemResponse> {
     // Before the node has started, there is nothing to protect.
     if let Some(node) = app.node.get().filter(|_| !app.settings.limits.public_metrics) {
-        credentials.authorize(&app, &node, &Need::Principal)?;
+        credentials?.authorize(&app, &node, &Need::Principal)?;
     }
     let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
     Ok(response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()))

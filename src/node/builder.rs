@@ -152,8 +152,8 @@ impl NodeBuilder {
     }
 
     /// Declares that the network between the nodes and their clients is trusted, although not all connections on it are
-    /// encrypted and authenticated. Without this setting, and without [`tls`](Self::tls) for all connections, a start
-    /// accepts loopback addresses only.
+    /// encrypted. Without this setting, and without [`tls`](Self::tls) for all connections, a start accepts loopback
+    /// addresses only.
     pub fn allow_insecure_network(self) -> NodeBuilder {
         NodeBuilder { allow_insecure_network: true, ..self }
     }

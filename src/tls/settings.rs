@@ -92,9 +92,9 @@ impl TlsSettings {
         TlsSettings { min_version, ..self }
     }
 
-    /// Whether only holders of a certificate of the CA can send a request or read an answer.
-    pub(crate) fn authenticates_all(&self) -> bool {
-        self.mode == TlsMode::Require && self.client_cert == ClientCertificates::Require
+    /// Whether no connection goes without TLS.
+    pub(crate) fn encrypts_all(&self) -> bool {
+        self.mode == TlsMode::Require
     }
 
     /// The settings with the paths of one node.

@@ -1,7 +1,11 @@
 //! Answers that docs/http.md documents, one test per sentence.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use tenure::access::AccessToken;
 use tenure::config::{LeaseSettings, RaftTimings};
+use tenure::http::RenderMetrics;
 use tenure::lease::{Command, WaiterId};
 use tenure::node::{Forward, Request};
 use tenure::types::{HolderId, LeaseName};
@@ -28,6 +32,7 @@ strict!(
     watch_behind_a_snapshot_is_compacted,
     renewal_without_ttl_is_for_the_ttl_of_the_grant,
     wait_whose_place_is_dropped_is_abandoned,
+    listener_that_requires_an_identity_refuses_the_others,
 );
 
 async fn delete(cluster: &Cluster, path: &str) -> (u16, Value) {
@@ -458,4 +463,35 @@ async fn wait_whose_place_is_dropped_is_abandoned() {
     assert_eq!((&queue["total"], &queue["waiters"][0]["holder"]), (&json!(1), &json!("c")), "{queue}");
     stays.abort();
     cluster.end().await;
+}
+
+async fn listener_that_requires_an_identity_refuses_the_others() {
+    let metrics: RenderMetrics = Arc::new(String::new);
+    for is_public in [false, true] {
+        let cluster = Cluster::start_with(|settings| {
+            settings.require_identity = true;
+            settings.metrics = Some(metrics.clone());
+            settings.limits.public_metrics = is_public;
+        });
+        let cluster = cluster.await;
+        for open in ["/livez", "/readyz", "/version", "/openapi.json"] {
+            assert_eq!(cluster.get(open).await.0, 200, "{open}");
+        }
+        let claim = || cluster.client.post(cluster.url("/v1/leases/a/acquire")).json(&json!({"holder": "a"}));
+        let token = format!("Bearer {}", AccessToken::from_secret([7; 32]).expose());
+        let headers = [None, Some("Basic YTpi"), Some(token.as_str())];
+        for header in headers {
+            let with = |request: reqwest::RequestBuilder| match header {
+                Some(header) => request.header("authorization", header),
+                None => request,
+            };
+            for request in [claim(), cluster.client.get(cluster.url("/v1/leases/a?consistency=stale"))] {
+                let (status, problem) = read(with(request)).await;
+                assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")), "{header:?}: {problem}");
+            }
+            let metrics = with(cluster.client.get(cluster.url("/metrics"))).send().await.expect("an answer");
+            assert_eq!(metrics.status(), if is_public { 200 } else { 401 }, "{header:?}");
+        }
+        cluster.end().await;
+    }
 }

@@ -26,6 +26,7 @@ strict!(
     lost_administrator_is_replaced_at_a_node,
     unknown_tokens_are_limited_per_address,
     client_certificate_names_a_principal,
+    reached_cluster_serves_only_identified_clients,
     access_control_survives_restarts_and_restores,
     secrets_are_in_no_log,
 );
@@ -344,6 +345,48 @@ async fn client_certificate_names_a_principal() {
     run("guest", "lease get a").await.refused("unauthenticated");
     let ca = format!("lease get a --ca {}", path("ca.pem").display());
     run_at(&cluster, &endpoints, &ca).await.refused("unauthenticated");
+}
+
+/// Other machines reach the listeners, and TLS requires no certificate of a client.
+async fn reached_cluster_serves_only_identified_clients() {
+    let settings = tls::SETTINGS.replace("client_cert = \"require\"\n", "");
+    let mut cluster = Cluster::new(&settings).await;
+    let file = std::fs::read_to_string(cluster.config()).expect("a file");
+    let on_all_addresses = |line: &str| match line.strip_prefix("http = \"127.0.0.1:") {
+        Some(port) => format!("{line}\nlisten_http = \"0.0.0.0:{port}\n"),
+        None => format!("{line}\n"),
+    };
+    std::fs::write(cluster.config(), file.lines().map(on_all_addresses).collect::<String>()).expect("writable");
+    tls::make_certificates(&cluster);
+    for id in NODES {
+        cluster.launch(id);
+    }
+    let path = |file: &str| cluster.folder().join("tls").join(file).display().to_string();
+    let (ca, certificate) = (path("ca.pem"), format!("--cert {} --key {}", path("client.pem"), path("client.key")));
+    let token = cluster.folder().join("token");
+    let run = async |line: &str, credential: &str| {
+        run_at(&cluster, &tls::https(&cluster), &format!("{line} --ca {ca} {credential}")).await
+    };
+    let with_token = format!("--access-token-file {}", token.display());
+    for line in ["auth role set admin --admin", "auth principal set root --role admin", "auth token create root"] {
+        let output = run(line, &certificate).await;
+        assert_eq!(output.code, Some(0), "{line}: {output:?}");
+        std::fs::write(&token, output.stdout).expect("writable");
+    }
+    let claim = "lease acquire a --holder h --ttl 60s";
+    run(claim, "").await.refused("unauthenticated");
+    run("lease get a", "").await.refused("unauthenticated");
+    run("cluster status", "").await.refused("unauthenticated");
+    run(claim, &with_token).await.refused("unauthenticated");
+
+    assert_eq!(run("auth enable", &format!("{certificate} {with_token}")).await.code, Some(0));
+    run(claim, "").await.refused("unauthenticated");
+    assert_eq!(run(claim, &with_token).await.code, Some(0), "a token is enough");
+    run("lease get a", &certificate).await.refused("unauthenticated");
+
+    assert_eq!(run("auth disable", &with_token).await.code, Some(0));
+    run("lease get a", &with_token).await.refused("unauthenticated");
+    assert_eq!(run("lease get a", &certificate).await.code, Some(0));
 }
 
 async fn access_control_survives_restarts_and_restores() {

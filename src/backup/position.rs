@@ -136,6 +136,20 @@ mod tests {
         assert_above(again, ahead);
     }
 
+    /// Also if only the term or only the index of one of them is higher.
+    #[test]
+    fn position_with_above_is_above_the_token_and_the_backup() {
+        let (low, high) = (Position { term: 3, index: 1_000 }, line(BACKUP_MS + DAY_MS).expect("in range"));
+        let (late, long) = (Position { term: high.term, ..low }, Position { index: high.index, ..low });
+        for backup in [low, high, late, long] {
+            for above in [low, high, late, long] {
+                let position = restored(backup, BACKUP_MS, BACKUP_MS, Some(token(above))).expect("above");
+                assert_above(position, backup);
+                assert_above(position, above);
+            }
+        }
+    }
+
     #[test]
     fn index_above_48_bits_is_refused() {
         let backup = Position { term: 3, index: 1_000 };

@@ -140,3 +140,58 @@ async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) ->
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+    use axum::http::StatusCode;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::api::Problem;
+
+    /// A leader that refuses each change, with these codes in turn and each time with another detail. Also returns the
+    /// number of requests.
+    async fn refusing(codes: &'static [Code]) -> (Remote, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let refuse = {
+            let asked = Arc::clone(&asked);
+            async move || {
+                let number = asked.fetch_add(1, Ordering::SeqCst);
+                let problem = Problem::new(codes[number % codes.len()], format!("refusal {number}"));
+                (StatusCode::CONFLICT, serde_json::to_string(&problem).expect("a problem is JSON"))
+            }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound").to_string();
+        let router: Router = Router::new().fallback(refuse);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (Remote::new(address.parse().expect("an endpoint")), asked)
+    }
+
+    #[tokio::test]
+    async fn replacement_ends_at_its_time_limit() {
+        const WITHIN: Duration = Duration::from_secs(1);
+        let (remote, asked) = refusing(&[Code::MemberLags, Code::ChangeInProgress, Code::MemberLags]).await;
+        let replaced = tokio::time::timeout(20 * WITHIN, replace(&remote, 1, 4, WITHIN)).await;
+        let refused = replaced.expect("the limit is for all attempts together").expect_err("no attempt succeeds");
+        let asked = asked.load(Ordering::SeqCst);
+        // Two pauses are as long as the limit.
+        assert!((1..=3).contains(&asked), "{asked} attempts");
+        let last = format!("refusal {}", asked - 1);
+        assert!(matches!(&refused, CallError::Refused(problem) if problem.detail == last), "{last}: {refused:?}");
+    }
+
+    #[tokio::test]
+    async fn refusal_that_no_wait_mends_ends_a_replacement_at_once() {
+        for codes in [&[Code::MemberRefused], &[Code::NotFound]] {
+            let (remote, asked) = refusing(codes).await;
+            let refused = replace(&remote, 1, 4, Duration::from_secs(600)).await.expect_err("refused");
+            assert!(matches!(&refused, CallError::Refused(problem) if problem.code == codes[0]), "{refused:?}");
+            assert_eq!(asked.load(Ordering::SeqCst), 1, "{codes:?}");
+        }
+    }
+}

@@ -253,10 +253,39 @@ impl Attempts {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::http::{NodeRef, Settings};
 
     fn address(number: u32) -> Option<IpAddr> {
         Some(IpAddr::V4(number.into()))
+    }
+
+    /// Without a node, each token is unknown.
+    #[tokio::test]
+    async fn unknown_token_wins_over_a_certificate() {
+        let app = App::new(NodeRef::empty(), Settings::new(1), CancellationToken::new());
+        let (name, token) = (AccessName::new("ops").expect("valid"), AccessToken::from_secret([7; 32]));
+        let (of_token, bearer) = (Caller::Token(TokenHash::of(&token)), format!("Bearer {}", token.expose()));
+        for (header, certificate, expected) in [
+            (None, None, Caller::Anonymous),
+            (None, Some(&name), Caller::Certificate(name.clone())),
+            (Some(&bearer), None, of_token.clone()),
+            (Some(&bearer), Some(&name), of_token),
+        ] {
+            let mut request = axum::http::Request::get("/v1/leases");
+            if let Some(header) = header {
+                request = request.header(AUTHORIZATION, header);
+            }
+            let (mut parts, ()) = request.body(()).expect("a valid request").into_parts();
+            let peer = Peer { address: IpAddr::from([127, 0, 0, 1]), certificate: certificate.cloned() };
+            parts.extensions.insert(Arc::new(peer));
+            let Ok(credentials) = Credentials::from_request_parts(&mut parts, &app).await else {
+                panic!("no earlier attempt has failed");
+            };
+            assert_eq!(credentials.caller, expected, "{certificate:?}");
+        }
     }
 
     #[test]

@@ -278,22 +278,25 @@ mod tests {
     /// More bytes than the chunks of a stream that is not read.
     const LEASES: usize = 2 * CHUNKS_IN_FLIGHT * CHUNK_BYTES / MAX_METADATA_BYTES;
 
+    fn claim(number: usize) -> Request {
+        let metadata = Metadata::new([("k".to_owned(), "v".repeat(MAX_METADATA_BYTES - 1))].into());
+        Request::Acquire(Acquire {
+            name: LeaseName::new(format!("lease-{number}")).expect("valid"),
+            holder: HolderId::new("a").expect("valid"),
+            ttl: Ttl::INFINITE,
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: metadata.expect("it fits"),
+        })
+    }
+
     /// A cluster of three nodes whose backup has more bytes than the chunks in flight.
     async fn filled() -> (Cluster, NodeId) {
         let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
         let leader = cluster.leader().await;
         for number in 0..LEASES {
-            let claim = Request::Acquire(Acquire {
-                name: LeaseName::new(format!("lease-{number}")).expect("valid"),
-                holder: HolderId::new("a").expect("valid"),
-                ttl: Ttl::INFINITE,
-                wait_ms: None,
-                lock_delay_ms: 0,
-                limit: 1,
-                metadata: Metadata::new([("k".to_owned(), "v".repeat(MAX_METADATA_BYTES - 1))].into())
-                    .expect("it fits"),
-            });
-            cluster.node(leader).request(claim, Forward::Never).await.expect("granted");
+            cluster.node(leader).request(claim(number), Forward::Never).await.expect("granted");
         }
         (cluster, leader)
     }
@@ -336,6 +339,38 @@ mod tests {
         let stale = cluster.node(follower).backup(Consistency::Stale).await.expect("streamed");
         let info = save(cluster.node(follower), stale).await;
         assert!(!info.current && info.stale_ms.is_some(), "{info:?}");
+    }
+
+    /// The next leader does not know yet that a majority has the grant.
+    #[tokio::test(start_paused = true)]
+    async fn backup_of_a_new_leader_has_every_acknowledged_change() {
+        const PAUSE: Duration = Duration::from_millis(1);
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let old = cluster.leader().await;
+        let others: Vec<NodeId> = cluster.ids().filter(|id| *id != old).collect();
+        // The first entry of the new leader takes longer than the pause between two attempts.
+        cluster.board.delay(others[0], others[1], 5 * PAUSE);
+        cluster.board.delay(others[1], others[0], 5 * PAUSE);
+        cluster.node(old).request(claim(0), Forward::Never).await.expect("granted");
+        cluster.board.isolate(old, cluster.ids());
+        let applied = |id: NodeId| cluster.node(id).raft().replica().view().position().index;
+        assert!(others.iter().all(|id| applied(*id) < applied(old)), "control: no other node has applied the grant");
+        let attempts = others.iter().map(|id| {
+            let node = cluster.node(*id);
+            let attempts = async move {
+                loop {
+                    match node.backup(Consistency::Leader).await {
+                        Ok(backup) => return (node, backup),
+                        Err(_) => tokio::time::sleep(PAUSE).await,
+                    }
+                }
+            };
+            attempts.boxed_local()
+        });
+        let elected = tokio::time::timeout(Duration::from_secs(20), futures_util::future::select_all(attempts)).await;
+        let ((node, backup), ..) = elected.expect("another node is elected");
+        let info = save(node, backup).await;
+        assert_eq!((info.held, info.current), (1, true), "the new leader saves the grant");
     }
 
     // A paused clock stands still while a blocking thread waits for the reader.

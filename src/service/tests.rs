@@ -179,9 +179,8 @@ fn reached_machine_bounds_are_refused_with_429() {
     }
 }
 
-#[test]
-fn lease_has_its_times() {
-    let lease = |deadline| Lease {
+fn lease(deadline: Option<ClusterMs>) -> Lease {
+    Lease {
         name: LeaseName::new("a").expect("valid"),
         holder: HolderId::new("h").expect("valid"),
         token: FencingToken { term: 3, index: 4 },
@@ -198,7 +197,11 @@ fn lease_has_its_times() {
         lock_delay_ms: 8,
         waiters: 9,
         metadata_version: 11,
-    };
+    }
+}
+
+#[test]
+fn lease_has_its_times() {
     // An overdue lease is held until a log entry expires it.
     for (deadline, now, expires_in_ms) in [(Some(500), 700, Some(0)), (Some(500), 300, Some(200)), (None, 300, None)] {
         let answer = Answer::Outcome(Outcome::Held { lease: lease(deadline), fresh: true });
@@ -211,6 +214,32 @@ fn lease_has_its_times() {
         let counts = (granted.limit, granted.lock_delay_ms, granted.waiters, granted.metadata_version);
         assert_eq!(counts, (7, 8, 9, 11));
     }
+}
+
+/// `limit` decides, and not the number of holders.
+#[test]
+fn counted_lease_lists_all_its_holders() {
+    let of = |limit: u32, index: u64, state: LeaseState| {
+        let holder = HolderId::new(format!("h-{index}")).expect("valid");
+        Lease { holder, token: FencingToken { term: 3, index }, state, limit, ..lease(Some(500)) }
+    };
+    for (limit, held, listed) in [
+        (1, vec![4], None),
+        (2, vec![4], Some(vec!["h-4"])),
+        (2, vec![5, 4], Some(vec!["h-4", "h-5"])),
+        (7, vec![6, 4, 5], Some(vec!["h-4", "h-5", "h-6"])),
+    ] {
+        // The last grant before these has ended.
+        let ended = of(limit, 3, LeaseState::Released);
+        let leases = held.iter().map(|index| of(limit, *index, LeaseState::Active)).chain([ended.clone()]).collect();
+        let shown = one_name(leases, 300).expect("it is held");
+        assert_eq!((shown.holder.as_str(), shown.limit), ("h-4", limit), "the first holder");
+        let holders = shown.holders.as_deref().map(|all| all.iter().map(|one| one.holder.as_str()).collect::<Vec<_>>());
+        assert_eq!(holders, listed, "limit {limit}");
+        let last = one_name(vec![ended], 300).expect("it has ended");
+        assert_eq!((last.state, last.holders), (LeaseState::Released, None), "limit {limit}");
+    }
+    assert_eq!(one_name(Vec::new(), 300), None);
 }
 
 #[test]

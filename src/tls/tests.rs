@@ -134,6 +134,27 @@ async fn caller_refuses_certificates_of_others() {
     assert!(why.contains("xpired"), "{why}");
 }
 
+/// The URI of the shorter id is the beginning of the other one.
+#[tokio::test]
+async fn certificate_names_only_its_own_node() {
+    let ca = Authority::new();
+    let (one, eleven, other) = (ca.node("a", 1), ca.node("a", 11), ca.node("a", 2));
+    for (node, id, wrong) in [(&eleven, 11, 1), (&one, 1, 11)] {
+        let (_, answered) = connect(node, 2, &other).await;
+        let certificate = answered.expect("a connection").expect("a certificate");
+        assert!(certificate.is_of("a", id) && !certificate.is_of("a", wrong), "node {id} as node {wrong}");
+        let (called, _) = connect(&other, wrong, node).await;
+        let why = called.expect_err("another node");
+        let names = format!("names tenure://a/node/{id}: expected tenure://a/node/{wrong}");
+        assert!(why.contains(&names), "{why}");
+    }
+    for end in ["pem", "key"] {
+        std::fs::copy(ca.path(&format!("node-11.{end}")), ca.path(&format!("node-1.{end}"))).expect("writable");
+    }
+    let refused = NodeTls::load(&ca.settings(), "a", 1).expect_err("the certificate of node 11");
+    assert!(matches!(refused, TlsError::OtherNode { .. }), "{refused}");
+}
+
 #[tokio::test]
 async fn listener_refuses_certificates_of_another_ca() {
     let (ca, stranger) = (Authority::new(), Authority::new());

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{ManagerOptions, Wait, WithError};
-use tenure::testing::ManualClock;
+use tenure::client::{LeaseOptions, ManagerOptions, Wait, WithError};
+use tenure::testing::{FakeCluster, ManualClock};
 
 use crate::acquiring::code;
 use crate::steady::safety;
-use crate::world::{LONG, TTL, World, over_both_transports, short, until};
+use crate::world::{LONG, OPERATION, TTL, World, is_waiting, over_both_transports, short, until};
 
 over_both_transports!(
     with_returns_the_result_and_releases,
@@ -131,4 +131,33 @@ async fn work_is_not_polled_after_the_deadline(world: &World) {
     assert!(late.is_pending(), "the reason is not known yet");
     assert!(working.await.is_err());
     safety!(polls.load(Ordering::SeqCst) == 3, "the work ran after the loss");
+}
+
+/// A guard waits for 59 s for another guard of the process, and then in the queue of the cluster.
+#[tokio::test(start_paused = true)]
+async fn wait_for_a_guard_and_in_the_queue_is_one_wait() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a valid name");
+    let first = lease.guard(Wait::No).await.expect("the lease is free");
+    let next = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.guard(Wait::UpTo(Duration::from_secs(60))).await.map(drop) }
+    });
+    // The task begins to wait.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    cluster.mark_held_elsewhere("job");
+    cluster.clock().advance(Duration::from_secs(59));
+    drop(first);
+    let queued = async {
+        while !is_waiting(&cluster, &lease).await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LONG, queued).await.expect("the guard waits in the queue");
+    cluster.clock().advance(Duration::from_millis(900));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!next.is_finished(), "100 ms are left");
+    cluster.clock().advance(Duration::from_millis(200));
+    let ended = tokio::time::timeout(OPERATION, next).await.expect("the wait is over").expect("no panic");
+    assert_eq!(code(&ended.expect_err("another holder has the lease")), Some(Code::WaitTimeout));
 }

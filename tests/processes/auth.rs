@@ -1,6 +1,5 @@
 //! Access control on real processes: principals, roles, tokens and certificates.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
@@ -27,6 +26,7 @@ strict!(
     unknown_tokens_are_limited_per_address,
     client_certificate_names_a_principal,
     reached_cluster_serves_only_identified_clients,
+    token_wins_over_a_certificate,
     access_control_survives_restarts_and_restores,
     secrets_are_in_no_log,
 );
@@ -315,36 +315,78 @@ async fn unknown_tokens_are_limited_per_address() {
     }
 }
 
+/// A cluster with TLS and optional client certificates. Access control is on. Of the clients `ops` and `guest`, `ops` is a
+/// principal and has the right `admin`.
+struct Certified(Cluster);
+
+impl Certified {
+    async fn start() -> Certified {
+        let settings = tls::SETTINGS.replace("client_cert = \"require\"\n", "client_cert = \"optional\"\n");
+        let mut cluster = Cluster::new(&settings).await;
+        tls::make_certificates(&cluster);
+        for client in ["ops", "guest"] {
+            let mut issue = tenure();
+            issue.args(["tls", "issue", "tls", "--client", client, "--config"]).arg(cluster.config());
+            let issued = issue.current_dir(cluster.folder()).output().expect("the command runs");
+            assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+        }
+        for id in NODES {
+            cluster.launch(id);
+        }
+        let certified = Certified(cluster);
+        for command in ["auth role set admin --admin", "auth principal set ops --role admin", "auth enable"] {
+            certified.admin(command).await;
+        }
+        certified
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.folder().join("tls").join(name).display().to_string()
+    }
+
+    /// Runs a command with the certificate of this client.
+    async fn run(&self, client: &str, line: &str) -> CommandOutput {
+        let [ca, cert, key] = ["ca.pem".to_owned(), format!("{client}.pem"), format!("{client}.key")];
+        let [ca, cert, key] = [ca, cert, key].map(|name| self.file(&name));
+        run_at(&self.0, &tls::https(&self.0), &format!("{line} --ca {ca} --cert {cert} --key {key}")).await
+    }
+
+    /// Runs a command with the certificate of the administrator.
+    async fn admin(&self, line: &str) -> String {
+        let output = self.run("ops", line).await;
+        assert_eq!(output.code, Some(0), "{line}: {output:?}");
+        output.stdout
+    }
+}
+
 async fn client_certificate_names_a_principal() {
-    let settings = tls::SETTINGS.replace("client_cert = \"require\"\n", "client_cert = \"optional\"\n");
-    let mut cluster = Cluster::new(&settings).await;
-    tls::make_certificates(&cluster);
-    let issued = |client: &str| {
-        let mut issue = tenure();
-        issue.args(["tls", "issue", "tls", "--client", client, "--config"]).arg(cluster.config());
-        let issued = issue.current_dir(cluster.folder()).output().expect("the command runs");
-        assert!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+    let certified = Certified::start().await;
+    certified.admin("lease acquire a --holder h --ttl 60s").await;
+    certified.run("guest", "lease get a").await.refused("unauthenticated");
+    let ca = format!("lease get a --ca {}", certified.file("ca.pem"));
+    run_at(&certified.0, &tls::https(&certified.0), &ca).await.refused("unauthenticated");
+}
+
+/// The certificate alone has the right `admin`.
+async fn token_wins_over_a_certificate() {
+    let certified = Certified::start().await;
+    certified.admin("auth role set worker --hold jobs/").await;
+    certified.admin("auth principal set worker --role worker").await;
+    let token = certified.admin("auth token create worker").await;
+    let file = certified.0.folder().join("token");
+    let with_token = async |token: &str, line: &str| {
+        std::fs::write(&file, token).expect("writable");
+        certified.run("ops", &format!("{line} --access-token-file {}", file.display())).await
     };
-    issued("ops");
-    issued("guest");
-    for id in NODES {
-        cluster.launch(id);
-    }
-    let path = |file: &str| -> PathBuf { cluster.folder().join("tls").join(file) };
-    let endpoints = tls::https(&cluster);
-    let line = |client: &str, line: &str| {
-        let files = [format!("{client}.pem"), format!("{client}.key")].map(|file| path(&file).display().to_string());
-        format!("{line} --ca {} --cert {} --key {}", path("ca.pem").display(), files[0], files[1])
-    };
-    let run = async |client: &str, command: &str| run_at(&cluster, &endpoints, &line(client, command)).await;
-    for command in ["auth role set admin --admin", "auth principal set ops --role admin", "auth enable"] {
-        let output = run("ops", command).await;
-        assert_eq!(output.code, Some(0), "{command}: {output:?}");
-    }
-    assert_eq!(run("ops", "lease acquire a --holder h --ttl 60s").await.code, Some(0));
-    run("guest", "lease get a").await.refused("unauthenticated");
-    let ca = format!("lease get a --ca {}", path("ca.pem").display());
-    run_at(&cluster, &endpoints, &ca).await.refused("unauthenticated");
+    assert_eq!(with_token(&token, "lease acquire jobs/a --holder h --ttl 60s").await.code, Some(0));
+    with_token(&token, "lease acquire other --holder h --ttl 60s").await.refused("forbidden");
+    let unknown = format!("tenure_{}c097aaa3", "a7".repeat(32));
+    with_token(&unknown, "lease get jobs/a").await.refused("unauthenticated");
+    let state: Value = serde_json::from_str(&certified.admin("auth status -o json").await).expect("JSON");
+    let worker = state["principals"].as_array().expect("principals").iter().find(|it| it["name"] == "worker");
+    let id = worker.expect("it exists")["tokens"][0]["id"].as_str().expect("an id");
+    certified.admin(&format!("auth token revoke {id}")).await;
+    with_token(&token, "lease get jobs/a").await.refused("unauthenticated");
 }
 
 /// Other machines reach the listeners, and TLS requires no certificate of a client.

@@ -19,6 +19,7 @@ strict!(
     exit_code_shows_refused_unknown_or_unavailable,
     invalid_configuration_exits_with_2,
     flag_overrides_the_environment,
+    token_file_overrides_the_token_of_the_environment,
     watch_without_a_cluster_tries_again,
     list_shows_more_leases_than_one_page,
     errors_are_problem_documents_with_json,
@@ -297,6 +298,27 @@ async fn flag_overrides_the_environment() {
     let nowhere = format!("lease release jobs --endpoints 127.0.0.1:{} --timeout 300ms", port::free());
     let unavailable = run_alone(folder.path(), &nowhere, &environment).await;
     assert_eq!(unavailable.code, Some(4), "the environment has the holder and the token: {unavailable:?}");
+}
+
+/// The command does not start with an invalid token, and finds no cluster with a valid one.
+async fn token_file_overrides_the_token_of_the_environment() {
+    const INVALID: (&str, &str) = ("TENURE_ACCESS_TOKEN", "no token");
+    let folder = TempDir::new().expect("a folder");
+    let valid = format!("tenure_{}c097aaa3", "a7".repeat(32));
+    std::fs::write(folder.path().join("token"), &valid).expect("the folder is writable");
+    let nowhere = format!("lease get jobs --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
+    let (file, missing) = (("TENURE_ACCESS_TOKEN_FILE", "token"), ("TENURE_ACCESS_TOKEN_FILE", "missing"));
+    for (environment, option, code) in [
+        (vec![INVALID], "", 2),
+        (vec![("TENURE_ACCESS_TOKEN", valid.as_str())], "", 4),
+        (vec![INVALID], " --access-token-file token", 4),
+        (vec![INVALID, file], "", 4),
+        (vec![INVALID, missing], " --access-token-file token", 4),
+        (vec![("TENURE_ACCESS_TOKEN", valid.as_str()), file], " --access-token-file missing", 2),
+    ] {
+        let output = run_alone(folder.path(), &format!("{nowhere}{option}"), &environment).await;
+        assert_eq!(output.code, Some(code), "{environment:?}{option}: {output:?}");
+    }
 }
 
 async fn watch_without_a_cluster_tries_again() {

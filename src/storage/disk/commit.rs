@@ -368,3 +368,56 @@ impl Committer {
         self.shared.sled_error(action, error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use parking_lot::{Condvar, Mutex, RwLock};
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A committer of a new store. It syncs the data file, or this device instead.
+    fn committer(directory: Directory, device: Option<&str>) -> Committer {
+        directory.prepare_store().expect("a writable folder");
+        let trees = trees::open(&directory).expect("a new store opens");
+        let data_file = device.map_or_else(|| File::open(directory.data_file()), File::open).expect("it exists");
+        let shared = SharedStore {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            trees: RwLock::new(Some(trees.clone())),
+            failure: watch::Sender::new(None),
+            dir: directory.path().to_path_buf(),
+        };
+        Committer::new(Arc::new(shared), trees, directory, data_file)
+    }
+
+    #[test]
+    fn failed_sync_inside_a_group_fails_the_store() {
+        const VALUE: usize = 4 << 10;
+        // The kernel cannot sync a device without data.
+        for device in [None, Some("/dev/null")] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let directory = Directory::claim(dir.path()).expect("an empty folder");
+            let data = directory.data_file();
+            let mut committer = committer(directory, device);
+            let before = committer.synced_lsn;
+            // The next group begins with more bytes than it may leave unsynced.
+            for number in 0..2 * UNSYNCED_BYTES as usize / VALUE {
+                committer.trees.snap.insert(number.to_be_bytes(), vec![7; VALUE]).expect("written");
+            }
+            let entry = |index| LogRecord { position: Position { term: 1, index }, payload: Bytes::from_static(b"7") };
+            let records = (0..2 * FLUSH_EVERY as u64).map(entry).collect();
+            committer.ops.push_back(WriteOp::Append { records, first_seq: 1, done: Box::new(drop) });
+            let filled = committer.fill();
+            match device {
+                None => assert!(filled.is_ok() && committer.synced_lsn > before, "control: {filled:?}"),
+                Some(_) => {
+                    let error = filled.expect_err("the group ends").to_string();
+                    assert!(error.starts_with(&format!("could not sync {}", data.display())), "{error}");
+                    assert_eq!(committer.synced_lsn, before);
+                }
+            }
+        }
+    }
+}

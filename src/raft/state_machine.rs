@@ -361,6 +361,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::access::AccessChange;
     use crate::config::MAX_NODES;
     use crate::raft::log;
     use crate::raft::types::{Membership, PeerInfo, log_id};
@@ -372,6 +373,17 @@ mod tests {
         let joined: BTreeMap<u64, u64> = (1..=joined).map(|node| (node, u64::MAX)).collect();
         let view = State { applied, joined, ..State::default() };
         SnapshotBuilder { view, storage: storage.clone() }
+    }
+
+    /// The last snapshot of the sender, as the receiver gets it.
+    fn received(sender: &MemoryStorage, receiver: &MemoryStorage) -> SnapshotData<MemoryStorage> {
+        let manifest = sender.snapshot().expect("built");
+        let mut writer = receiver.begin_snapshot().expect("the store accepts a snapshot");
+        for number in 0..manifest.chunks {
+            let chunk = sender.read_snapshot(manifest.id, number).expect("stored");
+            writer.push(&chunk).expect("the store accepts the chunk");
+        }
+        SnapshotData::Received { writer, state: Box::new(snapshot::load(sender, &manifest).expect("loadable")) }
     }
 
     fn last(snapshot: &SnapshotOf<TypeConfig, SnapshotData<MemoryStorage>>) -> Option<u64> {
@@ -441,19 +453,11 @@ mod tests {
     async fn received_snapshot_is_read_back_before_install() {
         let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::default());
         builder(&sender, 10, 1).build_snapshot().await.expect("built");
-        let manifest = sender.snapshot().expect("built");
-        let mut writer = receiver.begin_snapshot().expect("the store accepts a snapshot");
-        for number in 0..manifest.chunks {
-            writer
-                .push(&sender.read_snapshot(manifest.id, number).expect("stored"))
-                .expect("the store accepts the chunk");
-        }
-        let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
+        let data = received(&sender, &receiver);
         receiver.spoil_next_chunk();
         let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
         let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
-        let installed =
-            machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await;
+        let installed = machine.install_snapshot(&SnapshotMeta::default(), data).await;
         assert!(installed.expect_err("the store changed a chunk").to_string().contains("reads back"));
         assert_eq!((receiver.snapshot(), machine.applied_state().await.expect("known").0), (None, None));
     }
@@ -462,21 +466,13 @@ mod tests {
     async fn snapshot_install_ends_after_sync() {
         let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::new(SyncMode::Manual));
         builder(&sender, 10, 1).build_snapshot().await.expect("built");
-        let manifest = sender.snapshot().expect("built");
-        let mut writer = receiver.begin_snapshot().expect("the store accepts a snapshot");
-        for number in 0..manifest.chunks {
-            writer
-                .push(&sender.read_snapshot(manifest.id, number).expect("stored"))
-                .expect("the store accepts the chunk");
-        }
-        let state = Box::new(snapshot::load(&sender, &manifest).expect("loadable"));
+        let chunks = sender.snapshot().expect("built").chunks;
+        let data = received(&sender, &receiver);
         let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
         let mut machine = StateMachine::new(replica.clone(), receiver.clone(), OutgoingSnapshots::default());
-        let installed = tokio::spawn(async move {
-            machine.install_snapshot(&SnapshotMeta::default(), SnapshotData::Received { writer, state }).await
-        });
+        let installed = tokio::spawn(async move { machine.install_snapshot(&SnapshotMeta::default(), data).await });
         receiver.wait_unsynced().await;
-        while receiver.unsynced() < usize::try_from(manifest.chunks).expect("few") + 1 {
+        while receiver.unsynced() < usize::try_from(chunks).expect("few") + 1 {
             tokio::task::yield_now().await;
         }
         for _ in 0..100 {
@@ -486,5 +482,23 @@ mod tests {
         receiver.sync();
         installed.await.expect("no panic").expect("installed");
         assert!(receiver.crash(Cut::Keep(0)).snapshot().is_some(), "the snapshot survives a power cut");
+    }
+
+    /// A watch of a revoked token must also end at a node that learns of the revoke from a snapshot.
+    #[tokio::test]
+    async fn snapshot_tells_watches_of_its_access_control() {
+        let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::default());
+        let mut guarded = builder(&sender, 10, 1);
+        guarded.view.level = FeatureLevel::SUPPORTED;
+        guarded.view.access = Access::default().with(&AccessChange::Enable(true));
+        let stored = guarded.build_snapshot().await.expect("built").snapshot;
+        for (data, of) in [(stored, "this node"), (received(&sender, &receiver), "another node")] {
+            let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
+            let mut told = replica.access();
+            let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
+            machine.install_snapshot(&SnapshotMeta::default(), data).await.expect("installed");
+            assert!(told.has_changed().expect("the replica has the sender"), "a snapshot of {of}");
+            assert!(told.borrow_and_update().is_enabled(), "a snapshot of {of}");
+        }
     }
 }

@@ -147,3 +147,24 @@ async fn live_member_keeps_its_token_when_it_rejoins() {
     assert_eq!(member.snapshot().me.expect("there is a member").token, token);
     assert!(member.is_member() && !lost.is_cancelled());
 }
+
+/// The list of members still contains the member: no read ran since the loss.
+#[tokio::test(start_paused = true)]
+async fn member_owns_no_names_from_the_moment_of_its_loss() {
+    let (cluster, ttl) = (FakeCluster::new(), Duration::from_secs(60));
+    let options = MemberOptions::new("a").ttl(ttl).refresh(NEVER);
+    let mut member = Group::join(&cluster.manager(), "workers", options).await.expect("the member joins");
+    let lease = member.lease("shard", LeaseOptions::new()).expect("a name");
+    for expires in [false, true] {
+        assert!(lease.should_hold(), "it is the only member");
+        match expires {
+            true => cluster.clock().advance(ttl),
+            false => cluster.lose("workers:a", Loss::Revoked),
+        }
+        assert!(!lease.should_hold(), "expires: {expires}");
+        let refused = lease.acquire(Wait::No).await.expect_err("the name belongs to no member");
+        assert_eq!(code(&refused), Some(Code::ShouldNotHold), "expires: {expires}");
+        member.rejoin().await.expect("the member joins again");
+    }
+    assert!(lease.should_hold());
+}

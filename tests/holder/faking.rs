@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{Acquire, Code, Release};
-use tenure::client::{CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, RetryBudget, Wait, WithError};
-use tenure::testing::FakeCluster;
+use tenure::client::{
+    CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait, WithError,
+};
+use tenure::testing::{FakeCluster, Line, Switch};
 
 use crate::acquiring::code;
 use crate::world::{LONG, until, wait_in_queue};
@@ -241,6 +243,28 @@ async fn shutdown_names_what_may_still_be_held() {
     for name in ["a", "c"] {
         other.lease(name).expect("a name").acquire(Wait::No).await.expect("it was released");
     }
+}
+
+/// Of the claims, one has no answer, and one waits in the queue.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_the_claims_that_it_cannot_withdraw() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let [held, unanswered, queued] = ["held", "unanswered", "queued"].map(|name| manager.lease(name).expect("a name"));
+    held.acquire(Wait::No).await.expect("it is free");
+    cluster.unknown("unanswered");
+    let unknown = unanswered.acquire(Wait::No).await;
+    assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+    cluster.mark_held_elsewhere("queued");
+    let waiting = wait_in_queue(&cluster, &queued, LONG).await;
+    switch.set(Line::Cut);
+    let failed = manager.shutdown().await;
+    let mut names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["held", "queued", "unanswered"], "{failed:?}");
+    let ended = waiting.await.expect("no panic");
+    assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub enum HonoredSyncs {
     NoDataSync,
     /// Every fourth `fdatasync` is ignored.
     MostDataSyncs,
+    /// Every `fsync` of a file is ignored.
+    NoFileSync,
     /// Syncs of directories are ignored.
     NoDirSync,
 }
@@ -131,6 +133,7 @@ impl Disk {
                 self.data_syncs += usize::from(*data_only);
                 let ignored = match self.honored {
                     HonoredSyncs::NoDataSync => *data_only,
+                    HonoredSyncs::NoFileSync => !*data_only,
                     HonoredSyncs::MostDataSyncs => *data_only && self.data_syncs.is_multiple_of(4),
                     HonoredSyncs::All | HonoredSyncs::NoDirSync => false,
                 };

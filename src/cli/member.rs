@@ -132,7 +132,7 @@ async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) ->
             }
             _ => None,
         };
-        let Some(detail) = again.filter(|_| began.elapsed() < within) else { return replaced };
+        let Some(detail) = again.filter(|_| began.elapsed() + RETRY_PAUSE < within) else { return replaced };
         if *detail != reason {
             eprintln!("waiting: {detail}");
             reason.clone_from(detail);

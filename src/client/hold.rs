@@ -176,6 +176,11 @@ impl Hold {
         }
     }
 
+    /// The token of a grant that ended here although its work did not end in time.
+    pub fn undrained_token(&self) -> Option<FencingToken> {
+        self.record().undrained_token
+    }
+
     /// The token that the cluster would return for another claim, although the work under it may still run.
     pub fn token_before_claim(&self) -> Option<FencingToken> {
         let record = self.record();

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "testing")]
 use super::Loss;
 use super::hold::Hold;
-use super::operations::release_ambiguous;
+use super::operations::{release_ambiguous, release_left_held};
 use super::shared::ManagerInner;
 use super::{
     CallError, Coordinator, Lease, LeaseGuard, LeaseOptions, ManagerOptions, RetryBudget, Wait, WithError, keeper,
@@ -153,6 +153,7 @@ impl LeaseManager {
         // manager.
         let mut failed = self.resolve_claims().await;
         drop(resolved);
+        failed.extend(self.release_left_held().await);
         failed.extend(self.release_all().await);
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
@@ -162,6 +163,16 @@ impl LeaseManager {
             }
         }
         failed
+    }
+
+    /// Releases the leases that an earlier release left held. Returns those where that failed.
+    async fn release_left_held(&self) -> Vec<(LeaseName, CallError)> {
+        let shared = &self.owner.shared;
+        let released = join_all(shared.all_left_held().into_iter().map(|hold| async move {
+            let released = release_left_held(shared, &hold).await;
+            released.err().map(|error| (hold.name.clone(), error))
+        }));
+        released.await.into_iter().flatten().collect()
     }
 
     /// Resolves all claims with an unknown outcome. Returns the leases where that failed.

@@ -225,6 +225,18 @@ pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Res
     }
 }
 
+/// Repeats a failed release, and asks the cluster for a grant that was not released because its work did not end.
+pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Result<(), CallError> {
+    let _operation = hold.operation.lock().await;
+    if let Some(token) = hold.failed_release() {
+        return send_release(shared, hold, token).await.map(drop);
+    }
+    match hold.undrained_token() {
+        Some(token) if was_released(shared, hold, token).await.is_none() => Err(refused(Code::NotDrained, NOT_DRAINED)),
+        _ => Ok(()),
+    }
+}
+
 /// Records the token when it is dropped: the release failed, or its future was dropped before the answer.
 struct UnreleasedGrant<'a> {
     hold: &'a Hold,

@@ -120,6 +120,14 @@ impl ManagerInner {
         table.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
     }
 
+    /// The leases whose grant ended here, while the cluster may still count it as held: the release failed, or the work
+    /// did not end in time.
+    pub fn all_left_held(&self) -> Vec<Arc<Hold>> {
+        let table = self.table.lock().expect(UNPOISONED);
+        let is_left = |hold: &Arc<Hold>| hold.failed_release().is_some() || hold.undrained_token().is_some();
+        table.holds.values().filter_map(Weak::upgrade).filter(is_left).collect()
+    }
+
     pub fn all_held(&self) -> Vec<Arc<Hold>> {
         self.schedule().held().cloned().collect()
     }

@@ -279,7 +279,8 @@ mod tests {
                 request = request.header(AUTHORIZATION, header);
             }
             let (mut parts, ()) = request.body(()).expect("a valid request").into_parts();
-            let peer = Peer { address: IpAddr::from([127, 0, 0, 1]), certificate: certificate.cloned() };
+            let (address, has_certificate) = (IpAddr::from([127, 0, 0, 1]), certificate.is_some());
+            let peer = Peer { address, has_certificate, certificate: certificate.cloned() };
             parts.extensions.insert(Arc::new(peer));
             let Ok(credentials) = Credentials::from_request_parts(&mut parts, &app).await else {
                 panic!("no earlier attempt has failed");

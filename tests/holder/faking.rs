@@ -516,3 +516,47 @@ async fn handles_of_one_name_are_one_lease_among_many() {
         assert_eq!(manager.lease("job").expect("a name").token(), Some(token), "{n} other handles are gone");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_repeats_a_failed_release() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    for line in [Line::Up, Line::Cut] {
+        switch.set(Line::Up);
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        lease.acquire(Wait::No).await.expect("it is free");
+        switch.set(Line::Cut);
+        let unknown = lease.release().await.expect_err("the cluster does not answer");
+        assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown:?}");
+        // The keeper forgets the lease, which has no grant here.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        switch.set(line);
+        let failed = manager.shutdown().await;
+        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        let (expected, is_free): (&[&str], _) = if line == Line::Up { (&[], true) } else { (&["job"], false) };
+        assert_eq!(names, expected, "{line:?}: {failed:?}");
+        let other = cluster.manager().try_acquire("job").await.expect("the cluster answers");
+        assert_eq!(other.is_some(), is_free, "{line:?}");
+        drop(other);
+        cluster.mark_free("job");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_a_lease_that_was_not_drained() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let options = LeaseOptions::new().infinite().drain(Duration::from_millis(20));
+    let lease = manager.lease_with("job", options).expect("valid options");
+    lease.acquire(Wait::No).await.expect("it is free");
+    lease.before_release(std::future::pending::<()>).detach();
+    let refused = lease.release().await.expect_err("the listener does not end");
+    assert_eq!(code(&refused), Some(Code::NotDrained));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let failed = manager.shutdown().await;
+    assert!(
+        matches!(failed.as_slice(), [(name, error)] if name.as_str() == "job" && code(error) == Some(Code::NotDrained)),
+        "{failed:?}"
+    );
+}

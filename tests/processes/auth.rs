@@ -407,7 +407,7 @@ async fn reached_cluster_serves_only_identified_clients() {
     let (ca, certificate) = (path("ca.pem"), format!("--cert {} --key {}", path("client.pem"), path("client.key")));
     let token = cluster.folder().join("token");
     let run = async |line: &str, credential: &str| {
-        run_at(&cluster, &tls::https(&cluster), &format!("{line} --ca {ca} {credential}")).await
+        run_at(&cluster, &tls::https(&cluster), format!("{line} --ca {ca} {credential}").trim_end()).await
     };
     let with_token = format!("--access-token-file {}", token.display());
     for line in ["auth role set admin --admin", "auth principal set root --role admin", "auth token create root"] {

@@ -18,6 +18,7 @@ mod fence;
 mod history;
 mod promise;
 mod recorder;
+mod restore;
 mod workload;
 
 use std::path::{Path, PathBuf};

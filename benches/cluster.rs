@@ -26,6 +26,11 @@ struct Process {
 
 impl Cluster {
     pub async fn start() -> Cluster {
+        Cluster::start_with("").await
+    }
+
+    /// Starts with further sections of the configuration. Makes certificates, in case `[tls]` is one of them.
+    pub async fn start_with(sections: &str) -> Cluster {
         // The build directory is on a disk. /tmp may be in memory, where fsync costs nothing.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a data directory");
         let ports = free_ports(2 * NODES);
@@ -36,7 +41,11 @@ impl Cluster {
                 "[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"data/{id}\"\n"
             );
         }
+        config += sections;
         fs::write(dir.path().join("cluster.toml"), config).expect("the configuration file is writable");
+        let mut init = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        init.args(["tls", "init", "tls"]).current_dir(dir.path()).stdout(Stdio::null());
+        assert!(init.status().expect("the command starts").success());
         let http = |id: u16| format!("127.0.0.1:{}", ports[2 * id as usize - 2]);
         let nodes = (1..=NODES).map(|id| Process { http: http(id), child: None }).collect();
         let mut cluster = Cluster { dir, nodes };

@@ -18,6 +18,7 @@ mod load;
 mod pairs;
 mod reads;
 mod renew;
+mod security;
 
 use std::time::Duration;
 
@@ -74,6 +75,9 @@ async fn main() {
     if wanted("failover") {
         print(failover::handover(&mut cluster, 5).await);
         print(failover::kill(&mut cluster, 10).await);
+    }
+    if wanted("security") {
+        security::run(MEASURED_TIME, print).await;
     }
     if wanted("bulk") {
         drop(cluster);

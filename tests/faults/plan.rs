@@ -24,7 +24,7 @@ pub struct Fault {
     /// The delay from the start of the episode's faults.
     pub begins: Duration,
     pub lasts: Duration,
-    /// The nodes in random order. The fault affects the first ones that qualify.
+    /// The hosts in random order. The fault affects the nodes of the first ones that qualify.
     pub order: Vec<u64>,
     /// Chooses a variant of the fault, and seeds its random decisions.
     pub draw: u64,
@@ -33,7 +33,7 @@ pub struct Fault {
 /// The schedule of a run.
 pub struct Plan {
     rng: StdRng,
-    nodes: u64,
+    hosts: u64,
     kinds: Vec<Kind>,
     /// The kinds that remain in this round through all kinds.
     left: Vec<Kind>,
@@ -41,9 +41,9 @@ pub struct Plan {
 
 impl Plan {
     /// Creates a plan with these fault kinds.
-    pub fn new(seed: u64, nodes: u64, kinds: Vec<Kind>) -> Plan {
+    pub fn new(seed: u64, hosts: u64, kinds: Vec<Kind>) -> Plan {
         assert!(!kinds.is_empty(), "a plan needs at least one fault kind");
-        Plan { rng: StdRng::seed_from_u64(seed), nodes, kinds, left: Vec::new() }
+        Plan { rng: StdRng::seed_from_u64(seed), hosts, kinds, left: Vec::new() }
     }
 
     /// The faults of the next episode: one to three at once. Each kind comes first once before a kind comes first
@@ -67,7 +67,7 @@ impl Plan {
     }
 
     fn fault(&mut self, kind: Kind) -> Fault {
-        let mut order: Vec<u64> = (1..=self.nodes).collect();
+        let mut order: Vec<u64> = (1..=self.hosts).collect();
         order.shuffle(&mut self.rng);
         let begins = self.rng.random_range(Duration::ZERO..LATEST_BEGIN);
         let lasts = self.rng.random_range(SHORTEST..LONGEST);

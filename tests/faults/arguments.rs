@@ -138,7 +138,8 @@ mod tests {
         let Ok(Arguments::Run(run)) = parse("--nodes 5 --for 90s --seed 7 --only kill,power-cut") else {
             panic!("valid")
         };
-        let expected = "scripts/faults --nodes 5 --for 1m30s --seed 7 --rate 250 --tls off --access off --only kill,power-cut";
+        let expected =
+            "scripts/faults --nodes 5 --for 1m30s --seed 7 --rate 250 --tls off --access off --only kill,power-cut";
         assert_eq!(run.command(), expected);
         assert_eq!(run.kinds().expect("possible"), [Kind::Kill, Kind::PowerCut]);
     }

@@ -470,7 +470,8 @@ fn log(folder: &Path, id: u64) -> PathBuf {
 fn unexpected_panics(log: &str) -> impl Iterator<Item = &str> {
     let mut has_failed = false;
     log.lines().filter(move |line| {
-        if line.starts_with("tenure: node") {
+        // The last message of a failed node also begins with `tenure: node`, and can precede the panic.
+        if line.starts_with("tenure: node") && line.contains(" of cluster ") {
             has_failed = false;
         }
         has_failed |= line.contains("the store has failed");
@@ -526,6 +527,8 @@ mod tests {
         let (started, failed) = ("tenure: node 1 of cluster faults\n", "ERROR the store has failed\n");
         let count = |log: String| unexpected_panics(&log).count();
         assert_eq!(count(format!("{started}{failed}{}", panic("tenure-storage"))), 0);
+        let stopped = "tenure: node 1 cannot go on: the disk\n";
+        assert_eq!(count(format!("{started}{failed}{stopped}{}", panic("tenure-storage"))), 0);
         assert_eq!(count(format!("{started}{}", panic("tenure-storage"))), 1, "a panic before the failure");
         assert_eq!(
             count(format!("{failed}{started}{}", panic("tenure-storage"))),

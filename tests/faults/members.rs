@@ -227,7 +227,9 @@ mod tests {
         }
         assert!(!replace.is_done(Step::Add, &refused("member_refused")), "the new node must stay");
         let again = change(ChangeKind::AddAndRemove, 4);
-        assert!(again.is_done(Step::Add, &refused("member_refused")) && !replace.is_done(Step::Promote, &Reply::Unknown));
+        assert!(
+            again.is_done(Step::Add, &refused("member_refused")) && !replace.is_done(Step::Promote, &Reply::Unknown)
+        );
     }
 
     #[test]

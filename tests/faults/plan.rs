@@ -64,6 +64,11 @@ impl Plan {
         kinds.into_iter().map(|kind| self.fault(kind)).collect()
     }
 
+    /// Plans a fault that had no target again: it comes first in the next episode.
+    pub fn repeat(&mut self, kind: Kind) {
+        self.left.push(kind);
+    }
+
     fn fault(&mut self, kind: Kind) -> Fault {
         let mut order: Vec<u64> = (1..=self.hosts).collect();
         order.shuffle(&mut self.rng);
@@ -115,6 +120,14 @@ mod tests {
         assert!(episodes.iter().filter(|faults| changes(faults)).all(|faults| faults.len() > 1), "{episodes:?}");
         assert!(episodes.iter().any(|faults| faults.len() == 1) && episodes.iter().any(|faults| faults.len() > 1));
         assert!(episodes.iter().flatten().all(|fault| fault.lasts >= SHORTEST && fault.order.len() == 3));
+    }
+
+    #[test]
+    fn fault_without_a_target_comes_first_in_the_next_episode() {
+        let mut plan = Plan::new(1, 3, Kind::ALL.to_vec());
+        let kind = plan.episode()[0].kind;
+        plan.repeat(kind);
+        assert_eq!(plan.episode()[0].kind, kind);
     }
 
     #[test]

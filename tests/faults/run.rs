@@ -198,6 +198,8 @@ impl Run {
                 if self.nemesis.begin(&mut self.targets, fault).await? {
                     self.figures.happened(fault.kind);
                     self.windows.push(FaultWindow { kind: fault.kind, from: now(), until: None });
+                } else {
+                    self.plan.repeat(fault.kind);
                 }
             }
             for over in self.nemesis.advance(&mut self.targets).await? {

@@ -61,6 +61,10 @@ pub struct Member {
     pub lag: Option<u64>,
     /// Time since its last message; `null` if this node cannot know it.
     pub last_contact_ms: Option<u64>,
+    /// When the certificate expires that the node presented in its last connection with the node that you asked; `null`
+    /// without TLS, or before such a connection.
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
+    pub certificate_expires_at: Option<Timestamp>,
 }
 
 /// Response of `/version`.

@@ -85,7 +85,9 @@ pub fn show_members(members: &[Member]) -> Result<(), Failure> {
             member.peer.clone(),
             member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
             member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
+            member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
         ]
     };
-    output::table(&["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT"], members.iter().map(row))
+    let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "CERTIFICATE EXPIRES"];
+    output::table(&columns, members.iter().map(row))
 }

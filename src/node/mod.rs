@@ -34,6 +34,7 @@ use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
 use crate::raft::{FeatureLevel, RaftHandle};
 use crate::storage::{SledStorage, Storage};
+use crate::tls::NodeTls;
 use crate::types::NodeId;
 
 pub use crate::peer::Refusal;
@@ -134,6 +135,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     pub(crate) requests: Requests,
     backups: Backups,
     lifecycle: Lifecycle<S>,
+    tls: Option<NodeTls>,
 }
 
 struct NodeSettings {

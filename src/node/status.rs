@@ -66,6 +66,10 @@ pub struct Member {
     /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers, only
     /// the row of the leader has a value: the milliseconds since its last message to the answering node.
     pub last_contact_ms: Option<u64>,
+    /// The end of the validity of its certificate, in milliseconds since 1970. It is the certificate that the member
+    /// presented in its last connection with the answering node. `None` without TLS, or before such a connection.
+    #[serde(skip)]
+    pub certificate_expires_ms: Option<u64>,
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
@@ -96,7 +100,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
             feature_level: inner.raft.replica().level().0,
-            members,
+            members: inner.with_certificates(members),
         }
     }
 
@@ -145,9 +149,18 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 peer: state.info.peer,
                 lag: if is_self { state.lag.map(|_| 0) } else { state.lag },
                 last_contact_ms: if is_self { Some(0) } else { heard.map(|heard| heard.as_millis() as u64) },
+                certificate_expires_ms: None,
             }
         };
         self.raft.members().into_iter().map(member).collect()
+    }
+
+    /// Sets the expiry of each member's certificate. The nodes do not send it to each other.
+    pub(super) fn with_certificates(&self, members: Vec<Member>) -> Vec<Member> {
+        let Some(tls) = &self.tls else { return members };
+        let expires_ms = |id| Some(u64::try_from(tls.expires_of(id)?).unwrap_or(0) * 1_000);
+        let with = |member: Member| Member { certificate_expires_ms: expires_ms(member.id), ..member };
+        members.into_iter().map(with).collect()
     }
 
     /// Sets the state of each member from the leader's view.
@@ -196,7 +209,16 @@ mod tests {
         let longest = Duration::from_millis(1_300);
         let state = |role, last_contact_ms, lag| {
             let (http, peer) = (String::new(), String::new());
-            let member = Member { id: 1, role, state: unknown(), http, peer, lag, last_contact_ms };
+            let member = Member {
+                id: 1,
+                role,
+                state: unknown(),
+                http,
+                peer,
+                lag,
+                last_contact_ms,
+                certificate_expires_ms: None,
+            };
             state_at_leader(&member, longest)
         };
         for role in [Role::Follower, Role::Learner] {

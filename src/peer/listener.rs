@@ -134,6 +134,9 @@ async fn answer_caller<R: Service, N: Service>(
             None => (Stream::Plain(stream), None),
         };
         let answered = handshake::answer(&mut stream, identity, incarnations, certificate.as_ref()).await?;
+        if let (Some(tls), Some(certificate), Ok((from, _))) = (&tls, &certificate, &answered) {
+            tls.remember(*from, certificate);
+        }
         io::Result::Ok(answered.map(|caller| (stream, caller)))
     };
     let outcome = tokio::select! {

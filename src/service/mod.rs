@@ -379,8 +379,9 @@ fn describe_standing(standing: &api::Standing) -> String {
 }
 
 fn member_of(member: node::Member) -> api::Member {
-    let node::Member { id, role, state, http, peer, lag, last_contact_ms } = member;
-    api::Member { id, role, state, http, peer, lag, last_contact_ms }
+    let node::Member { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_ms } = member;
+    let certificate_expires_at = certificate_expires_ms.map(api::Timestamp::from_millis);
+    api::Member { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_at }
 }
 
 /// Converts the answer to a change of the members.

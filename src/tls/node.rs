@@ -1,5 +1,6 @@
 //! The certificates of a running node. The node reads changed files again without a restart.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const EXPIRY_WARNING: Duration = Duration::from_secs(14 * DAY_SECONDS);
 /// Interval between two such warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(DAY_SECONDS);
 const DAY_SECONDS: u64 = 24 * 60 * 60;
+/// Most nodes whose certificates are remembered. A cluster has at most 15 members, but nodes are replaced.
+const MAX_PRESENTED: usize = 1024;
 /// The first byte of a TLS connection: the content type `handshake`. No HTTP request and no peer protocol begins with it.
 const HANDSHAKE: u8 = 0x16;
 
@@ -46,6 +49,8 @@ struct Inner {
     node: NodeId,
     current: RwLock<Arc<Loaded>>,
     watched: Mutex<Watched>,
+    /// The end of the validity of the certificate that each node presented last, in seconds since 1970.
+    presented: Mutex<BTreeMap<NodeId, i64>>,
 }
 
 /// The state of the search for changed files.
@@ -84,6 +89,13 @@ struct Loaded {
 pub(crate) struct PeerCertificate(Contents);
 
 impl PeerCertificate {
+    /// The certificate of the other end of a connection with TLS, which the verifier requires.
+    fn of(stream: &Stream) -> io::Result<PeerCertificate> {
+        let certificate = stream.certificate().expect("the verifier requires a certificate");
+        let contents = Contents::of(certificate).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        Ok(PeerCertificate(contents))
+    }
+
     /// Whether the certificate is that of a node.
     pub fn is_of(&self, cluster: &str, node: NodeId) -> bool {
         self.0.uris.contains(&node_uri(cluster, node))
@@ -112,6 +124,7 @@ impl NodeTls {
             node,
             current,
             watched: Mutex::default(),
+            presented: Mutex::default(),
         }));
         for result in ["ok", "failed"] {
             counter!("tenure_tls_reloads_total", "result" => result).increment(0);
@@ -126,6 +139,23 @@ impl NodeTls {
     /// The end of the validity of the current certificate, in seconds since 1970.
     pub fn expires(&self) -> i64 {
         self.current().contents.expires
+    }
+
+    /// The end of the validity of the certificate that `node` presented in its last connection with this node, in
+    /// seconds since 1970. `None` if it presented none since the start of this node.
+    pub(crate) fn expires_of(&self, node: NodeId) -> Option<i64> {
+        if node == self.0.node {
+            return Some(self.expires());
+        }
+        self.0.presented.lock().get(&node).copied()
+    }
+
+    /// Remembers the certificate that `node` presented.
+    pub(crate) fn remember(&self, node: NodeId, PeerCertificate(contents): &PeerCertificate) {
+        let mut presented = self.0.presented.lock();
+        if presented.len() < MAX_PRESENTED || presented.contains_key(&node) {
+            presented.insert(node, contents.expires);
+        }
     }
 
     pub(crate) fn settings(&self) -> &TlsSettings {
@@ -238,9 +268,8 @@ impl NodeTls {
             return if self.accepts_plain() { Ok((Stream::Plain(stream), None)) } else { Err(refused()) };
         }
         let stream = accept(stream, self.current().peer.clone()).await?;
-        let certificate = stream.certificate().expect("the verifier requires a certificate");
-        let contents = Contents::of(certificate).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
-        Ok((stream, Some(PeerCertificate(contents))))
+        let certificate = PeerCertificate::of(&stream)?;
+        Ok((stream, Some(certificate)))
     }
 
     /// Completes the handshake of a connection to the node `target`, whose certificate must name it.
@@ -260,7 +289,9 @@ impl NodeTls {
         // The verifier checks the URI of the certificate instead of this name.
         let name = ServerName::try_from("node").expect("a valid name");
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-        Ok(Stream::Tls(Box::new(stream.into())))
+        let stream = Stream::Tls(Box::new(stream.into()));
+        self.remember(target, &PeerCertificate::of(&stream)?);
+        Ok(stream)
     }
 }
 

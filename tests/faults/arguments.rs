@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use super::clocks;
 use super::holder;
@@ -41,6 +41,12 @@ pub struct Run {
     /// Inject only these faults, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Kind>,
+    /// Whether nodes and clients use TLS; by default, an even seed turns it on
+    #[arg(long, value_enum, value_name = "SWITCH")]
+    pub tls: Option<Switch>,
+    /// Whether access control is on; by default, the seed decides
+    #[arg(long, value_enum, value_name = "SWITCH")]
+    pub access: Option<Switch>,
     /// Target rate of operations per second while the cluster responds
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=5_000))]
     pub rate: u64,
@@ -55,7 +61,40 @@ pub struct Run {
     pub binary: PathBuf,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn as_str(self) -> &'static str {
+        match self {
+            Switch::On => "on",
+            Switch::Off => "off",
+        }
+    }
+}
+
 impl Run {
+    pub fn tls(&self) -> bool {
+        self.tls_switch() == Switch::On
+    }
+
+    pub fn access(&self) -> bool {
+        self.access_switch() == Switch::On
+    }
+
+    fn tls_switch(&self) -> Switch {
+        let by_seed = if self.seed.is_multiple_of(2) { Switch::On } else { Switch::Off };
+        self.tls.unwrap_or(by_seed)
+    }
+
+    fn access_switch(&self) -> Switch {
+        let by_seed = if (self.seed / 2).is_multiple_of(2) { Switch::On } else { Switch::Off };
+        self.access.unwrap_or(by_seed)
+    }
+
     /// The fault kinds that this run may inject.
     pub fn kinds(&self) -> Result<Vec<Kind>> {
         let possible = |kind: &Kind| !(kind.needs_five() && self.nodes < 5);
@@ -79,7 +118,10 @@ impl Run {
         let only = if only.is_empty() { String::new() } else { format!(" --only {}", only.join(",")) };
         let Run { nodes, seed, rate, .. } = self;
         let time = humantime::format_duration(self.time).to_string().replace(' ', "");
-        format!("scripts/faults --nodes {nodes} --for {time} --seed {seed} --rate {rate}{only}")
+        let (tls, access) = (self.tls_switch().as_str(), self.access_switch().as_str());
+        format!(
+            "scripts/faults --nodes {nodes} --for {time} --seed {seed} --rate {rate} --tls {tls} --access {access}{only}"
+        )
     }
 }
 
@@ -96,14 +138,28 @@ mod tests {
         let Ok(Arguments::Run(run)) = parse("--nodes 5 --for 90s --seed 7 --only kill,power-cut") else {
             panic!("valid")
         };
-        assert_eq!(run.command(), "scripts/faults --nodes 5 --for 1m30s --seed 7 --rate 250 --only kill,power-cut");
+        let expected =
+            "scripts/faults --nodes 5 --for 1m30s --seed 7 --rate 250 --tls off --access off --only kill,power-cut";
+        assert_eq!(run.command(), expected);
         assert_eq!(run.kinds().expect("possible"), [Kind::Kill, Kind::PowerCut]);
+    }
+
+    #[test]
+    fn seed_decides_the_security_unless_it_is_given() {
+        let chosen = |line: &str| {
+            let Ok(Arguments::Run(run)) = parse(line) else { panic!("valid") };
+            (run.tls(), run.access())
+        };
+        let seeds = (4..8).map(|seed| chosen(&format!("--seed {seed}")));
+        assert_eq!(seeds.collect::<Vec<_>>(), [(true, true), (false, true), (true, false), (false, false)]);
+        assert_eq!(chosen("--seed 4 --tls off --access off"), (false, false));
+        assert_eq!(chosen("--seed 7 --tls on --access on"), (true, true));
     }
 
     #[test]
     fn impossible_fault_plan_is_refused() {
         let Ok(Arguments::Run(run)) = parse("--nodes 3 --only ring") else { panic!("valid") };
         assert!(run.kinds().is_err());
-        assert!(parse("--nodes 2").is_err() && parse("--only tornado").is_err());
+        assert!(parse("--tls maybe").is_err() && parse("--nodes 2").is_err() && parse("--only tornado").is_err());
     }
 }

@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tenure::api::INDEX_HEADER;
 
-use super::cluster;
+use super::security::Security;
 
 /// The time for an answer, in addition to the wait time of the request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,24 +25,27 @@ pub enum Reply {
 }
 
 #[derive(Clone)]
-pub struct Client(reqwest::Client);
+pub struct Client {
+    http: reqwest::Client,
+    security: Security,
+}
 
 impl Client {
-    pub fn new() -> Result<Client> {
-        let http = crate::plain_http::builder()
-            .no_proxy()
+    pub fn new(security: &Security) -> Result<Client> {
+        let http = security
+            .http()?
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_millis(700))
             .tcp_user_timeout(DELIVERY_TIMEOUT)
             .pool_idle_timeout(Duration::from_secs(20))
             .retry(reqwest::retry::never())
             .redirect(reqwest::redirect::Policy::none());
-        Ok(Client(http.build()?))
+        Ok(Client { http: http.build()?, security: security.clone() })
     }
 
-    pub async fn send(&self, node: u64, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Reply {
-        let url = format!("{}{path}", cluster::url(node));
-        let mut request = self.0.request(method, url).timeout(REQUEST_TIMEOUT + wait);
+    pub async fn send(&self, host: u64, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Reply {
+        let url = self.security.url(host) + path;
+        let mut request = self.http.request(method, url).timeout(REQUEST_TIMEOUT + wait);
         if let Some(body) = body {
             request = request.json(&body);
         }

@@ -76,6 +76,13 @@ impl Disk {
         Ok(())
     }
 
+    /// Unmounts the disk and removes its files. No process may use it.
+    pub fn remove(mut self) -> Result<()> {
+        self.unmount()?;
+        fs::remove_dir(&self.path)?;
+        Ok(fs::remove_file(&self.image)?)
+    }
+
     /// Makes every later access fail. Unsynced data never reaches the device.
     #[expect(unsafe_code, reason = "an ioctl that no safe crate has")]
     pub fn cut_power(&self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The measurements of a run, and its table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -50,6 +50,10 @@ pub struct Figures {
     /// The longest gap while each fault kind was active, alone or with others.
     gaps: BTreeMap<Kind, Duration>,
     standstills: Vec<Standstill>,
+    /// The ids of the members.
+    pub members: BTreeSet<u64>,
+    /// The nodes that the cluster removed.
+    removed: u64,
 }
 
 fn last_heard_words(heard: ExpiryDelivery) -> String {
@@ -85,6 +89,11 @@ impl Figures {
         *self.fault_counts.happened.entry(kind).or_default() += 1;
     }
 
+    /// A node that a fault removed has exited, and the change is complete.
+    pub fn removed(&mut self) {
+        self.removed += 1;
+    }
+
     pub fn add_gap(&mut self, gap: AnswerGap, windows: &[FaultWindow]) {
         if gap.lasted() > self.longest.lasted() {
             self.longest = gap;
@@ -109,6 +118,11 @@ impl Figures {
         let missing = self.fault_counts.missing();
         if !missing.is_empty() {
             bail!("these faults were planned and never injected: {missing:?}");
+        }
+        let changes = self.fault_counts.happened.iter().filter(|(kind, _)| kind.changes_members());
+        let changes: u64 = changes.map(|(_, count)| count).sum();
+        if self.removed != changes {
+            bail!("{changes} faults changed the members, but {} nodes were removed", self.removed);
         }
         let Judged { leases, too_hard, unjudged, .. } = self.judged;
         if (too_hard + unjudged) * 100 > (leases + unjudged) * MAX_UNJUDGED_PERCENT {
@@ -155,6 +169,7 @@ impl Figures {
             ("of unknown outcome", format!("{unknown}")),
             ("carried out late", format!("{late}")),
             ("faults", format!("{faults}")),
+            ("members", format!("{:?} at the end, {} removed", self.members, self.removed)),
             ("leases judged", format!("{leases}, {too_hard} too hard to order, {unjudged} not known well enough")),
             ("transitions, at every watcher", format!("{}", self.watched)),
             ("writes at the register", format!("{accepted} accepted, {refused} refused as stale, {overlaps} overlaps")),
@@ -234,7 +249,11 @@ mod tests {
     fn run_with_too_little_evidence_is_rejected() {
         good().check().expect("the run tested everything");
         type Worsen = fn(&mut Figures);
-        let worse: [(&str, Worsen); 10] = [
+        let worse: [(&str, Worsen); 11] = [
+            ("a change of the members that removed no node", |figures| {
+                figures.planned(Kind::MemberReplace);
+                figures.happened(Kind::MemberReplace);
+            }),
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
             ("nothing done", |figures| figures.counts.clear()),
             ("nothing watched", |figures| figures.watched = 0),

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rand::RngExt;
-use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Remote, Wait};
+use tenure::client::{Endpoints, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::types::HolderId;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::recorder::now;
 use super::register::Write;
+use super::security::Security;
 
 /// Shorter than the pauses, so that a paused holder loses its lease.
 const TTL: Duration = Duration::from_millis(1_500);
@@ -22,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How long a holder keeps the lease before it releases it.
 const HOLDS: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(4_000));
 const WAIT: Duration = Duration::from_secs(5);
+/// How often the holder asks for the members. A run replaces them within seconds.
+const REFRESH: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -35,11 +38,20 @@ pub struct Arguments {
     name: String,
     #[arg(long)]
     holder: String,
+    /// The folder of the certificates, with TLS
+    #[arg(long)]
+    tls: Option<PathBuf>,
+    /// The access token, with access control
+    #[arg(long, env = "TENURE_ACCESS_TOKEN")]
+    token: Option<String>,
 }
 
 pub async fn run(arguments: Arguments) -> Result<()> {
     let options = ManagerOptions::new().holder(HolderId::new(arguments.holder.clone())?);
-    let manager = LeaseManager::with_options(Remote::new(arguments.endpoints), options)?;
+    let security = Security::load(arguments.tls.as_deref())?;
+    let security = arguments.token.iter().cloned().fold(security, |security, token| security.with_token(token));
+    let remote = security.remote(arguments.endpoints.with_refresh_interval(REFRESH))?;
+    let manager = LeaseManager::with_options(remote, options)?;
     let lease = manager.lease_with(&arguments.name, LeaseOptions::new().ttl(TTL))?;
     let (read, mut write) = UnixStream::connect(&arguments.register).await?.into_split();
     let mut answers = BufReader::new(read).lines();

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::Result;
 use rustix::process::Signal;
 
-use super::cluster;
 use super::process::Process;
+use super::security::Security;
+use super::world::World;
 
 const LEASES: usize = 2;
 const EACH: usize = 3;
@@ -20,7 +22,8 @@ struct Holder {
 
 pub struct Holders {
     holders: Vec<Holder>,
-    endpoints: String,
+    world: Arc<World>,
+    security: Security,
     register: PathBuf,
     logs: PathBuf,
 }
@@ -32,19 +35,20 @@ pub fn names() -> impl Iterator<Item = String> {
 
 impl Holders {
     /// Creates the holders. [`restart`](Holders::restart) starts their processes.
-    pub fn new(nodes: u64, register: &Path, logs: &Path) -> Holders {
+    pub fn new(world: &Arc<World>, security: &Security, register: &Path, logs: &Path) -> Holders {
         let holders = (0..LEASES * EACH).map(|_| Holder { process: None, lives: 0 }).collect();
-        let endpoints: Vec<String> = (1..=nodes).map(cluster::url).collect();
+        let (world, security) = (world.clone(), security.clone());
         let (register, logs) = (register.to_owned(), logs.to_owned());
-        Holders { holders, endpoints: endpoints.join(","), register, logs }
+        Holders { holders, world, security, register, logs }
     }
 
     pub fn count(&self) -> usize {
         self.holders.len()
     }
 
-    /// Starts the holders that do not run, and resumes the paused ones.
+    /// Starts the holders that do not run with the addresses of the present members, and resumes the paused ones.
     pub fn restart(&mut self) -> Result<()> {
+        let urls: Vec<String> = self.world.hosts.lock().iter().map(|host| self.security.url(*host)).collect();
         for (place, holder) in self.holders.iter_mut().enumerate() {
             if let Some(process) = &holder.process {
                 process.signal(Signal::CONT)?;
@@ -53,9 +57,13 @@ impl Holders {
             holder.lives += 1;
             // The running program, even if a newer build has replaced the file at its path.
             let mut command = Command::new("/proc/self/exe");
-            command.arg("hold").arg("--endpoints").arg(&self.endpoints).arg("--register").arg(&self.register);
+            command.arg("hold").arg("--endpoints").arg(urls.join(",")).arg("--register").arg(&self.register);
             command.args(["--name", &format!("lock.{}", place % LEASES)]);
             command.args(["--holder", &format!("h{place}.{}", holder.lives)]);
+            command.envs(self.security.environment());
+            if let Some(folder) = self.security.folder() {
+                command.arg("--tls").arg(folder);
+            }
             let log = self.logs.join("holders.log");
             holder.process = Some(Process::start(&format!("holder {place}"), command, None, &log)?);
         }

@@ -34,10 +34,13 @@ pub enum Kind {
     WallJump,
     TimersInsideDrift,
     TimersBeyondDrift,
+    MemberReplace,
+    MemberAddRemove,
+    Transfer,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 28] = [
+    pub const ALL: [Kind; 31] = [
         Kind::LeaderIsolated,
         Kind::Minority,
         Kind::OneWay,
@@ -66,6 +69,9 @@ impl Kind {
         Kind::WallJump,
         Kind::TimersInsideDrift,
         Kind::TimersBeyondDrift,
+        Kind::MemberReplace,
+        Kind::MemberAddRemove,
+        Kind::Transfer,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -98,6 +104,9 @@ impl Kind {
             Kind::WallJump => "wall-jump",
             Kind::TimersInsideDrift => "timers-inside-drift",
             Kind::TimersBeyondDrift => "timers-beyond-drift",
+            Kind::MemberReplace => "member-replace",
+            Kind::MemberAddRemove => "member-add-remove",
+            Kind::Transfer => "transfer",
         }
     }
 
@@ -119,7 +128,8 @@ impl Kind {
     ///
     /// - two faults that restart nodes: the end of one would undo the other;
     /// - a fault that takes all nodes down and one that needs a running node;
-    /// - a suspend and a fault that resumes nodes or changes their clocks.
+    /// - a suspend and a fault that resumes nodes or changes their clocks;
+    /// - two changes of the members.
     pub fn is_compatible_with(self, other: Kind) -> bool {
         let takes_all_nodes = |kind| matches!(kind, Kind::KillAll | Kind::PowerCutAll | Kind::RollingRestart);
         let wakes =
@@ -128,8 +138,14 @@ impl Kind {
             && !(self.suspends() && wakes(other))
             && !(other.suspends() && wakes(self))
             && !(self.ends_nodes() && other.ends_nodes())
+            && !(self.changes_members() && other.changes_members())
             && !(takes_all_nodes(self) && other.needs_a_node())
             && !(takes_all_nodes(other) && self.needs_a_node())
+    }
+
+    /// Whether the fault adds a node and removes one.
+    pub fn changes_members(self) -> bool {
+        matches!(self, Kind::MemberReplace | Kind::MemberAddRemove)
     }
 
     /// Whether the fault ends node processes.
@@ -152,7 +168,7 @@ impl Kind {
     }
 
     fn needs_a_node(self) -> bool {
-        self.suspends() || matches!(self, Kind::Pause | Kind::PauseLeader | Kind::LeaderIsolated)
+        self.suspends() || matches!(self, Kind::Pause | Kind::PauseLeader | Kind::LeaderIsolated | Kind::Transfer)
     }
 }
 
@@ -199,6 +215,8 @@ mod tests {
             Kind::SuspendLeader.is_compatible_with(Kind::Kill)
                 && !Kind::SuspendLeader.is_compatible_with(Kind::KillAll)
         );
+        assert!(!Kind::MemberReplace.is_compatible_with(Kind::MemberAddRemove));
+        assert!(Kind::MemberReplace.is_compatible_with(Kind::KillAll));
         assert!(Kind::PowerCutAll.is_compatible_with(Kind::Loss) && Kind::Minority.is_compatible_with(Kind::PowerCut));
     }
 }

@@ -7,11 +7,13 @@ use anyhow::Result;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::clocks;
-use super::cluster::{Cluster, ExpectedExit};
+use super::cluster::{Cluster, ExpectedExit, Standing};
 use super::holders::Holders;
 use super::kind::Kind;
+use super::members::{ChangeKind, Operator};
 use super::network::{self, Cut};
 use super::network_faults::NetworkFaults;
 use super::plan::Fault;
@@ -21,6 +23,11 @@ const LEADER_WITHIN: Duration = Duration::from_secs(3);
 
 /// If a suspended machine is cut off from the other nodes, the cut lasts for this time after the suspend.
 const WITHOUT_NODES: Duration = Duration::from_secs(1);
+
+/// The shortest time of a change of the members. The new node needs it to start and to catch up.
+const CHANGE_LASTS: Duration = Duration::from_secs(3);
+/// The longest time from the start of a joining node to its crash. Within this time, it usually becomes a voter.
+const CRASH_WITHIN: Duration = Duration::from_millis(2_500);
 
 /// The targets of faults.
 pub struct Targets {
@@ -33,7 +40,7 @@ pub struct ActiveFault {
     pub fault: Fault,
     /// A number that is unique in the run.
     number: usize,
-    /// The nodes or holders that the fault affects.
+    /// The hosts or holders that the fault affects.
     pub hit: Vec<u64>,
     ends: Instant,
     rng: StdRng,
@@ -43,15 +50,21 @@ pub struct ActiveFault {
     /// For a rolling restart: the nodes that remain, and the node that is stopping.
     rolling: Vec<u64>,
     stopping: Option<u64>,
+    /// The requests of a change of the members or of transfers.
+    requests: Option<AbortOnDropHandle<()>>,
 }
 
-#[derive(Default)]
 pub struct Nemesis {
     active: Vec<ActiveFault>,
     made: usize,
+    pub operator: Operator,
 }
 
 impl Nemesis {
+    pub fn new(operator: Operator) -> Nemesis {
+        Nemesis { active: Vec::new(), made: 0, operator }
+    }
+
     /// Begins a fault. Returns whether it had a target.
     pub async fn begin(&mut self, targets: &mut Targets, fault: &Fault) -> Result<bool> {
         self.made += 1;
@@ -66,8 +79,9 @@ impl Nemesis {
             is_down: false,
             rolling: Vec::new(),
             stopping: None,
+            requests: None,
         };
-        let happened = active.begin(targets).await?;
+        let happened = active.begin(targets, &self.operator).await?;
         if happened {
             self.active.push(active);
         }
@@ -100,24 +114,28 @@ impl Nemesis {
         for mut active in self.active.drain(..) {
             active.end(targets)?;
         }
-        for id in targets.cluster.ids() {
-            targets.cluster.network.link(id, true)?;
-            targets.cluster.pause(id, false)?;
-            repair_and_start(&mut targets.cluster, id)?;
+        for host in targets.cluster.hosts() {
+            targets.cluster.network.link(host, true)?;
+            targets.cluster.pause(host, false)?;
+            repair_and_start(&mut targets.cluster, host)?;
         }
         targets.holders.restart()
     }
 }
 
 impl ActiveFault {
-    async fn begin(&mut self, targets: &mut Targets) -> Result<bool> {
+    async fn begin(&mut self, targets: &mut Targets, operator: &Operator) -> Result<bool> {
         let cluster = &mut targets.cluster;
-        let nodes = cluster.nodes.len() as u64;
-        let order = self.fault.order.clone();
+        let hosts = cluster.host_count();
+        let has_node = |host: &u64| cluster.nodes.get(host).is_some_and(|node| node.standing != Standing::Removed);
+        let order: Vec<u64> = self.fault.order.iter().copied().filter(has_node).collect();
         let some = order[..cluster.minority()].to_vec();
-        let up: Vec<u64> = order.iter().copied().filter(|id| cluster.runs(*id)).collect();
+        let up: Vec<u64> = order.iter().copied().filter(|host| cluster.runs(*host)).collect();
+        // A joining node may have no store yet, and may become ready only after the other faults.
+        let joined = |host: &u64| cluster.nodes[host].standing != Standing::Joining;
+        let joined: Vec<u64> = up.iter().copied().filter(joined).collect();
         match self.fault.kind {
-            Kind::Minority => self.cut(cluster, some.clone(), network::apart(&some, nodes))?,
+            Kind::Minority => self.cut(cluster, some.clone(), network::apart(&some, hosts))?,
             Kind::Bridge => self.cut(cluster, order.clone(), network::bridge(&order))?,
             Kind::Ring => self.cut(cluster, order.clone(), network::ring(&order))?,
             Kind::OneWay => {
@@ -126,7 +144,7 @@ impl ActiveFault {
                 let of_leader = self.rng.random_bool(0.5);
                 let leader = if of_leader { leader(cluster).await } else { None };
                 let (deaf, one) = (self.either(true, false), leader.unwrap_or(order[0]));
-                let all = network::apart(&[one], nodes).into_iter();
+                let all = network::apart(&[one], hosts).into_iter();
                 self.cut(cluster, vec![one], all.filter(|(listener, _)| (*listener == one) == deaf).collect())?;
             }
             Kind::Flapping => self.hit = vec![order[0]],
@@ -137,20 +155,22 @@ impl ActiveFault {
             | Kind::PauseLeader
             | Kind::SuspendLeader => {
                 let Some(leader) = leader(cluster).await else { return Ok(false) };
-                return self.begin_at_leader(cluster, leader, &up);
+                return self.begin_at_leader(cluster, leader, &joined);
             }
             Kind::Kill => return self.kill(cluster, &up[..up.len().min(1)]),
             Kind::KillMinority => return self.kill(cluster, &some),
             Kind::KillAll => return self.kill(cluster, &up),
             Kind::Pause => return self.pause(cluster, up.first().copied()),
             Kind::Suspend => return self.suspend(cluster, up.first().copied()),
-            Kind::RollingRestart => (self.rolling, self.hit) = (up.clone(), up),
+            Kind::RollingRestart => (self.rolling, self.hit) = (joined.clone(), joined),
             Kind::HolderPause | Kind::HolderKill => return self.hit_holders(&mut targets.holders),
             Kind::PowerCut => return self.cut_power(cluster, &up[..up.len().min(1)]),
             Kind::PowerCutMinority => return self.cut_power(cluster, &some),
             Kind::PowerCutAll => return self.cut_power(cluster, &up),
+            Kind::MemberReplace | Kind::MemberAddRemove => return self.change_members(cluster, operator).await,
+            Kind::Transfer => return self.transfer(cluster, operator).await,
             Kind::DiskFull | Kind::DiskBreaks => {
-                let Some(&one) = up.first() else { return Ok(false) };
+                let Some(&one) = joined.first() else { return Ok(false) };
                 self.hit = vec![one];
                 let node = cluster.node(one);
                 if self.fault.kind == Kind::DiskFull {
@@ -162,7 +182,7 @@ impl ActiveFault {
                 }
             }
             Kind::WallJump | Kind::TimersInsideDrift | Kind::TimersBeyondDrift => {
-                let Some(&one) = up.first() else { return Ok(false) };
+                let Some(&one) = joined.first() else { return Ok(false) };
                 self.hit = vec![one];
                 cluster.kill(one)?;
                 let folder = cluster.folder().to_owned();
@@ -179,8 +199,8 @@ impl ActiveFault {
         Ok(true)
     }
 
-    fn begin_at_leader(&mut self, cluster: &mut Cluster, leader: u64, up: &[u64]) -> Result<bool> {
-        let nodes = cluster.nodes.len() as u64;
+    fn begin_at_leader(&mut self, cluster: &mut Cluster, leader: u64, joined: &[u64]) -> Result<bool> {
+        let hosts = cluster.host_count();
         match self.fault.kind {
             Kind::KillLeader => return self.kill(cluster, &[leader]),
             Kind::PauseLeader => return self.pause(cluster, Some(leader)),
@@ -188,12 +208,12 @@ impl ActiveFault {
             Kind::RestartInPromise => {
                 // A follower that loses its promise to the leader could elect another leader while the old one still
                 // serves reads.
-                let Some(follower) = up.iter().copied().find(|id| *id != leader) else { return Ok(false) };
+                let Some(follower) = joined.iter().copied().find(|host| *host != leader) else { return Ok(false) };
                 cluster.kill(follower)?;
-                self.cut(cluster, vec![leader, follower], network::apart(&[leader], nodes))?;
+                self.cut(cluster, vec![leader, follower], network::apart(&[leader], hosts))?;
                 cluster.launch(follower)?;
             }
-            _ => self.cut(cluster, vec![leader], network::apart(&[leader], nodes))?,
+            _ => self.cut(cluster, vec![leader], network::apart(&[leader], hosts))?,
         }
         Ok(true)
     }
@@ -211,6 +231,7 @@ impl ActiveFault {
                 self.next += Duration::from_millis(300);
             }
             Kind::RollingRestart => self.roll(cluster).await?,
+            Kind::MemberReplace | Kind::MemberAddRemove => self.crash_joining(cluster)?,
             Kind::Suspend | Kind::SuspendLeader => {
                 cluster.suspend(self.hit[0], false)?;
                 self.next = self.ends + Duration::from_secs(1);
@@ -235,6 +256,7 @@ impl ActiveFault {
                 node.expected_exit = Some(ExpectedExit::Stopped);
                 self.stopping = Some(id);
             }
+            Some(id) if cluster.is_removed(id) => self.stopping = None,
             Some(id) if !cluster.runs(id) => cluster.launch(id)?,
             Some(id) if cluster.node(id).expected_exit == Some(ExpectedExit::Stopped) => {}
             Some(id) if cluster.ask(id, "/readyz").await.is_some() => self.stopping = None,
@@ -249,11 +271,13 @@ impl ActiveFault {
             Kind::HolderPause | Kind::HolderKill => return targets.holders.restart(),
             Kind::Loss | Kind::Delay => {
                 for &id in &self.hit {
-                    cluster.node(id).packet_queue.clear();
+                    cluster.packet_queues[&id].clear();
                     cluster.queue(id, false)?;
                 }
             }
             Kind::Flapping => cluster.network.link(self.hit[0], true)?,
+            // The run completes the change later.
+            Kind::MemberReplace | Kind::MemberAddRemove | Kind::Transfer => self.requests = None,
             Kind::Pause | Kind::PauseLeader => drop(cluster.pause(self.hit[0], false)?),
             Kind::Suspend | Kind::SuspendLeader => {
                 cluster.suspend(self.hit[0], false)?;
@@ -307,7 +331,7 @@ impl ActiveFault {
         }
         self.next = self.ends;
         if self.either(true, false) {
-            self.cut(cluster, vec![id], network::apart(&[id], cluster.nodes.len() as u64))?;
+            self.cut(cluster, vec![id], network::apart(&[id], cluster.host_count()))?;
             self.ends += WITHOUT_NODES;
         }
         Ok(true)
@@ -326,6 +350,58 @@ impl ActiveFault {
         Ok(!self.hit.is_empty())
     }
 
+    /// Starts a joining node and the requests that add it and remove a node. In half of these faults, the cluster removes
+    /// its leader or, with `member-add-remove`, the new node itself.
+    async fn change_members(&mut self, cluster: &mut Cluster, operator: &Operator) -> Result<bool> {
+        if cluster.change.is_some() {
+            return Ok(false);
+        }
+        let kind = match self.fault.kind {
+            Kind::MemberReplace => ChangeKind::Replace,
+            _ => ChangeKind::AddAndRemove,
+        };
+        let other = self.fault.order.iter().copied().find(|host| cluster.nodes.contains_key(host));
+        let leaving = match kind {
+            ChangeKind::Replace if self.either(true, false) => leader(cluster).await.or(other),
+            ChangeKind::AddAndRemove if self.either(true, false) => None,
+            _ => other,
+        };
+        let change = cluster.begin_change(kind, leaving)?;
+        operator.world.hosts.lock().insert(change.joining_host);
+        cluster.launch(change.joining_host)?;
+        self.hit = vec![change.joining_host, change.leaving_host];
+        self.ends += CHANGE_LASTS;
+        self.next += self.rng.random_range(Duration::ZERO..CRASH_WITHIN);
+        let requests = operator.clone().make(change, StdRng::seed_from_u64(self.fault.draw));
+        self.requests = Some(AbortOnDropHandle::new(tokio::spawn(requests)));
+        Ok(true)
+    }
+
+    /// In a third of the changes, the joining node crashes once and starts again.
+    fn crash_joining(&mut self, cluster: &mut Cluster) -> Result<()> {
+        let joining = self.hit[0];
+        if self.fault.draw.is_multiple_of(3) && cluster.kill(joining)? {
+            cluster.launch(joining)?;
+        }
+        self.next = self.ends + Duration::from_secs(1);
+        Ok(())
+    }
+
+    /// Transfers the leadership once, and then again until the fault ends.
+    async fn transfer(&mut self, cluster: &Cluster, operator: &Operator) -> Result<bool> {
+        let ids = Vec::from_iter(cluster.ids());
+        let began = Instant::now();
+        while !operator.transfer(&ids, &mut self.rng).await {
+            if began.elapsed() > LEADER_WITHIN {
+                return Ok(false);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let requests = operator.clone().keep_transferring(ids, StdRng::seed_from_u64(self.fault.draw));
+        self.requests = Some(AbortOnDropHandle::new(tokio::spawn(requests)));
+        Ok(true)
+    }
+
     fn impair_network(&mut self, cluster: &mut Cluster, order: &[u64]) -> Result<bool> {
         let everywhere = self.either(true, false);
         self.hit = if everywhere { order.to_vec() } else { vec![order[0]] };
@@ -338,7 +414,7 @@ impl ActiveFault {
             }
         };
         for &id in &self.hit {
-            cluster.node(id).packet_queue.set(faults, self.fault.draw.wrapping_add(id));
+            cluster.packet_queues[&id].set(faults, self.fault.draw.wrapping_add(id));
             cluster.queue(id, true)?;
         }
         Ok(true)
@@ -359,7 +435,7 @@ impl ActiveFault {
     }
 }
 
-/// Starts the node on a working disk.
+/// Starts the node on a working disk, unless the cluster has removed it.
 fn repair_and_start(cluster: &mut Cluster, id: u64) -> Result<()> {
     let node = cluster.node(id);
     if node.expected_exit == Some(ExpectedExit::DiskBroken) {

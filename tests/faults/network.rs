@@ -1,12 +1,13 @@
-//! A network of namespaces. Each node has a namespace, and a bridge in the namespace of the clients connects them.
+//! A network of namespaces. Each host has a namespace, and a bridge in the namespace of the clients connects them.
 //!
-//! The rules of a listener drop packets of other nodes. So a cut is a set of pairs: a listener, and a node that it does
-//! not hear. Clients and nodes hear each other if the link of the node is up.
+//! The rules of a listener drop packets of other hosts. So a cut is a set of pairs: a listener, and a host that it does
+//! not hear. Clients and hosts hear each other if the link of the host is up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,35 +20,35 @@ pub const PREFIX: &str = "tenure-faults-";
 /// The last byte of the address of the clients.
 const HUB: u8 = 254;
 
-/// Pairs of a listener and a node whose packets it drops.
+/// Pairs of a listener and a host whose packets it drops.
 pub type Cut = BTreeSet<(u64, u64)>;
 
 /// The namespaces of a run. Dropping it removes them.
 pub struct Network {
     prefix: String,
-    nodes: u64,
+    hosts: u64,
     /// The rules that each namespace has.
     rules: BTreeMap<u64, String>,
 }
 
 impl Network {
-    /// Creates namespaces, links and addresses for `nodes` nodes.
-    pub fn new(nodes: u64) -> Result<Network> {
-        let network = Network { prefix: format!("{PREFIX}{}-", std::process::id()), nodes, rules: BTreeMap::new() };
+    /// Creates namespaces, links and addresses for `hosts` hosts.
+    pub fn new(hosts: u64) -> Result<Network> {
+        let network = Network { prefix: format!("{PREFIX}{}-", std::process::id()), hosts, rules: BTreeMap::new() };
         let hub = network.hub();
         ip(&["netns", "add", &hub])?;
         ip(&["-n", &hub, "link", "set", "lo", "up"])?;
         ip(&["-n", &hub, "link", "add", "br0", "type", "bridge", "forward_delay", "0"])?;
         ip(&["-n", &hub, "addr", "add", &format!("{}/24", address(HUB)), "dev", "br0"])?;
         ip(&["-n", &hub, "link", "set", "br0", "up"])?;
-        for node in 1..=nodes {
-            let (namespace, port) = (network.namespace(node), format!("node{node}"));
+        for host in network.hosts() {
+            let (namespace, port) = (network.namespace(host), port(host));
             ip(&["netns", "add", &namespace])?;
             let link = ["link", "add", &port, "netns", &hub, "type", "veth", "peer", "name", "eth0"];
             ip(&[&link[..], &["netns", &namespace]].concat())?;
             ip(&["-n", &hub, "link", "set", &port, "master", "br0", "up"])?;
             ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
-            ip(&["-n", &namespace, "addr", "add", &format!("{}/24", node_address(node)), "dev", "eth0"])?;
+            ip(&["-n", &namespace, "addr", "add", &format!("{}/24", host_address(host)), "dev", "eth0"])?;
             ip(&["-n", &namespace, "link", "set", "eth0", "up"])?;
         }
         Ok(network)
@@ -58,35 +59,39 @@ impl Network {
         enter(&self.hub())
     }
 
-    pub fn namespace(&self, node: u64) -> String {
-        format!("{}{node}", self.prefix)
+    /// The numbers of all hosts.
+    pub fn hosts(&self) -> RangeInclusive<u64> {
+        1..=self.hosts
+    }
+
+    pub fn namespace(&self, host: u64) -> String {
+        format!("{}{host}", self.prefix)
     }
 
     fn hub(&self) -> String {
         format!("{}hub", self.prefix)
     }
 
-    /// Replaces all cuts, and routes the incoming packets of the `queued` nodes through their packet queues.
+    /// Replaces all cuts, and routes the incoming packets of the `queued` hosts through their packet queues.
     pub fn set(&mut self, cut: &Cut, queued: &BTreeSet<u64>) -> Result<()> {
-        for node in 1..=self.nodes {
-            let rules = rules(node, cut, queued.contains(&node));
-            if self.rules.get(&node) != Some(&rules) {
-                self.apply_rules(node, &rules)?;
-                self.rules.insert(node, rules);
+        for host in self.hosts() {
+            let rules = rules(host, cut, queued.contains(&host));
+            if self.rules.get(&host) != Some(&rules) {
+                self.apply_rules(host, &rules)?;
+                self.rules.insert(host, rules);
             }
         }
         Ok(())
     }
 
-    /// Connects a node to the network, or disconnects it.
-    pub fn link(&self, node: u64, up: bool) -> Result<()> {
-        let port = format!("node{node}");
-        ip(&["-n", &self.hub(), "link", "set", &port, if up { "up" } else { "down" }])
+    /// Connects a host to the network, or disconnects it.
+    pub fn link(&self, host: u64, up: bool) -> Result<()> {
+        ip(&["-n", &self.hub(), "link", "set", &port(host), if up { "up" } else { "down" }])
     }
 
-    fn apply_rules(&self, node: u64, rules: &str) -> Result<()> {
+    fn apply_rules(&self, host: u64, rules: &str) -> Result<()> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(node), "iptables-restore"]).stdin(Stdio::piped());
+        command.args(["netns", "exec", &self.namespace(host), "iptables-restore"]).stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().context("iptables-restore")?;
         child.stdin.take().expect("piped").write_all(rules.as_bytes())?;
         let output = child.wait_with_output()?;
@@ -99,15 +104,20 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for name in (1..=self.nodes).map(|node| self.namespace(node)).chain([self.hub()]) {
+        for name in self.hosts().map(|host| self.namespace(host)).chain([self.hub()]) {
             // The namespace may not exist yet.
             let _ = ip(&["netns", "del", &name]);
         }
     }
 }
 
-pub fn node_address(node: u64) -> Ipv4Addr {
-    address(u8::try_from(node).expect("a cluster has at most 9 nodes"))
+pub fn host_address(host: u64) -> Ipv4Addr {
+    address(u8::try_from(host).expect("a run has at most 10 hosts"))
+}
+
+/// The name of a host's link at the bridge.
+fn port(host: u64) -> String {
+    format!("host{host}")
 }
 
 fn address(last: u8) -> Ipv4Addr {
@@ -126,10 +136,10 @@ pub fn enter(namespace: &str) -> Result<()> {
 }
 
 /// The rules of a namespace. With `--queue-bypass`, packets pass while no program reads the queue.
-fn rules(node: u64, cut: &Cut, queued: bool) -> String {
+fn rules(host: u64, cut: &Cut, queued: bool) -> String {
     let mut text = "*filter\n:INPUT ACCEPT [0:0]\n".to_owned();
-    for (_, unheard) in cut.iter().filter(|(listener, _)| *listener == node) {
-        text.push_str(&format!("-A INPUT -s {} -j DROP\n", node_address(*unheard)));
+    for (_, unheard) in cut.iter().filter(|(listener, _)| *listener == host) {
+        text.push_str(&format!("-A INPUT -s {} -j DROP\n", host_address(*unheard)));
     }
     if queued {
         text.push_str("-A INPUT -s 10.77.0.0/24 -j NFQUEUE --queue-num 0 --queue-bypass\n");
@@ -137,13 +147,13 @@ fn rules(node: u64, cut: &Cut, queued: bool) -> String {
     text + "COMMIT\n"
 }
 
-/// A cut in both directions between `some` nodes and all others.
-pub fn apart(some: &[u64], nodes: u64) -> Cut {
-    let others = (1..=nodes).filter(|other| !some.contains(other));
+/// A cut in both directions between `some` hosts and all others.
+pub fn apart(some: &[u64], hosts: u64) -> Cut {
+    let others = (1..=hosts).filter(|other| !some.contains(other));
     others.flat_map(|other| some.iter().flat_map(move |one| [(*one, other), (other, *one)])).collect()
 }
 
-/// A cut that leaves each node its two neighbours in this order.
+/// A cut that leaves each host its two neighbours in this order.
 pub fn ring(order: &[u64]) -> Cut {
     pairs(order, |one, other| {
         let distance = one.abs_diff(other);
@@ -151,7 +161,7 @@ pub fn ring(order: &[u64]) -> Cut {
     })
 }
 
-/// A cut between two halves of the nodes. The first node belongs to both halves.
+/// A cut between two halves of the hosts. The first one belongs to both halves.
 pub fn bridge(order: &[u64]) -> Cut {
     let half = order.len().div_ceil(2);
     pairs(order, |one, other| one == 0 || other == 0 || (one < half) == (other < half))

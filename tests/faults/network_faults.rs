@@ -28,7 +28,7 @@ const MAX_DELAYED: usize = 2_048;
 /// unchanged.
 const SEEN_BYTES: u16 = 64;
 
-/// The loss and delay of the packets of a node. The default has neither.
+/// The loss and delay of the packets of a host. The default has neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
     /// The probability of a loss, from 0 to 1.
@@ -46,7 +46,7 @@ struct QueueState {
     failed: Option<String>,
 }
 
-/// The packet queue of a node's namespace. Dropping it ends its thread.
+/// The packet queue of a host's namespace. Dropping it ends its thread.
 pub struct PacketQueue {
     state: Arc<Mutex<QueueState>>,
     thread: Option<JoinHandle<()>>,

@@ -1,12 +1,12 @@
-//! Tests a cluster of real processes under faults. Each node has a network namespace and a disk. Clients, holders and
+//! Tests a cluster of real processes under faults. Each node runs in a network namespace and has a disk. Clients, holders and
 //! watchers run outside the nodes. `scripts/faults` runs this program; `cargo test` runs its unit tests.
 //!
 //! | files | content |
 //! |---|---|
 //! | `arguments`, `plan`, `kind` | the command line, the fault schedule, and the fault kinds |
 //! | `network`, `network_faults`, `disk`, `clocks`, `suspend` | the means of fault injection |
-//! | `process`, `cluster`, `holders`, `run_directory` | processes, and the cleanup after killed runs |
-//! | `nemesis`, `run` | fault injection, and the episodes of a run |
+//! | `process`, `cluster`, `security`, `holders`, `run_directory` | processes, and the cleanup after killed runs |
+//! | `nemesis`, `members`, `run` | fault injection, changes of the members, and the episodes of a run |
 //! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | the users of the cluster |
 //! | `recorder`, `log`, `import`, `export` | requests, outcomes, and the transitions in the log |
 //! | `judge`, `bounds`, `episodes` | the checks, one promise per file, and their use |
@@ -38,6 +38,7 @@ mod kind;
 mod log;
 #[path = "../support/machine.rs"]
 mod machine;
+mod members;
 mod mode;
 mod names;
 mod nemesis;
@@ -51,6 +52,7 @@ mod recorder;
 mod register;
 mod run;
 mod run_directory;
+mod security;
 mod suspend;
 mod watcher;
 mod workload;

@@ -1,6 +1,7 @@
 //! Runs episodes until the time is over. An episode injects faults, heals the cluster, waits, and checks the leases.
 //!
-//! Each episode has separate leases. After the faults, all nodes must become ready and agree. After a calm period the
+//! Each episode has separate leases. After the faults, the members must be the wanted ones, and all nodes must become
+//! ready and agree. After a calm period the
 //! clients move to the leases of the next episode. The old leases must expire, all watchers must receive the expiries,
 //! and then the judge checks each lease.
 
@@ -16,10 +17,11 @@ use serde_json::{Value, json};
 use tenure::types::{HolderId, LeaseName};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::arguments::Run as Arguments;
 use super::client::{Client, Reply};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, SPARE_HOSTS, Setup};
 use super::episodes::EpisodeJudge;
 use super::export::Export;
 use super::fault_window::FaultWindow;
@@ -28,6 +30,7 @@ use super::holders::{self, Holders};
 use super::judge::Broken;
 use super::judge::history::Ended;
 use super::machine::Machine;
+use super::members::Operator;
 use super::mode::LONGEST_DELAY;
 use super::names::{self, Names};
 use super::nemesis::{Nemesis, Targets};
@@ -35,6 +38,7 @@ use super::plan::{Fault, Plan};
 use super::recorder::now;
 use super::register::{self, Register};
 use super::run_directory::RunDirectory;
+use super::security::Security;
 use super::watcher;
 use super::workload::{self, LONGEST_TTL, LONGEST_WAIT, Worker};
 use super::world::World;
@@ -56,6 +60,8 @@ const WATCHED_WITHIN: Duration = Duration::from_secs(45);
 const FAULTS_END_WITHIN: Duration = Duration::from_secs(90);
 /// While a write takes longer than this, the cluster does not count as serving.
 const SERVING_WITHIN: Duration = Duration::from_secs(1);
+/// The limit for the exit of a removed node in a healed cluster, after the change.
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 /// All resources of a run. Dropping it removes those outside this process.
@@ -68,6 +74,8 @@ pub struct Run {
     figures: Figures,
     windows: Vec<FaultWindow>,
     client: Client,
+    /// The credentials of the clients.
+    security: Security,
     /// Revokes infinite leases, and acquires leases that must be free.
     operator: Worker,
     tasks: JoinSet<()>,
@@ -83,44 +91,66 @@ impl Run {
         let nodes = arguments.nodes;
         let folder = RunDirectory::new()?;
         let suspends = arguments.kinds()?.iter().any(|kind| kind.suspends());
-        let cluster = Cluster::new(nodes, &arguments.binary, folder.path(), keep, suspends)?;
+        let mut cluster = Cluster::new(&Setup {
+            nodes,
+            binary: &arguments.binary,
+            folder: folder.path(),
+            logs: keep,
+            suspends,
+            tls: arguments.tls(),
+        })?;
         let figures = Figures::new(arguments, &cluster)?;
         let export = arguments.history.as_deref().map(|file| Export::create(file, arguments.seed)).transpose()?;
         let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (world, register) = (Arc::new(World::new(nodes)), Arc::<Mutex<Register>>::default());
-        let (mut tasks, client) = (JoinSet::new(), Client::new()?);
+        let (mut tasks, client) = (JoinSet::new(), Client::new(&cluster.security)?);
         let socket = folder.path().join("register");
         {
             let _inside = clients.enter();
             register::serve(&world, &register, &socket, &mut tasks)?;
         }
+        cluster.hosts().into_iter().try_for_each(|host| cluster.launch(host))?;
+        let security = cluster.security.clone();
         let mut run = Run {
-            targets: Targets { holders: Holders::new(nodes, &socket, keep), cluster },
-            nemesis: Nemesis::default(),
-            plan: Plan::new(arguments.seed, nodes, arguments.kinds()?),
+            nemesis: Nemesis::new(Operator { world: world.clone(), client: client.clone() }),
+            targets: Targets { holders: Holders::new(&world, &cluster.security, &socket, keep), cluster },
+            plan: Plan::new(arguments.seed, nodes + SPARE_HOSTS, arguments.kinds()?),
             judge: EpisodeJudge::new(world.clone(), register, keep, export),
             figures,
             windows: Vec::new(),
             operator: Worker::operator(&world, &client, arguments.seed),
             client,
+            security,
             tasks,
             clients: Some(clients),
             machine: Machine::watch(folder.path()),
             _folder: folder,
             world,
         };
-        run.targets.cluster.ids().into_iter().try_for_each(|id| run.targets.cluster.launch(id))?;
         let began = Instant::now();
         let index = run.write_marker(began + CONVERGES_WITHIN).await?;
         if let Err(how) = run.targets.cluster.settled(index, CONVERGES_WITHIN).await {
             bail!("the cluster did not become ready: {how}");
         }
+        if arguments.access() {
+            run.enable_access(&socket, keep, arguments.seed)?;
+        }
         run.targets.holders.restart()?;
         let clients = run.clients.as_ref().expect("the runtime exists until the run is dropped").enter();
-        workload::start(&run.world, arguments.seed, arguments.rate, &mut run.tasks)?;
-        watcher::start(&run.world, arguments.seed, &mut run.tasks)?;
+        workload::start(&run.world, &run.client, arguments.seed, arguments.rate, &mut run.tasks);
+        watcher::start(&run.world, &run.security, arguments.seed, &mut run.tasks);
         drop(clients);
         Ok(run)
+    }
+
+    /// Turns access control on. The nodes then refuse requests without a token.
+    fn enable_access(&mut self, socket: &Path, keep: &Path, seed: u64) -> Result<()> {
+        self.security = self.targets.cluster.enable_access()?;
+        self.client = Client::new(&self.security)?;
+        self.operator = Worker::operator(&self.world, &self.client, seed);
+        self.nemesis.operator.client = Client::new(&self.targets.cluster.security)?;
+        self.targets.holders = Holders::new(&self.world, &self.security, socket, keep);
+        Ok(())
     }
 
     /// Runs episodes for `time`. Stops after the first episode with a broken promise.
@@ -136,6 +166,7 @@ impl Run {
             self.converge().await?;
             tokio::time::sleep(CALM).await;
             self.finish_episode(episode).await?;
+            self.figures.members = self.targets.cluster.ids();
             self.figures.note(&self.world, &self.judge, self.machine.standstills(), began.elapsed());
             if !self.world.broken().is_empty() || began.elapsed() >= time {
                 for how in self.targets.cluster.panics()? {
@@ -167,6 +198,8 @@ impl Run {
                 if self.nemesis.begin(&mut self.targets, fault).await? {
                     self.figures.happened(fault.kind);
                     self.windows.push(FaultWindow { kind: fault.kind, from: now(), until: None });
+                } else {
+                    self.plan.repeat(fault.kind);
                 }
             }
             for over in self.nemesis.advance(&mut self.targets).await? {
@@ -187,6 +220,7 @@ impl Run {
         for how in self.targets.cluster.unexpected_exits()? {
             self.world.break_promise(Broken::of_cluster("nodes_live", how));
         }
+        self.world.hosts.lock().retain(|host| !self.targets.cluster.is_removed(*host));
         let ended = self.targets.holders.unexpected_exits()?;
         if !ended.is_empty() {
             bail!("holder processes exited: {ended:?}");
@@ -200,12 +234,10 @@ impl Run {
     /// Waits until the healed cluster serves, and all nodes are ready and have applied the same log.
     async fn converge(&mut self) -> Result<()> {
         let until = Instant::now() + CONVERGES_WITHIN;
+        self.complete_change(until).await?;
         loop {
             self.check_exits()?;
-            // A node with a full disk may exit only now.
-            for id in self.targets.cluster.ids() {
-                self.targets.cluster.launch(id)?;
-            }
+            self.launch_all()?;
             let index = self.write_marker(until).await?;
             let settled = self.targets.cluster.settled(index, Duration::from_secs(1)).await;
             match settled {
@@ -221,24 +253,64 @@ impl Run {
         Ok(())
     }
 
+    /// Starts the nodes that do not run. A node with a full disk may exit late.
+    fn launch_all(&mut self) -> Result<()> {
+        let cluster = &mut self.targets.cluster;
+        cluster.hosts().into_iter().try_for_each(|host| cluster.launch(host))
+    }
+
+    /// Completes the change of the members that a fault began. The cluster then has the wanted voters, and the removed
+    /// node has exited.
+    async fn complete_change(&mut self, until: Instant) -> Result<()> {
+        let Some(change) = self.targets.cluster.change.clone() else { return Ok(()) };
+        let mut wanted = self.targets.cluster.ids();
+        wanted.remove(&change.leaving);
+        let operator = self.nemesis.operator.clone();
+        let requests = tokio::spawn({
+            let (change, wanted) = (change.clone(), wanted.clone());
+            async move { operator.complete(&change, &wanted, until).await }
+        });
+        let mut requests = AbortOnDropHandle::new(requests);
+        loop {
+            self.check_exits()?;
+            self.launch_all()?;
+            if requests.is_finished() && self.targets.cluster.is_removed(change.leaving_host) {
+                break;
+            }
+            if Instant::now() > until + REMOVED_WITHIN {
+                let how = format!("node {} was removed and still runs after {REMOVED_WITHIN:?}", change.leaving);
+                self.world.break_promise(Broken::of_cluster("removed_node_stops", how));
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        if let Err(how) = (&mut requests).await? {
+            self.world.break_promise(Broken::of_cluster("members_converge", how));
+            return Ok(());
+        }
+        self.targets.cluster.complete_change()?;
+        self.figures.removed();
+        Ok(())
+    }
+
     /// Writes to the cluster until a write is acknowledged. Returns its log index.
     async fn write_marker(&mut self, until: Instant) -> Result<u64> {
         let mut last = Reply::Unknown;
-        for node in self.targets.cluster.ids().into_iter().cycle() {
+        for host in self.targets.cluster.hosts().into_iter().cycle() {
             if Instant::now() > until {
                 let how = format!("no node acknowledges a write after {CONVERGES_WITHIN:?}: {last:?}");
                 self.world.break_promise(Broken::of_cluster("converges", how));
                 return Ok(0);
             }
             let body = json!({"holder": "marker", "ttl_ms": 500});
-            last = self.client.send(node, Method::POST, "/v1/leases/marker/acquire", Some(body), Duration::ZERO).await;
+            last = self.client.send(host, Method::POST, "/v1/leases/marker/acquire", Some(body), Duration::ZERO).await;
             if let Reply::Done(_, Some(index)) = last {
                 return Ok(index);
             }
             self.check_exits()?;
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        unreachable!("nodes go around")
+        unreachable!("hosts go around")
     }
 
     /// Moves the clients to the next episode, waits for the expiry of the leases, and checks them.
@@ -386,10 +458,10 @@ impl Run {
         }
         let path = format!("/v1/leases?consistency=stale&limit=1000&prefix={}", names::prefix(episode));
         let mut answers: Vec<(u64, Value)> = Vec::new();
-        for id in self.targets.cluster.ids() {
-            let began = Instant::now();
+        for host in self.targets.cluster.hosts() {
+            let (began, id) = (Instant::now(), self.targets.cluster.nodes[&host].id);
             let answer = loop {
-                if let Some(answer) = self.targets.cluster.ask(id, &path).await {
+                if let Some(answer) = self.targets.cluster.ask(host, &path).await {
                     break answer;
                 }
                 if began.elapsed() > ANSWERED_WITHIN {

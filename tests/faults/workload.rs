@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use reqwest::Method;
@@ -31,13 +30,11 @@ const SHORTEST_TTL: Duration = Duration::from_millis(400);
 pub const LONGEST_WAIT: Duration = Duration::from_millis(2_000);
 
 /// Starts the clients. Together they send `rate` operations per second if the answers come at once.
-pub fn start(world: &Arc<World>, seed: u64, rate: u64, tasks: &mut JoinSet<()>) -> Result<()> {
-    let http = Client::new()?;
+pub fn start(world: &Arc<World>, http: &Client, seed: u64, rate: u64, tasks: &mut JoinSet<()>) {
     for number in 0..CLIENTS {
         let pause = Duration::from_millis(2 * 1_000 * CLIENTS / rate);
-        tasks.spawn(Worker::new(world, &http, number, seed).work(pause));
+        tasks.spawn(Worker::new(world, http, number, seed).work(pause));
     }
-    Ok(())
 }
 
 /// A lease that a worker believes to hold in a slot.
@@ -200,8 +197,8 @@ impl Worker {
     pub async fn revoke(&mut self, episode: u64, name: &LeaseName) {
         let by = self.new_holder();
         let pending = self.world.recorder.lock().begin(episode, &by, name, What::Revoke);
-        let (node, path) = (self.node(), format!("/v1/leases/{name}?reason=faults"));
-        let answer = self.http.send(node, Method::DELETE, &path, None, Duration::ZERO).await;
+        let (host, path) = (self.host(), format!("/v1/leases/{name}?reason=faults"));
+        let answer = self.http.send(host, Method::DELETE, &path, None, Duration::ZERO).await;
         self.end(pending, name, answer, |value, _| Some(Ended::Changed(value["revoked"].as_u64()? > 0)));
     }
 
@@ -209,8 +206,8 @@ impl Worker {
         let by = HolderId::new(format!("r{}", self.number)).expect("short");
         let pending = self.world.recorder.lock().begin(episode, &by, name, What::Read);
         let consistency = if self.rng.random_bool(0.6) { "leader" } else { "linearizable" };
-        let (node, path) = (self.node(), format!("/v1/leases/{name}?consistency={consistency}"));
-        let answer = match self.http.send(node, Method::GET, &path, None, Duration::ZERO).await {
+        let (host, path) = (self.host(), format!("/v1/leases/{name}?consistency={consistency}"));
+        let answer = match self.http.send(host, Method::GET, &path, None, Duration::ZERO).await {
             // A lease that the cluster does not know has no holder.
             Reply::Refused(code, index) if code == "not_found" && index.is_some() => Reply::Done(Value::Null, index),
             answer => answer,
@@ -219,16 +216,16 @@ impl Worker {
     }
 
     async fn queue(&mut self, name: &LeaseName) {
-        let (node, path) = (self.node(), format!("/v1/leases/{name}/queue?consistency=linearizable"));
-        let answer = self.http.send(node, Method::GET, &path, None, Duration::ZERO).await;
+        let (host, path) = (self.host(), format!("/v1/leases/{name}/queue?consistency=linearizable"));
+        let answer = self.http.send(host, Method::GET, &path, None, Duration::ZERO).await;
         let Reply::Done(value, Some(index)) = answer else { return };
         let waiters = value["waiters"].as_array().into_iter().flatten();
         let waiters = waiters.filter_map(|waiter| Some(waiter["holder"].as_str()?.to_owned())).collect();
         self.world.recorder.lock().queue(name, ObservedQueue { index, waiters });
     }
 
-    fn node(&mut self) -> u64 {
-        self.rng.random_range(1..=self.world.nodes)
+    fn host(&mut self) -> u64 {
+        self.world.random_host(&mut self.rng)
     }
 
     /// Sends a request that changes a lease, and records its outcome.
@@ -244,8 +241,8 @@ impl Worker {
         wait: Duration,
     ) -> Ended {
         let pending = self.world.recorder.lock().begin(episode, by, name, what);
-        let (node, path) = (self.node(), format!("/v1/leases/{name}/{verb}"));
-        let answer = self.http.send(node, Method::POST, &path, Some(body), wait).await;
+        let (host, path) = (self.host(), format!("/v1/leases/{name}/{verb}"));
+        let answer = self.http.send(host, Method::POST, &path, Some(body), wait).await;
         self.end(pending, name, answer, |value, _| match value["released"].as_bool() {
             Some(released) => Some(Ended::Changed(released)),
             None => {

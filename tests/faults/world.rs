@@ -1,6 +1,10 @@
 //! The state that the tasks of a run share.
 
+use std::collections::BTreeSet;
+
 use parking_lot::Mutex;
+use rand::Rng;
+use rand::seq::IteratorRandom;
 use tokio_util::sync::CancellationToken;
 
 use super::judge::Broken;
@@ -12,7 +16,9 @@ use super::recorder::Recorder;
 const MAX_SHOWN: usize = 20;
 
 pub struct World {
-    pub nodes: u64,
+    /// The hosts of the members, and of the nodes that join or leave. Clients use them.
+    pub hosts: Mutex<BTreeSet<u64>>,
+    pub watchers: u64,
     pub recorder: Mutex<Recorder>,
     pub log: Mutex<Log>,
     pub names: Mutex<Names>,
@@ -22,15 +28,21 @@ pub struct World {
 }
 
 impl World {
+    /// The state of a cluster whose first nodes have the hosts from 1 to `nodes`. There are as many watchers.
     pub fn new(nodes: u64) -> World {
         World {
-            nodes,
+            hosts: Mutex::new((1..=nodes).collect()),
+            watchers: nodes,
             recorder: Mutex::default(),
             log: Mutex::new(Log::new(nodes as usize)),
             names: Mutex::new(Names::new(1)),
             broken: Mutex::default(),
             stop: CancellationToken::new(),
         }
+    }
+
+    pub fn random_host(&self, rng: &mut impl Rng) -> u64 {
+        self.hosts.lock().iter().copied().choose(rng).expect("a cluster has members")
     }
 
     pub fn break_promise(&self, broken: Broken) {

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -179,23 +178,6 @@ async fn dead_nodes_are_problems_and_nothing_hangs() {
     cluster.launch_all().await;
 }
 
-/// Replaces the certificate of a node by one that ends at the start of a year, or after some days.
-fn replace_certificate(cluster: &Cluster, id: u64, ends: time::OffsetDateTime) {
-    let folder = cluster.folder().join("tls");
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("readable");
-    let ca_key = KeyPair::from_pem(&read("ca.key")).expect("a key");
-    let ca = Issuer::from_ca_cert_pem(&read("ca.pem"), ca_key).expect("a certificate");
-    let mut params = CertificateParams::default();
-    let uri = format!("tenure://test/node/{id}").try_into().expect("ASCII");
-    params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse().expect("an address")), SanType::URI(uri)];
-    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
-    params.not_after = ends;
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, &ca).expect("a certificate");
-    std::fs::write(folder.join(format!("node-{id}.pem")), certificate.pem()).expect("writable");
-    std::fs::write(folder.join(format!("node-{id}.key")), key.serialize_pem()).expect("writable");
-}
-
 async fn certificates_are_checked_at_each_address() {
     let mut cluster = Cluster::new(&format!("{SETTINGS}{}", tls::SETTINGS)).await;
     tls::make_certificates(&cluster);
@@ -249,9 +231,9 @@ async fn certificates_are_checked_at_each_address() {
     assert_eq!(seen.status("configuration.members"), "warning");
 
     // Node 3 has an expired certificate, and that of node 2 expires soon. Nodes use new files within 5 s.
-    replace_certificate(&cluster, 3, rcgen::date_time_ymd(2021, 1, 1));
+    tls::replace_certificate(&cluster, 3, rcgen::date_time_ymd(2021, 1, 1));
     let days = Duration::from_secs(20 * 24 * 60 * 60);
-    replace_certificate(&cluster, 2, time::OffsetDateTime::now_utc() + days);
+    tls::replace_certificate(&cluster, 2, time::OffsetDateTime::now_utc() + days);
     tokio::time::sleep(Duration::from_secs(6)).await;
     let seen = doctor(&["--config", &config, "--node", "1"]);
     assert_eq!([seen.status("certificate.3.http"), seen.status("certificate.3.peer")], ["problem"; 2], "{seen:?}");

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
+use tenure::api::Timestamp;
 use tenure::client::{Endpoints, Remote};
-use tenure::tls::ClientTls;
+use tenure::tls::{ClientTls, NodeTls, TlsSettings};
 use tenure::types::MemberState;
 use tenure::{HoldState, Lease, LeaseManager, LeaseOptions, Wait};
 
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::commands::{CommandOutput, run_at};
 use crate::plain_http;
+use crate::port;
 use crate::process::tenure;
 use crate::steady::strict;
 
@@ -18,6 +21,7 @@ strict!(
     tls_takes_two_commands_and_refuses_other_clients,
     running_cluster_moves_to_tls_without_downtime,
     new_certificates_are_used_without_a_restart,
+    members_show_when_their_certificates_expire,
 );
 
 pub const SETTINGS: &str = "[tls]\nca = \"tls/ca.pem\"\ncert = \"tls/node-{node}.pem\"\nkey = \"tls/node-{node}.key\"\n\
@@ -37,6 +41,23 @@ pub fn make_certificates(cluster: &Cluster) -> String {
 
 fn certificate(cluster: &Cluster, name: &str) -> PathBuf {
     cluster.folder().join("tls").join(name)
+}
+
+/// Replaces the certificate of a node by one that ends at the start of a year, or after some days.
+pub fn replace_certificate(cluster: &Cluster, id: u64, ends: time::OffsetDateTime) {
+    let folder = cluster.folder().join("tls");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("readable");
+    let ca_key = KeyPair::from_pem(&read("ca.key")).expect("a key");
+    let ca = Issuer::from_ca_cert_pem(&read("ca.pem"), ca_key).expect("a certificate");
+    let mut params = CertificateParams::default();
+    let uri = format!("tenure://test/node/{id}").try_into().expect("ASCII");
+    params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse().expect("an address")), SanType::URI(uri)];
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = ends;
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, &ca).expect("a certificate");
+    std::fs::write(folder.join(format!("node-{id}.pem")), certificate.pem()).expect("writable");
+    std::fs::write(folder.join(format!("node-{id}.key")), key.serialize_pem()).expect("writable");
 }
 
 fn client_tls(cluster: &Cluster) -> ClientTls {
@@ -219,6 +240,63 @@ async fn new_certificates_are_used_without_a_restart() {
     serving(&cluster, &self::remote(&cluster)).await;
     let granted = with_certificate(&cluster, "lease acquire next --holder a --ttl 60s --timeout 10s -o json").await;
     assert_eq!(granted.code, Some(0), "{granted:?}");
+}
+
+async fn members_show_when_their_certificates_expire() {
+    let mut cluster = Cluster::new(SETTINGS).await;
+    make_certificates(&cluster);
+    replace_certificate(&cluster, 3, rcgen::date_time_ymd(2031, 5, 6));
+    for id in NODES {
+        cluster.launch(id);
+    }
+    serving(&cluster, &remote(&cluster)).await;
+    shown(&cluster, 3, Some("2031-05-06T00:00:00.000Z")).await;
+    let table = with_certificate(&cluster, "member list").await.stdout;
+    let of_node =
+        |id: &str| table.lines().map(str::trim_start).find(|line| line.starts_with(id)).expect("a row").to_owned();
+    assert!(table.contains("CERTIFICATE EXPIRES") && of_node("3").ends_with("2031-05-06T00:00:00.000Z"), "{table}");
+    let own = NodeTls::load(
+        &TlsSettings::new(
+            certificate(&cluster, "ca.pem"),
+            certificate(&cluster, "node-1.pem"),
+            certificate(&cluster, "node-1.key"),
+        ),
+        "test",
+        1,
+    );
+    let expires = Timestamp::from_millis(own.expect("valid files").expires() as u64 * 1_000).to_string();
+    assert!(of_node("1").ends_with(&expires), "{table}, expected {expires}");
+
+    // The other nodes see a new certificate when its node connects again.
+    replace_certificate(&cluster, 3, rcgen::date_time_ymd(2032, 7, 8));
+    cluster.kill(3);
+    cluster.launch(3);
+    shown(&cluster, 3, Some("2032-07-08T00:00:00.000Z")).await;
+    let (http, peer) = (port::free(), port::free());
+    let add = format!("member add 4 --http 127.0.0.1:{http} --peer 127.0.0.1:{peer}");
+    let added = with_certificate(&cluster, &add).await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    shown(&cluster, 4, None).await;
+}
+
+/// Waits until each node shows this expiry of a member's certificate. `None` means unknown.
+async fn shown(cluster: &Cluster, member: u64, expected: Option<&str>) {
+    for url in https(cluster).split(',') {
+        let endpoints: Endpoints = url.parse().expect("a URL");
+        let remote = Remote::new(endpoints).with_tls(&client_tls(cluster));
+        let seen = async {
+            loop {
+                let members = remote.cluster().await.map(|status| status.members).unwrap_or_default();
+                let found = members.iter().find(|row| row.id == member);
+                if found.is_some_and(|row| row.certificate_expires_at.map(|at| at.to_string()).as_deref() == expected) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(SOON, seen).await;
+        waited.unwrap_or_else(|_| panic!("{url} does not show {expected:?} for node {member}"));
+    }
 }
 
 async fn remote_leader(cluster: &Cluster) -> u64 {

@@ -15,6 +15,7 @@ fn view(node: NodeId, quorum: bool) -> Cluster {
         peer: format!("127.0.0.1:720{id}"),
         lag: Some(0),
         last_contact_ms: Some(20),
+        certificate_expires_at: None,
     };
     Cluster {
         cluster_id: "a".to_owned(),

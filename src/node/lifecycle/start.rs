@@ -223,8 +223,8 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         {
             return Err(refusal.into());
         }
-        if let Some(tls) = tls {
-            lifecycle.spawn(tls.keep_current());
+        if let Some(tls) = &tls {
+            lifecycle.spawn(tls.clone().keep_current());
         }
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
@@ -260,6 +260,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             },
             backups: Backups::default(),
             lifecycle,
+            tls,
         };
         let inner = Arc::new(inner);
         Ok(RestoredNode { config, identity, known, files, inner, jobs, left, owner })

@@ -299,7 +299,16 @@ mod tests {
 
     fn member(id: NodeId, role: Role) -> Member {
         let (http, peer) = (format!("127.0.0.1:{}", 8_000 + id), format!("127.0.0.1:{}", 9_000 + id));
-        Member { id, role, state: MemberState::Ok, http, peer, lag: Some(0), last_contact_ms: Some(0) }
+        Member {
+            id,
+            role,
+            state: MemberState::Ok,
+            http,
+            peer,
+            lag: Some(0),
+            last_contact_ms: Some(0),
+            certificate_expires_ms: None,
+        }
     }
 
     /// Node 1 leads nodes 2 and 3, and node 4 is a learner. Node 9 was removed.

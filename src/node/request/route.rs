@@ -74,7 +74,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let mut response = self.inner.route(caller, request, forward).boxed().await?;
         if let Answer::Members(members) = &mut response.answer {
             // The leader sends the facts, and each node judges them in the same way.
-            *members = self.inner.judged_by_leader(std::mem::take(members));
+            let judged = self.inner.judged_by_leader(std::mem::take(members));
+            *members = self.inner.with_certificates(judged);
         }
         Ok(response)
     }

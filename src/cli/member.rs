@@ -174,12 +174,12 @@ mod tests {
 
     #[tokio::test]
     async fn replacement_ends_at_its_time_limit() {
-        const WITHIN: Duration = Duration::from_secs(1);
+        const WITHIN: Duration = Duration::from_millis(1_500);
         let (remote, asked) = refusing(&[Code::MemberLags, Code::ChangeInProgress, Code::MemberLags]).await;
         let replaced = tokio::time::timeout(20 * WITHIN, replace(&remote, 1, 4, WITHIN)).await;
         let refused = replaced.expect("the limit is for all attempts together").expect_err("no attempt succeeds");
         let asked = asked.load(Ordering::SeqCst);
-        // Two pauses are as long as the limit.
+        // Three pauses are as long as the limit.
         assert!((1..=3).contains(&asked), "{asked} attempts");
         let last = format!("refusal {}", asked - 1);
         assert!(matches!(&refused, CallError::Refused(problem) if problem.detail == last), "{last}: {refused:?}");

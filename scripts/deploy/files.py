@@ -10,10 +10,9 @@ import yaml
 from compose_spec import PyCompose
 from dockerfile_parse import DockerfileParser
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKER = ROOT / "deploy" / "docker"
-INSTRUCTIONS = {"FROM", "RUN", "CMD", "LABEL", "EXPOSE", "ENV", "COPY", "ENTRYPOINT", "VOLUME", "USER", "WORKDIR", "ARG",
-                "STOPSIGNAL", "HEALTHCHECK", "SHELL"}
+INSTRUCTIONS = set("ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split())
 
 
 def fail(message):

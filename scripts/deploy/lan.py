@@ -1,4 +1,4 @@
-"""Machines in network namespaces, for scripts/deploy_guide.py. Each has an address, and a copy-on-write root directory."""
+"""Machines in network namespaces. Each has an address, and a copy-on-write root directory."""
 
 import shutil
 import subprocess
@@ -16,7 +16,8 @@ SYSTEMCTL = r"""#!/bin/bash
 set -eu
 unit=${2:-} && for unit; do :; done
 pid_file=/run/$unit.pid
-setting() { cat "/etc/systemd/system/${unit%@*}@.service" "/etc/systemd/system/$unit.service.d"/*.conf 2>/dev/null | sed -n "s/^$1=//p" | tail -n 1; }
+file=/etc/systemd/system/${unit%@*}@.service
+setting() { cat "$file" "/etc/systemd/system/$unit.service.d"/*.conf 2>/dev/null | sed -n "s/^$1=//p" | tail -n 1; }
 ended() { ! [ -e "/proc/$1" ] || grep -q '^State:.*zombie' "/proc/$1/status"; }
 stop() {
     kill "-$(setting KillSignal)" "$(cat "$pid_file")"
@@ -34,7 +35,7 @@ start() {
 }
 case $1 in
     daemon-reload) ;;
-    enable) [ "$2" = --now ] && grep -q ^WantedBy= "/etc/systemd/system/${unit%@*}@.service" && start ;;
+    enable) [ "$2" = --now ] && grep -q ^WantedBy= "$file" && start ;;
     restart) stop && start ;;
     stop) stop ;;
     *) echo "systemctl $*: unknown here" >&2 && exit 1 ;;
@@ -120,7 +121,8 @@ class Machine:
 
     def words(self, *words):
         """A command for this machine."""
-        return [*self.enter(), "chroot", str(self.root), "env", "-i", *(f"{k}={v}" for k, v in self.variables.items()), *words]
+        variables = [f"{name}={value}" for name, value in self.variables.items()]
+        return [*self.enter(), "chroot", str(self.root), "env", "-i", *variables, *words]
 
     def run(self, script, limit=COMMAND_LIMIT):
         """Runs a script and returns its output. The folder and the exported variables stay for the next one."""
@@ -145,7 +147,7 @@ class Machine:
 
 
 class Container(Machine):
-    """A machine that runs one container: a command with these variables, as a user without rights, on a read-only root."""
+    """A machine that runs one container: a command of a user without rights, on a read-only root."""
 
     def __init__(self, folder, name, address, user, variables, command, hosts):
         super().__init__(folder, name, address)
@@ -154,7 +156,8 @@ class Container(Machine):
         shutil.rmtree(self.path("/etc/tenure"), ignore_errors=True)
         self.write("/etc/hosts", "127.0.0.1 localhost\n" + "".join(f"{hosts[name]} {name}\n" for name in hosts))
         self.path("/var/lib/tenure").mkdir(parents=True, exist_ok=True)
-        system("mount", "-t", "tmpfs", "-o", f"uid={user},gid={user},mode=0700", "tmpfs", str(self.path("/var/lib/tenure")))
+        owned = f"uid={user},gid={user},mode=0700"
+        system("mount", "-t", "tmpfs", "-o", owned, "tmpfs", str(self.path("/var/lib/tenure")))
 
     def inside(self, command):
         drop = f"setpriv --reuid {self.user} --regid {self.user} --clear-groups --no-new-privs --bounding-set=-all"
@@ -169,12 +172,11 @@ class Container(Machine):
         return (self.folder / "log").read_text()
 
     def probe(self, command):
-        """The exit code of a probe, and its output."""
-        done = subprocess.run(self.inside(command), capture_output=True, text=True, timeout=COMMAND_LIMIT)
-        return done.returncode, done.stderr
+        """The exit code of a probe."""
+        return subprocess.run(self.inside(command), capture_output=True, timeout=COMMAND_LIMIT).returncode
 
     def passes(self, command):
-        until(f"{self.name}: {' '.join(command)}\n{self.log()}", lambda: self.probe(command)[0] == 0)
+        until(f"exit code 0 of {' '.join(command)} at {self.name}", lambda: self.probe(command), lambda code: code == 0)
 
     def stop(self, by, within):
         """Stops the container as an engine does. It must exit with success in time."""

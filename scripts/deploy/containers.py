@@ -140,6 +140,9 @@ def kubernetes(block):
             for source in volume["sources"]:
                 [(kind, projection)] = source.items()
                 content = generated(kind, projection["name"])
+                missing = {item["key"] for item in projection.get("items", [])} - content.keys()
+                if missing:
+                    fail(f"kustomization.yaml: {projection['name']} lacks {sorted(missing)}")
                 for item in projection.get("items", [{"key": key, "path": key} for key in content]):
                     file = new.write(f"{mounted}/{item['path']}", content[item["key"]])
                     file.chmod(volume["defaultMode"])

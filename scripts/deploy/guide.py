@@ -189,6 +189,12 @@ AFTER = {
 }
 
 
+def last_lines(folder):
+    """The last lines of the logs of the nodes."""
+    logs = sorted([*folder.glob("*/root/var/log/tenure@*.log"), *folder.glob("*/log")])
+    return "\n".join(f"{log.relative_to(folder)}: {line}" for log in logs for line in log.read_text().splitlines()[-3:])
+
+
 def main():
     binary, folder = (Path(word) for word in sys.argv[1:])
     system("mount", "-t", "tmpfs", "tmpfs", str(folder))
@@ -198,7 +204,7 @@ def main():
     try:
         Guide(folder, binary).run()
     except Ended as ended:
-        fail(ended)
+        fail(f"{ended}\n{last_lines(folder)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 PATH = "/shims:/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COMMAND_LIMIT = 60  # seconds
+COMMAND_LIMIT = 40  # seconds
 SOON = 20.0  # seconds: the limit of events that come soon without a fault
 POLL = 0.2
 
@@ -28,6 +28,7 @@ start() {
     user=$(setting User) group=$(setting Group)
     install -d -m "$(setting StateDirectoryMode)" -o "$user" -g "$group" "/var/lib/$(setting StateDirectory)"
     export "$(setting Environment)"
+    ulimit -n "$(setting LimitNOFILE)"
     command=$(setting ExecStart | sed "s/%i/${unit#*@}/g")
     setsid setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs --bounding-set=-all \
         sh -c "exec $command" </dev/null >>"/var/log/$unit.log" 2>&1 &
@@ -77,9 +78,9 @@ def until(description, check, is_reached=bool):
 class Ended(Exception):
     """A command that failed."""
 
-    def __init__(self, command, done):
-        super().__init__(f"{command}\nexit code {done.returncode}\n{done.stdout}{done.stderr}")
-        self.code, self.stderr = done.returncode, done.stderr
+    def __init__(self, command, code, stdout, stderr):
+        super().__init__(f"{command}\nexit code {code}\n{stdout}{stderr}")
+        self.code, self.stderr = code, stderr
 
 
 class Machine:
@@ -124,15 +125,15 @@ class Machine:
         variables = [f"{name}={value}" for name, value in self.variables.items()]
         return [*self.enter(), "chroot", str(self.root), "env", "-i", *variables, *words]
 
-    def run(self, script, limit=COMMAND_LIMIT):
+    def run(self, script):
         """Runs a script and returns its output. The folder and the exported variables stay for the next one."""
         state = "cd /root; [ ! -e /run/state ] || . /run/state"
         keep = '{ export -p; printf "cd %q\\n" "$PWD"; } >/run/state'
         self.write("run/script", f"{state}\nset -e -o pipefail\n{script}\n{keep}\n")
-        words = self.words("bash", "/run/script")
-        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit)
+        words = self.words("timeout", str(COMMAND_LIMIT), "bash", "/run/script")
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
-            raise Ended(f"{self.name}: {script}", done)
+            raise Ended(f"{self.name}: {script}", done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
     def refused(self, script, code, reason):

@@ -28,7 +28,8 @@ start() {
     user=$(setting User) group=$(setting Group)
     install -d -m "$(setting StateDirectoryMode)" -o "$user" -g "$group" "/var/lib/$(setting StateDirectory)"
     export "$(setting Environment)"
-    ulimit -n "$(setting LimitNOFILE)"
+    # A sandbox may forbid a higher limit. Then the node accepts fewer clients.
+    ulimit -n "$(setting LimitNOFILE)" 2>/dev/null || true
     command=$(setting ExecStart | sed "s/%i/${unit#*@}/g")
     setsid setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs --bounding-set=-all \
         sh -c "exec $command" </dev/null >>"/var/log/$unit.log" 2>&1 &

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `lease`, `cluster`, `member`, `snapshot`, `auth`, `config`, `tls` | the commands for clients and operators |
 //! | `run`, `elect` | a command that runs while a lease is held; leader election and observers |
-//! | `doctor` | checks of a cluster from this machine |
+//! | `doctor`, `probe` | checks of a cluster from this machine; the health of one node |
 //! | `serve`, `dev` | the commands that run nodes |
 //! | `host` | one node with its listeners, from start to shutdown |
 //! | `signals` | shutdown signals |
@@ -31,6 +31,7 @@ mod member;
 pub(crate) mod metadata;
 mod open_files;
 mod output;
+mod probe;
 #[cfg(target_os = "linux")]
 mod run;
 mod serve;
@@ -106,6 +107,8 @@ enum Command {
     Auth(auth::Command),
     /// Check a cluster, its addresses and this machine, and say what to do
     Doctor(doctor::Arguments),
+    /// Ask the node on this machine whether it is alive or ready, for Docker and Kubernetes
+    Probe(probe::Arguments),
     /// Check configuration files
     #[command(subcommand)]
     Config(config::Command),
@@ -229,6 +232,7 @@ pub fn main() -> ExitCode {
         Command::Snapshot(command) => block_on(snapshot::run(command)),
         Command::Auth(command) => block_on(auth::run(command)),
         Command::Doctor(arguments) => block_on(doctor::run(arguments)),
+        Command::Probe(arguments) => block_on(probe::run(arguments)),
         Command::Config(command) => config::run(command),
         Command::Tls(command) => tls::run(command),
         Command::Completions { shell } => completions(shell),

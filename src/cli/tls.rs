@@ -11,6 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
 };
+use rustls::pki_types::ServerName;
 use time::{Duration, OffsetDateTime};
 
 use super::failure::Failure;
@@ -32,6 +33,9 @@ pub enum Command {
         /// Configuration file with the nodes
         #[arg(long, default_value = "cluster.toml", env = "TENURE_CONFIG")]
         config: PathBuf,
+        /// One more host name or IP address of all nodes, for instance of a load balancer; repeatable
+        #[arg(long = "host", value_name = "HOST", value_parser = host)]
+        hosts: Vec<String>,
     },
     /// Make one more certificate with the CA of `tls init`, or replace one that expires
     Issue {
@@ -46,16 +50,19 @@ pub enum Command {
         /// Name of the client
         #[arg(long, value_name = "NAME", value_parser = client_name)]
         client: Option<String>,
+        /// One more host name or IP address of the node; repeatable
+        #[arg(long = "host", value_name = "HOST", value_parser = host, conflicts_with = "client")]
+        hosts: Vec<String>,
     },
 }
 
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Init { dir, config } => init(&dir, &Config::load(&config)?),
-        Command::Issue { dir, node: Some(id), config, .. } => {
+        Command::Init { dir, config, hosts } => init(&dir, &Config::load(&config)?, &hosts),
+        Command::Issue { dir, node: Some(id), config, hosts, .. } => {
             let config = Config::load(&config)?;
             let entry = config.node(id).ok_or_else(|| Failure::Usage(format!("the file has no node {id}")))?;
-            issue(&Ca::load(&dir)?, &dir, &node_name(id), node_params(&config, entry)?, true)
+            issue(&Ca::load(&dir)?, &dir, &node_name(id), node_params(&config, entry, &hosts)?, true)
         }
         Command::Issue { dir, client, config, .. } => {
             let name = client.expect("clap requires a node or a client");
@@ -64,11 +71,11 @@ pub fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn init(dir: &Path, config: &Config) -> Result<(), Failure> {
+fn init(dir: &Path, config: &Config, hosts: &[String]) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display())).map_err(Failure::Other)?;
     let ca = Ca::create(dir, &config.cluster)?;
     for entry in &config.nodes {
-        issue(&ca, dir, &node_name(entry.id), node_params(config, entry)?, false)?;
+        issue(&ca, dir, &node_name(entry.id), node_params(config, entry, hosts)?, false)?;
     }
     issue(&ca, dir, "client", client_params(config, "client")?, false)?;
     let dir = dir.display();
@@ -132,13 +139,14 @@ fn node_name(id: u64) -> String {
     format!("node-{id}")
 }
 
-/// The names of a node: the hosts of its addresses, and the URI that the other nodes check.
-fn node_params(config: &Config, entry: &NodeEntry) -> Result<CertificateParams, Failure> {
+/// The names of a node: the hosts of its addresses and of the option, and the URI that the other nodes check.
+fn node_params(config: &Config, entry: &NodeEntry, hosts: &[String]) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, format!("node {} of {}", entry.id, config.cluster));
     let mut names = Vec::new();
-    for address in [&entry.http, &entry.peer] {
-        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+    let addresses = [&entry.http, &entry.peer];
+    let of_addresses = addresses.map(|address| address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host));
+    for host in of_addresses.into_iter().chain(hosts.iter().map(String::as_str)) {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         names.push(match host.parse::<IpAddr>() {
             Ok(ip) => SanType::IpAddress(ip),
@@ -172,6 +180,11 @@ fn client_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses one more host of a node: a name, or an IP address without brackets.
+fn host(text: &str) -> Result<String, String> {
+    ServerName::try_from(text).map(|_| text.to_owned()).map_err(|_| "expected a host name or an IP address".to_owned())
+}
+
 fn set_validity(params: &mut CertificateParams, days: i64) {
     let now = OffsetDateTime::now_utc();
     (params.not_before, params.not_after) = (now - CLOCK_DIFFERENCE, now + Duration::days(days));
@@ -200,4 +213,35 @@ fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), 
         std::fs::rename(&temporary, path)
     };
     write().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_of_a_node_has_the_hosts_of_the_option() {
+        let text = "cluster = \"a\"\n[[node]]\nid = 1\nhttp = \"localhost:7101\"\npeer = \"127.0.0.1:7201\"\ndata = \"data\"\n";
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("cluster.toml");
+        std::fs::write(&file, text).expect("writable");
+        let config = Config::load(&file).expect("valid");
+        let hosts = ["leases.example.net".to_owned(), "2001:db8::1".to_owned()];
+        let names = node_params(&config, &config.nodes[0], &hosts).expect("valid names").subject_alt_names;
+        let dns = |name: &str| SanType::DnsName(name.try_into().expect("ASCII"));
+        let ip = |ip: &str| SanType::IpAddress(ip.parse().expect("valid"));
+        let expected = [dns("localhost"), ip("127.0.0.1"), dns("leases.example.net"), ip("2001:db8::1")];
+        assert_eq!(names[..4], expected);
+        assert_eq!(names.len(), 5, "and the URI: {names:?}");
+    }
+
+    #[test]
+    fn host_is_a_name_or_an_address() {
+        for good in ["leases.example.net", "10.0.0.1", "2001:db8::1"] {
+            assert_eq!(host(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "two words", "[2001:db8::1]", "10.0.0.1:7101", "https://a"] {
+            assert!(host(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -42,6 +42,7 @@ mod metrics;
 mod open_files;
 mod overload;
 mod pauses;
+mod probe;
 mod restore;
 mod returning;
 mod shutdown;

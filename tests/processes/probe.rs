@@ -1,0 +1,62 @@
+//! `tenure probe` at nodes that require certificates and have another address for clients.
+
+use std::time::Instant;
+
+use crate::cluster::{Cluster, NODES, SOON};
+use crate::commands::CommandOutput;
+use crate::process::tenure;
+use crate::steady::strict;
+use crate::tls::{SETTINGS, make_certificates};
+
+strict!(probe_tells_a_live_node_from_a_ready_one);
+
+/// Runs a probe of a node, as a supervisor does.
+fn probe(cluster: &Cluster, check: &str, node: &str) -> CommandOutput {
+    let mut command = tenure();
+    command.args(["probe", check]).env("TENURE_CONFIG", cluster.config()).env("TENURE_NODE", node);
+    let output = command.output().expect("the command runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    CommandOutput { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+async fn succeeds(cluster: &Cluster, check: &str, node: &str) {
+    let began = Instant::now();
+    loop {
+        let seen = probe(cluster, check, node);
+        if seen.code == Some(0) {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{check}: {seen:?}");
+    }
+}
+
+async fn probe_tells_a_live_node_from_a_ready_one() {
+    let mut cluster = Cluster::new(SETTINGS).await;
+    // As in a container: no resolver knows the name of the node, and the certificate has no other one.
+    let text = std::fs::read_to_string(cluster.config()).expect("a file");
+    let named = |line: &str| match line.strip_prefix("http = \"127.0.0.1:") {
+        Some(port) => format!("http = \"node.invalid:{port}\nlisten_http = \"127.0.0.1:{port}\n"),
+        None => format!("{line}\n"),
+    };
+    std::fs::write(cluster.config(), text.lines().map(named).collect::<String>()).expect("writable");
+    make_certificates(&cluster);
+
+    let stopped = probe(&cluster, "live", "1");
+    assert_eq!(stopped.code, Some(4), "{stopped:?}");
+    cluster.launch(1);
+    succeeds(&cluster, "live", "1").await;
+    let alone = probe(&cluster, "ready", "1");
+    assert_eq!(alone.code, Some(4), "one node of three: {alone:?}");
+    assert!(alone.stderr.contains("/readyz: "), "{alone:?}");
+    for id in &NODES[1..] {
+        cluster.launch(*id);
+    }
+    for id in NODES {
+        succeeds(&cluster, "ready", &id.to_string()).await;
+    }
+    let unknown = probe(&cluster, "live", "4");
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    std::fs::remove_file(cluster.folder().join("tls/node-3.key")).expect("a file");
+    let without_key = probe(&cluster, "ready", "3");
+    assert_eq!(without_key.code, Some(1), "{without_key:?}");
+}

@@ -85,6 +85,8 @@
 //! | [`testing`] | `testing` | a fake cluster, a connection that a test can cut, and a clock that a test moves |
 //! | [`api`], [`types`], [`token`], [`clock`] | always | the JSON types, names and other value types, the fencing token, the clock |
 //!
+//! The feature `otel` adds the spans of clients and nodes to the OpenTelemetry traces of the program.
+//!
 //! The default features build no storage, no Raft and no listener. An embedded node needs `server`, and then no HTTP
 //! client. The command is the package `tenure-cli`. Tenure needs Rust 1.95 or later, and is tested on Linux.
 //!
@@ -105,9 +107,9 @@
 
 /// The default log filter of `tenure serve`, for the `EnvFilter` of programs that embed a node.
 ///
-/// It hides most messages of openraft, which logs several lines per second for each unreachable node. Tenure itself
-/// logs one line when a node becomes unreachable, and one line when it is reachable again.
-pub const LOG_FILTER: &str = "info,openraft=error,sled=warn";
+/// It hides most messages of openraft, which logs several lines per second for each unreachable node. Tenure itself logs
+/// one line when a node becomes unreachable, and one line when it is reachable again.
+pub const LOG_FILTER: &str = "info,openraft=error,sled=warn,opentelemetry=warn";
 
 #[cfg(any(feature = "server", feature = "client-http"))]
 pub mod access;
@@ -148,6 +150,12 @@ mod time;
 #[cfg(any(feature = "server", feature = "tls"))]
 pub mod tls;
 pub mod token;
+#[cfg(feature = "client")]
+#[cfg_attr(
+    not(all(feature = "server", feature = "client-http")),
+    allow(dead_code, unused_imports, reason = "clients and nodes use different parts")
+)]
+mod trace;
 #[cfg(all(test, feature = "testing"))]
 #[path = "../tests/golden/transcripts.rs"]
 mod transcripts;

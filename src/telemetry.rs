@@ -1,6 +1,8 @@
-//! Logs and metrics of the binary. The library installs neither: a program that embeds a node installs its own.
+//! Logs, metrics and traces of the binary. The library installs none of them: a program that embeds a node installs its own.
 
 mod process;
+#[cfg(feature = "otlp")]
+mod trace;
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -15,6 +17,8 @@ use tracing_subscriber::EnvFilter;
 use crate::http::RenderMetrics;
 use crate::storage::disk::directory;
 use crate::types::NodeId;
+#[cfg(feature = "otlp")]
+pub use trace::Traces;
 
 /// Environment variable with the log filter.
 pub const LOG_VARIABLE: &str = "TENURE_LOG";

@@ -47,6 +47,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::access::AccessToken;
 use crate::client::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, Remote};
+#[cfg(feature = "otlp")]
+use crate::telemetry;
 use crate::tls::ClientTls;
 use failure::Failure;
 use output::Format;
@@ -225,7 +227,7 @@ pub fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Dev(arguments) => block_on(dev::run(arguments)),
-        Command::Serve(arguments) => block_on(serve::run(arguments)),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Lease(command) => block_on(lease::run(command)),
         Command::Cluster(command) => block_on(cluster::run(command)),
         Command::Member(command) => block_on(member::run(command)),
@@ -270,7 +272,17 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
+/// Runs a command, with the traces that the environment configures.
 fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    #[cfg(feature = "otlp")]
+    let _traces = telemetry::Traces::install(None).unwrap_or_else(|error| {
+        eprintln!("tenure: {error}");
+        None
+    });
+    block_on_runtime(command)
+}
+
+fn block_on_runtime<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::Other(error.into()))?;
     let ended = runtime.block_on(command);
     // All timeouts have passed here. A connection that does not close must not delay the exit.

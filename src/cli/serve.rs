@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use clap::Args;
 use tracing::{info, warn};
 
+use super::block_on_runtime;
 use super::failure::Failure;
 use super::host::{Host, stop_all};
 use super::signals::Signals;
@@ -45,15 +46,25 @@ pub struct Arguments {
     log_format: LogFormat,
 }
 
-pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+pub fn run(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&arguments.config)?;
     let entry = find(&config, &arguments)?;
     telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
     announce(&config, entry, &arguments);
+    // The exporter has its own threads. It begins and ends outside the runtime.
+    #[cfg(feature = "otlp")]
+    let _traces = telemetry::Traces::install(Some((&config.cluster, entry.id))).unwrap_or_else(|error| {
+        warn!("{error}");
+        None
+    });
+    block_on_runtime(serve(&config, entry, &arguments))
+}
+
+async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let metrics = telemetry::Metrics::install(Some(entry.id))?;
     let host = tokio::select! {
-        host = Host::start(&config, entry, arguments.join, 1, Some(metrics.render())) => host?,
+        host = Host::start(config, entry, arguments.join, 1, Some(metrics.render())) => host?,
         signal = signals.next() => {
             info!(signal, "stopped before the node had started");
             return Ok(());

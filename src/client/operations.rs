@@ -14,6 +14,7 @@ use super::shared::{KeeperCommand, ManagerInner};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
+use crate::trace;
 use crate::types::{HolderId, wait_ms};
 
 /// Pause between two checks of an abandoned claim that may still wait in the queue.
@@ -113,7 +114,7 @@ impl SentClaim {
         let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
-        let task = shared.claims.spawn(async move {
+        let task = shared.claims.spawn(trace::in_current(async move {
             let mut answer = coordinator.acquire(name, claim, budget);
             tokio::select! {
                 biased;
@@ -122,7 +123,7 @@ impl SentClaim {
             }
             // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
             if waits { None } else { tokio::time::timeout(WITHDRAW_AFTER, answer).await.ok() }
-        });
+        }));
         SentClaim { task: AbortOnDropHandle::new(task), waits }
     }
 

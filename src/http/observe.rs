@@ -1,4 +1,4 @@
-//! The middleware around all routes: it sets the node header, counts requests and measures their duration.
+//! The middleware around all routes: it sets the node header, counts requests, measures their duration, and traces them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,10 +14,13 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use tower::{Layer, Service};
 
 use crate::api::NODE_HEADER;
+use crate::trace::{self, Span};
 use crate::types::NodeId;
 
 /// The labels `method` and `route` of requests that match no route.
 const NO_ROUTE: &str = "none";
+/// A request to another route is traced only if its client sent a trace: monitors ask for those routes every few seconds.
+const TRACED: &str = "/v1/";
 /// Statuses with a cached counter. Other statuses are rare and look up their counter per request.
 const STATUSES: [u16; 12] = [200, 307, 400, 404, 405, 409, 410, 413, 415, 429, 503, 504];
 
@@ -62,6 +65,7 @@ impl Drop for GaugeGuard {
 pub(super) struct MetricsLayer(Arc<HttpMetrics>);
 
 struct HttpMetrics {
+    id: NodeId,
     node: HeaderValue,
     routes: HashMap<Arc<str>, Vec<Arc<RouteMetrics>>>,
     no_route: Arc<RouteMetrics>,
@@ -95,7 +99,7 @@ impl MetricsLayer {
         // These exist from the start, so that a monitor sees their first increase.
         counter!("tenure_http_connections_refused_total").increment(0);
         gauge!("tenure_http_watches").increment(0.0);
-        MetricsLayer(Arc::new(HttpMetrics { node: HeaderValue::from(node), routes: by_path, no_route }))
+        MetricsLayer(Arc::new(HttpMetrics { id: node, node: HeaderValue::from(node), routes: by_path, no_route }))
     }
 }
 
@@ -133,6 +137,21 @@ impl RouteMetrics {
             "tenure_http_requests_total",
             "method" => method, "route" => route, "status" => status.as_str().to_owned()
         )
+    }
+
+    /// The span of a request to this route.
+    fn span(&self, request: &Request, node: NodeId) -> Span {
+        let Labels { method, route } = &self.labels;
+        let header = |name: &str| {
+            let mut values = request.headers().get_all(name).iter();
+            values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes)
+        };
+        let span = Span::of_request(|| format!("{method} {route}"), route.starts_with(TRACED), header);
+        span.set_text("http.request.method", method);
+        span.set_text("http.route", route);
+        span.set_text("url.path", request.uri().path());
+        span.set_number(trace::NODE, node);
+        span
     }
 
     fn record(&self, status: StatusCode, began: Instant) {
@@ -175,15 +194,20 @@ where
         let began = Instant::now();
         let metrics = self.metrics.clone();
         let meter = metrics.meter(&request).clone();
+        let span = meter.span(&request, metrics.id);
         let answer = self.inner.call(request);
-        Box::pin(async move {
+        Box::pin(span.clone().instrument(async move {
             let mut response = answer.await?;
             // A handler sets this header if another node has served the request.
             let name = HeaderName::from_static(NODE_HEADER);
             response.headers_mut().entry(name).or_insert_with(|| metrics.node.clone());
             meter.record(response.status(), began);
+            span.set_number("http.response.status_code", response.status().as_u16().into());
+            if response.status().is_server_error() {
+                span.fail(&response.status());
+            }
             Ok(response)
-        })
+        }))
     }
 }
 

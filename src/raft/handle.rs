@@ -23,6 +23,7 @@ use super::runtime::Runtime;
 use super::service::{LeaderContact, RaftService};
 use super::state_machine::{Replica, StateMachine, blocking};
 use super::suspend::SuspendMeter;
+use super::times::{EntryTimes, TimesReader};
 use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
 use crate::clock::Clock;
@@ -47,6 +48,7 @@ pub struct RaftHandle<S: Storage> {
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
     pub(super) suspend: SuspendMeter,
     pub(super) contact: Arc<LeaderContact>,
+    times: EntryTimes,
 }
 
 /// Why a proposal has no result.
@@ -86,8 +88,11 @@ impl<S: Storage> RaftHandle<S> {
             sending: sending.clone(),
             disk_timeout: timings.disk_timeout(),
         };
-        let state_machine = StateMachine::new(replica.clone(), storage.clone(), sending);
-        let raft = Raft::build(node, Arc::new(config), network, Log::new(node, storage.clone()), state_machine)
+        let log = Log::new(node, storage.clone());
+        let times = log.times.clone();
+        let mut state_machine = StateMachine::new(replica.clone(), storage.clone(), sending);
+        state_machine.times = times.clone();
+        let raft = Raft::build(node, Arc::new(config), network, log, state_machine)
             .await
             .map_err(|error| error.to_string())?;
         replica.publish();
@@ -105,6 +110,7 @@ impl<S: Storage> RaftHandle<S> {
             changing: Arc::default(),
             suspend,
             contact: Arc::new(LeaderContact::new(clock)),
+            times,
         })
     }
 
@@ -124,6 +130,11 @@ impl<S: Storage> RaftHandle<S> {
 
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// Records the times of log entries until the reader is dropped.
+    pub fn record_times(&self) -> TimesReader {
+        self.times.record()
     }
 
     /// Forms the cluster once, with this node as a voter. On a node that already belongs to a cluster, it has no

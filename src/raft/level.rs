@@ -20,8 +20,10 @@ impl FeatureLevel {
     pub const FIRST: FeatureLevel = FeatureLevel(1);
     /// Access control, and leases that belong to principals.
     pub const ACCESS_CONTROL: FeatureLevel = FeatureLevel(2);
+    /// Forwarded requests with the span of the caller.
+    pub const TRACES: FeatureLevel = FeatureLevel(3);
     /// The highest level that this build understands.
-    pub const SUPPORTED: FeatureLevel = FeatureLevel::ACCESS_CONTROL;
+    pub const SUPPORTED: FeatureLevel = FeatureLevel::TRACES;
 
     /// The lowest level at which a cluster can have this entry.
     pub fn of(content: &Content) -> FeatureLevel {

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::level::{FeatureLevel, NewerLevel};
+use super::times::EntryTimes;
 use super::types::{Entry, Membership, PeerInfo, Proposal, TypeConfig, log_id, position, vote, vote_record};
 use super::wire::MAX_APPEND_BYTES;
 use crate::access::AccessChange;
@@ -200,12 +201,13 @@ pub struct Log<S> {
     storage: S,
     /// The last committed position that openraft saved.
     committed: Arc<Mutex<Option<Position>>>,
+    pub(super) times: EntryTimes,
 }
 
 impl<S: Storage> Log<S> {
     pub fn new(node: NodeId, storage: S) -> Log<S> {
         let committed = Arc::new(Mutex::new(storage.recovered().committed));
-        Log { node, storage, committed }
+        Log { node, storage, committed, times: EntryTimes::default() }
     }
 
     fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
@@ -319,8 +321,10 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for Log<S> {
         I: IntoIterator<Item = Entry> + Send,
         I::IntoIter: Send,
     {
-        let records = entries.into_iter().map(|entry| record(&entry)).collect();
-        self.storage.append(records, Box::new(move |result| callback.io_completed(result.map_err(io_error))));
+        let records: Vec<LogRecord> = entries.into_iter().map(|entry| record(&entry)).collect();
+        let done = Box::new(move |result: Result<(), StorageError>| callback.io_completed(result.map_err(io_error)));
+        let done = self.times.appended(&records, done);
+        self.storage.append(records, done);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ mod state_machine;
 mod suspend;
 #[cfg(all(test, feature = "testing"))]
 mod tests;
+mod times;
 mod timings;
 mod transfer;
 pub(crate) mod types;

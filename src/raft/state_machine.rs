@@ -20,6 +20,7 @@ use super::level::FeatureLevel;
 use super::log::{Content, Joined, PayloadError, io_error};
 use super::network::OutgoingSnapshots;
 use super::snapshot::{self, Meta, SnapshotData, SnapshotError};
+use super::times::EntryTimes;
 use super::types::{Applied, Entry, LogId, SnapshotMeta, Stored, TypeConfig, position};
 use crate::access::Access;
 use crate::lease::{Batch, Effects, Limits, Machine, Outcome};
@@ -124,6 +125,7 @@ pub struct StateMachine<S> {
     replica: Replica,
     storage: S,
     sending: OutgoingSnapshots,
+    pub(super) times: EntryTimes,
 }
 
 pub struct SnapshotBuilder<S> {
@@ -133,7 +135,7 @@ pub struct SnapshotBuilder<S> {
 
 impl<S: Storage> StateMachine<S> {
     pub fn new(replica: Replica, storage: S, sending: OutgoingSnapshots) -> StateMachine<S> {
-        StateMachine { replica, storage, sending }
+        StateMachine { replica, storage, sending, times: EntryTimes::default() }
     }
 }
 
@@ -150,7 +152,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
         Strm: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
-            let applied = self.replica.apply(&entry)?;
+            let applied = self.times.applied(entry.log_id.index, || self.replica.apply(&entry))?;
             if let Some(responder) = responder {
                 responder.send(applied);
             }

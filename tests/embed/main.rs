@@ -14,4 +14,6 @@ mod replica;
 #[path = "../support/steady.rs"]
 mod steady;
 mod takeovers;
+#[cfg(feature = "otlp")]
+mod traces;
 mod trio;

@@ -32,6 +32,8 @@ pub struct Cluster {
     /// Declared before the folder: the processes end before the folder is removed.
     pub nodes: BTreeMap<u64, Process>,
     pub client: Client,
+    /// Environment variables of nodes that start from now on.
+    pub variables: Vec<(&'static str, String)>,
     config: PathBuf,
     folder: TempDir,
     _turn: MutexGuard<'static, ()>,
@@ -57,7 +59,14 @@ impl Cluster {
         text.push_str(settings);
         let config = folder.path().join("cluster.toml");
         std::fs::write(&config, text).expect("the folder is writable");
-        Cluster { nodes: BTreeMap::new(), client: Client::new(urls), config, folder, _turn: turn }
+        Cluster {
+            nodes: BTreeMap::new(),
+            client: Client::new(urls),
+            variables: Vec::new(),
+            config,
+            folder,
+            _turn: turn,
+        }
     }
 
     /// Creates a cluster, starts all nodes and waits until they are ready.
@@ -92,6 +101,7 @@ impl Cluster {
     pub fn process_with(&self, id: u64, config: &Path, options: &[&str]) -> Process {
         let mut command = tenure();
         command.arg("serve").arg("--config").arg(config).args(["--node", &id.to_string()]).args(options);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         Process::start(&format!("node {id}"), command, self.folder.path())
     }
 

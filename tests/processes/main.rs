@@ -11,6 +11,8 @@ mod example;
 mod figures;
 mod flood;
 mod mount;
+#[cfg(feature = "otel")]
+mod otlp;
 #[path = "../support/plain_http.rs"]
 mod plain_http;
 mod port;
@@ -48,4 +50,6 @@ mod returning;
 mod shutdown;
 mod strangers;
 mod tls;
+#[cfg(feature = "otel")]
+mod traces;
 mod waiters;

@@ -14,6 +14,7 @@ use crate::api::{Problem, STALE_HEADER};
 use crate::client::CallError;
 use crate::client::RetryBudget;
 use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
+use crate::trace::{self, Kind, Span, TRACEPARENT, TRACESTATE};
 
 /// Largest response body, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -87,7 +88,8 @@ impl Call {
         let urls = &*urls;
         let call = &self;
         let wait = self.wait.map_or(Duration::ZERO, |wait| wait.longest);
-        attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
+        let span = Span::operation(|| format!("tenure.{}", self.operation()));
+        let sent = attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
             let (index, url) = at(urls, first, context.number);
             let ended = call.attempt(http, url, context).await;
             match ended {
@@ -100,22 +102,69 @@ impl Call {
                 Attempt::ShutDown => endpoints.avoid(index, urls.len()),
             }
             ended
-        })
-        .await
+        });
+        let sent = span.clone().instrument(sent).await;
+        match &sent {
+            Ok(_) => {}
+            // Another client has the lease, for instance: nothing failed.
+            Err(CallError::Refused(problem)) => span.set_text("tenure.code", problem.code.as_str()),
+            Err(error) => span.fail(error),
+        }
+        sent
+    }
+
+    /// The name of the operation, without the names in the path.
+    fn operation(&self) -> &str {
+        let mut words = self.path.split('/').skip(1);
+        match (words.next(), words.next(), words.next()) {
+            (Some("leases"), Some(_), Some(action)) => action,
+            (Some("leases"), Some(_), None) if self.method == Method::DELETE => "revoke",
+            (Some("leases"), Some(_), None) => "get",
+            (Some("leases"), None, _) => "list",
+            (noun, ..) => noun.unwrap_or_default(),
+        }
     }
 
     async fn attempt(&self, http: &Http, endpoint: &reqwest::Url, context: AttemptContext) -> Attempt<Vec<u8>> {
+        let span = Span::child(|| self.method.to_string(), Kind::Client);
+        span.set_text("http.request.method", self.method.as_str());
+        span.set_text("server.address", endpoint.host_str().unwrap_or_default());
+        span.set_number("server.port", endpoint.port_or_known_default().unwrap_or_default().into());
+        span.set_number("http.request.resend_count", context.number as u64);
+        let ended = self.attempt_in(&span, http, endpoint, context).await;
+        if let Attempt::NotDone(why) | Attempt::Unknown(why) = &ended {
+            span.fail(why);
+        }
+        ended
+    }
+
+    async fn attempt_in(
+        &self,
+        span: &Span,
+        http: &Http,
+        endpoint: &reqwest::Url,
+        context: AttemptContext,
+    ) -> Attempt<Vec<u8>> {
         let url = endpoint.join(&self.path).expect("a path has no scheme and no host");
         let mut request = http.request(self.method.clone(), url).query(&self.query);
         if let Some(body) = &self.body {
             request = request.header("content-type", "application/json").body(body(context.elapsed));
+        }
+        if let Some(parent) = span.context().or_else(trace::current) {
+            request = request.header(TRACEPARENT, parent.to_string());
+            if !parent.state.is_empty() {
+                request = request.header(TRACESTATE, parent.state);
+            }
         }
         let exchanged = tokio::select! {
             exchanged = tokio::time::timeout(context.limit, exchange(request, self.stale_age.as_ref())) => exchanged,
             why = self.wait_until_not_ready(http, endpoint) => return Attempt::Unknown(why),
         };
         match exchanged {
-            Ok(Ok((status, body))) => classify_response(endpoint, status, body),
+            Ok(Ok((status, body))) => {
+                span.set_number("http.response.status_code", status.as_u16().into());
+                classify_response(endpoint, status, body)
+            }
             Ok(Err(error)) if error.is_connect() => Attempt::NotDone(describe_error(endpoint, &error)),
             Ok(Err(error)) => Attempt::Unknown(describe_error(endpoint, &error)),
             Err(_) => Attempt::Unknown(format!("{endpoint} did not answer within {:?}", context.limit)),

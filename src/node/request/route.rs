@@ -23,6 +23,7 @@ use crate::peer::{Payload, PeerError, Service, Transport};
 use crate::raft::{FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
+use crate::trace::{self, Kind, Span, TraceParent};
 use crate::types::{AccessName, Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
@@ -166,15 +167,25 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         caller: &Caller,
         request: &Request,
     ) -> Result<Response, ProposeError> {
-        let call = match caller {
-            Caller::Anonymous => NodeCall::Forward(request),
-            // Without access control a caller needs no name, and a leader of an older release does not know the other call.
-            _ if self.raft.replica().level() < FeatureLevel::ACCESS_CONTROL && !request.is_of_access_control() => {
-                NodeCall::Forward(request)
-            }
-            caller => NodeCall::ForwardAs { caller: caller.clone(), request },
-        };
-        let names_caller = matches!(call, NodeCall::ForwardAs { .. });
+        let span = Span::child(|| "forward", Kind::Client);
+        span.set_number("tenure.leader", leader);
+        let forwarded = self.forward_in(&span, leader, info, caller, request).await;
+        if let Err(error) = &forwarded {
+            span.fail(&format_args!("{error:?}"));
+        }
+        forwarded
+    }
+
+    async fn forward_in(
+        &self,
+        span: &Span,
+        leader: NodeId,
+        info: &PeerInfo,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Response, ProposeError> {
+        let call = NodeCall::forward(request, caller, span.context(), self.raft.replica().level());
+        let names_caller = matches!(call, NodeCall::ForwardAs { .. } | NodeCall::ForwardTraced { .. });
         let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
@@ -261,6 +272,8 @@ pub(crate) enum NodeCall<R = Request> {
     ForwardAs { caller: Caller, request: R },
     /// Asks for the highest feature level that the node supports.
     FeatureLevel,
+    /// Like `ForwardAs`, with the span of the forwarding node.
+    ForwardTraced { trace: TraceParent, caller: Caller, request: R },
 }
 
 /// The reply to a [`NodeCall`].
@@ -278,6 +291,26 @@ pub(crate) enum NodeReply {
     /// The calling node was removed from the cluster. Certainly not applied.
     Removed,
     FeatureLevel(FeatureLevel),
+}
+
+impl<'r> NodeCall<&'r Request> {
+    /// The call that forwards a request in a cluster of this level. A leader of an older release does not know all calls.
+    fn forward(
+        request: &'r Request,
+        caller: &Caller,
+        trace: Option<TraceParent>,
+        level: FeatureLevel,
+    ) -> NodeCall<&'r Request> {
+        match (trace.filter(|_| level >= FeatureLevel::TRACES), caller) {
+            (Some(trace), caller) => NodeCall::ForwardTraced { trace, caller: caller.clone(), request },
+            (None, Caller::Anonymous) => NodeCall::Forward(request),
+            // Without access control a caller needs no name.
+            (None, _) if level < FeatureLevel::ACCESS_CONTROL && !request.is_of_access_control() => {
+                NodeCall::Forward(request)
+            }
+            (None, caller) => NodeCall::ForwardAs { caller: caller.clone(), request },
+        }
+    }
 }
 
 impl<R: Serialize> NodeCall<R> {
@@ -301,6 +334,11 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
             Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
             Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, &Caller::Anonymous, request).await,
             Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, &caller, request).await,
+            Ok(NodeCall::ForwardTraced { trace, caller, request }) => {
+                let span = Span::of_peer("serve", &trace);
+                span.set_number(trace::NODE, self.0.settings.id);
+                span.instrument(self.0.execute_for_peer(from, &caller, request)).await
+            }
             Ok(NodeCall::FeatureLevel) => NodeReply::FeatureLevel(self.0.settings.feature_level),
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
             Err(error) => {
@@ -446,11 +484,21 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
+        let span = Span::child(|| "propose", Kind::Internal);
+        let times = span.is_recording().then(|| self.raft.record_times());
         let proposed =
             tokio::time::timeout(self.settings.timeouts.request, self.requests.proposer.propose(command)).await;
-        proposed.unwrap_or_else(|_| {
+        let proposed = proposed.unwrap_or_else(|_| {
             Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
-        })
+        });
+        match &proposed {
+            Ok(applied) => {
+                let stages = times.map(|times| times.stages(applied.position.index));
+                stages.into_iter().flatten().for_each(|(name, from, to)| span.stage(name, from, to));
+            }
+            Err(error) => span.fail(&format_args!("{error:?}")),
+        }
+        proposed
     }
 
     async fn wait(
@@ -459,6 +507,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         mut handle: WaitHandle,
         wait: Duration,
     ) -> Result<Answer, ProposeError> {
+        let _span = Span::child(|| "wait", Kind::Internal);
         tokio::select! {
             biased;
             wake = handle.woken() => match wake {

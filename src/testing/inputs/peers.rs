@@ -15,6 +15,7 @@ use crate::raft::log::{self, Content, Joined, MembershipRecord};
 use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, FeatureLevel, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
+use crate::trace::TraceParent;
 use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
 pub(super) fn inputs() -> Vec<Input> {
@@ -191,8 +192,11 @@ fn node_calls() -> Vec<Vec<u8>> {
     let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
     let callers = [Caller::Program, Caller::Token(hash), Caller::Certificate(principal())];
     let named = callers.map(|caller| NodeCall::ForwardAs { caller, request: change.clone() });
+    let trace = TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: "a=1".to_owned() };
+    let traced = NodeCall::ForwardTraced { trace, caller: Caller::Program, request: change };
     let forwarded =
         requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState, NodeCall::FeatureLevel]).chain(named);
+    let forwarded = forwarded.chain([traced]);
     forwarded.map(|call| call.encode().into()).collect()
 }
 

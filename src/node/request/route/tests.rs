@@ -112,6 +112,28 @@ fn forwarded_request_is_encoded_once() {
     assert_eq!(NodeCall::Forward(&request).encode()[..], [&[0], &codec::encode(&request)[..]].concat());
 }
 
+/// An older node cannot decode a newer call, so a trace must not change the call at an older level.
+#[test]
+fn trace_is_sent_only_at_its_level() {
+    let trace = || Some(TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: String::new() });
+    let sent = |caller, trace, level| NodeCall::forward(&Request::Members, &caller, trace, level).encode()[0];
+    for caller in [Caller::Anonymous, Caller::Program] {
+        for level in [FeatureLevel::FIRST, FeatureLevel::ACCESS_CONTROL] {
+            assert_eq!(sent(caller.clone(), trace(), level), sent(caller.clone(), None, level), "{caller:?} {level}");
+        }
+        assert_eq!(sent(caller.clone(), trace(), FeatureLevel::TRACES), 4, "{caller:?}");
+        assert!(sent(caller, None, FeatureLevel::TRACES) < 4, "a request without a trace needs no new call");
+    }
+}
+
+#[test]
+fn traced_call_has_a_frozen_form() {
+    let trace = TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: "a=1".to_owned() };
+    let call = NodeCall::ForwardTraced { trace, caller: Caller::Program, request: &Request::Members };
+    let context = [&[4][..], &[1; 16], &[2; 8], &[1, 3], b"a=1"].concat();
+    assert_eq!(call.encode()[..], [&context[..], &codec::encode(&(Caller::Program, Request::Members))].concat());
+}
+
 #[test]
 fn largest_renewal_batch_can_be_forwarded() {
     let renewal = |number: usize| Renewal {

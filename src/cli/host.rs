@@ -60,7 +60,7 @@ impl Host {
             })?),
             None => None,
         };
-        let require_identity = config.requires_identity(entry);
+        let require_identity = Some(config.requires_identity(entry));
         let settings = Settings { metrics, limits, tls: tls.clone(), require_identity, ..Settings::new(entry.id) };
         let http = Http::start(http_listener, node_ref.clone(), settings).map_err(Failure::Other)?;
         let builder = Node::builder_from(config, entry.id);

@@ -6,17 +6,29 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use tokio::net::lookup_host;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::header::HOST;
+use hyper::{Request, StatusCode, client};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use super::duration;
 use super::failure::Failure;
-use crate::client::http::get_at;
+use crate::api::Problem;
 use crate::config::{Config, NodeEntry};
 use crate::tls::{ClientTls, TlsError};
+
+/// Largest answer, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -69,14 +81,52 @@ fn certificates(config: &Config, entry: &NodeEntry) -> Result<Option<ClientTls>,
 async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result<(), String> {
     let address = &entry.listen_http;
     let at = bound(address).await.map_err(|error| format!("cannot resolve {address}: {error}"))?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    // The certificate of the node has the host of `http`, which may not resolve inside a container.
+    // The certificate of the node has the host of `http`, which may be an address of another machine, or have no
+    // address inside a container.
     let host = entry.http.rsplit_once(':').map_or(&*entry.http, |(host, _)| host);
     let path = match check {
-        Check::Live => "livez",
-        Check::Ready => "readyz",
+        Check::Live => "/livez",
+        Check::Ready => "/readyz",
     };
-    get_at(&format!("{scheme}://{host}:{}/{path}", at.port()), at, tls).await
+    let (status, body) = connect(at, host, path, tls).await.map_err(|error| format!("{at}: {error}"))?;
+    if status.is_success() {
+        return Ok(());
+    }
+    let why = serde_json::from_slice(&body).map_or_else(|_| status.to_string(), |problem: Problem| problem.detail);
+    Err(format!("{at}{path}: {why}"))
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends one request to the node.
+async fn connect(
+    at: SocketAddr,
+    host: &str,
+    path: &str,
+    tls: Option<&ClientTls>,
+) -> Result<(StatusCode, Bytes), BoxError> {
+    let stream = TcpStream::connect(at).await?;
+    let Some(tls) = tls else { return get(stream, host, path).await };
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+    get(TlsConnector::from(Arc::new(tls.config())).connect(name, stream).await?, host, path).await
+}
+
+async fn get(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: &str,
+    path: &str,
+) -> Result<(StatusCode, Bytes), BoxError> {
+    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path).header(HOST, host).body(Empty::<Bytes>::new())?;
+    let exchange = async move {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await?;
+        Ok::<_, BoxError>((status, body.to_bytes()))
+    };
+    // The connection ends after the exchange, which drops the sender. The exchange has its errors.
+    let (answered, _) = tokio::join!(exchange, connection);
+    answered
 }
 
 /// The address at which this machine reaches a listener.

@@ -176,6 +176,11 @@ impl Hold {
         }
     }
 
+    /// The ttl of the grant. `None`: it is infinite, or there is no grant.
+    pub fn granted_ttl(&self) -> Option<Duration> {
+        self.record().grant.as_ref().and_then(|grant| grant.ttl)
+    }
+
     /// The token of a grant that ended here although its work did not end in time.
     pub fn undrained_token(&self) -> Option<FencingToken> {
         self.record().undrained_token

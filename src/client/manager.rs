@@ -153,8 +153,8 @@ impl LeaseManager {
         // manager.
         let mut failed = self.resolve_claims().await;
         drop(resolved);
-        failed.extend(self.release_left_held().await);
-        failed.extend(self.release_all().await);
+        let (left, held) = tokio::join!(self.release_left_held(), self.release_all());
+        failed.extend(left.into_iter().chain(held));
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
         for task in running {

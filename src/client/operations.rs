@@ -209,13 +209,15 @@ pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Res
             None => Ok(false),
         };
     }
+    let ttl = hold.granted_ttl();
     if !drain(hold).await {
+        shared.keep_left_held(hold, ttl);
         return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     // The local grant ends first: this process must not count the lease as held after the cluster has released it.
     match hold.give_up() {
         Some(token) => {
-            let unreleased = UnreleasedGrant { hold, token };
+            let unreleased = UnreleasedGrant { shared, hold, token, ttl };
             let released = send_release(shared, hold, token).await;
             if released.is_ok() {
                 std::mem::forget(unreleased);
@@ -240,13 +242,16 @@ pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Res
 
 /// Records the token when it is dropped: the release failed, or its future was dropped before the answer.
 struct UnreleasedGrant<'a> {
-    hold: &'a Hold,
+    shared: &'a ManagerInner,
+    hold: &'a Arc<Hold>,
     token: FencingToken,
+    ttl: Option<Duration>,
 }
 
 impl Drop for UnreleasedGrant<'_> {
     fn drop(&mut self) {
         self.hold.set_unreleased_token(self.token);
+        self.shared.keep_left_held(self.hold, self.ttl);
     }
 }
 
@@ -303,7 +308,9 @@ pub(super) async fn hand_over(
     if hold.granted_token().is_none() {
         return Ok(false);
     }
+    let ttl = hold.granted_ttl();
     if !drain(hold).await {
+        shared.keep_left_held(hold, ttl);
         return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };

@@ -34,6 +34,9 @@ pub(super) struct ManagerInner {
     table: Mutex<HoldTable>,
     schedule: Mutex<RenewalSchedule>,
     commands: Mutex<Vec<KeeperCommand>>,
+    /// Leases that a failed release or an unfinished work left held at the cluster, and when they expire there. They
+    /// stay here without a handle, so that a shutdown knows them.
+    left_held: Mutex<BTreeMap<Key, (Duration, Arc<Hold>)>>,
 }
 
 /// A background command for the keeper.
@@ -67,6 +70,7 @@ impl ManagerInner {
             table: Mutex::default(),
             schedule: Mutex::default(),
             commands: Mutex::default(),
+            left_held: Mutex::default(),
         }
     }
 
@@ -120,12 +124,25 @@ impl ManagerInner {
         table.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
     }
 
-    /// The leases whose grant ended here, while the cluster may still count it as held: the release failed, or the work
-    /// did not end in time.
+    /// Keeps a lease whose grant ended here, while the cluster may still count it as held: the release failed, or the
+    /// work did not end in time. `ttl` is that of the grant.
+    pub fn keep_left_held(&self, hold: &Arc<Hold>, ttl: Option<Duration>) {
+        let until = ttl.map_or(Duration::MAX, |ttl| self.now().saturating_add(ttl));
+        let mut left_held = self.left_held();
+        left_held.insert((hold.name.clone(), hold.holder.clone()), (until, hold.clone()));
+    }
+
+    /// The leases of [`keep_left_held`](Self::keep_left_held) that have not expired and were not released since.
     pub fn all_left_held(&self) -> Vec<Arc<Hold>> {
-        let table = self.table.lock().expect(UNPOISONED);
-        let is_left = |hold: &Arc<Hold>| hold.failed_release().is_some() || hold.undrained_token().is_some();
-        table.holds.values().filter_map(Weak::upgrade).filter(is_left).collect()
+        self.left_held().values().map(|(_, hold)| hold.clone()).collect()
+    }
+
+    fn left_held(&self) -> MutexGuard<'_, BTreeMap<Key, (Duration, Arc<Hold>)>> {
+        let now = self.now();
+        let mut left_held = self.left_held.lock().expect(UNPOISONED);
+        let is_left = |hold: &Hold| hold.failed_release().is_some() || hold.undrained_token().is_some();
+        left_held.retain(|_, (until, hold)| *until > now && is_left(hold));
+        left_held
     }
 
     pub fn all_held(&self) -> Vec<Arc<Hold>> {

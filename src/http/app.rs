@@ -38,8 +38,8 @@ pub struct Settings {
     /// The certificates of the listener; `None`: it serves without TLS.
     pub tls: Option<NodeTls>,
     /// Whether the listener refuses each client without a certificate while access control is off. With access control,
-    /// an access token is enough.
-    pub require_identity: bool,
+    /// an access token is enough. `None`: it does if it has certificates and listens on another address than loopback.
+    pub require_identity: Option<bool>,
     /// Above the connection limit, the listener answers 503 and closes the connection. Above the other limits, a
     /// request fails with `too_busy`.
     pub limits: HttpLimits,
@@ -55,13 +55,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Default settings: no metrics, no TLS, all clients, 60 s for a head, 10 s for a body, 30 s per write, 10 s between keep-alives.
+    /// Default settings: no metrics, no TLS, 60 s for a head, 10 s for a body, 30 s per write, 10 s between keep-alives.
     pub fn new(node: NodeId) -> Settings {
         Settings {
             node,
             metrics: None,
             tls: None,
-            require_identity: false,
+            require_identity: None,
             limits: HttpLimits::default(),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(10),

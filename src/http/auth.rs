@@ -52,19 +52,11 @@ impl FromRequestParts<App> for Credentials {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Credentials, ProblemResponse> {
         let peer = parts.extensions.get::<Arc<Peer>>();
         let address = peer.map(|peer| peer.address);
-        let is_enabled = || app.node.get().is_some_and(|node| node.access_state().is_enabled());
-        if app.settings.require_identity && !peer.is_some_and(|peer| peer.has_certificate) {
-            // A caller without a header is refused also while this node believes that access control is on: the leader
-            // may have turned it off.
-            let has_header = parts.headers.contains_key(AUTHORIZATION);
-            if !(has_header && is_enabled()) {
-                app.failures.unauthenticated.increment(1);
-                let refused = ProblemResponse::new(Code::Unauthenticated, NO_IDENTITY);
-                let anonymous = Credentials { caller: Caller::Anonymous, address };
-                return Err(anonymous.audited("request", "", Err(Code::Unauthenticated), refused));
-            }
-        }
+        let needs_token = app.settings.require_identity == Some(true) && !peer.is_some_and(|peer| peer.has_certificate);
         let Some(header) = parts.headers.get(AUTHORIZATION) else {
+            if needs_token {
+                Credentials { caller: Caller::Anonymous, address }.identify(app)?;
+            }
             let certificate = peer.and_then(|peer| peer.certificate.clone());
             let caller = certificate.map_or(Caller::Anonymous, Caller::Certificate);
             return Ok(Credentials { caller, address });
@@ -77,11 +69,18 @@ impl FromRequestParts<App> for Credentials {
             Some(hash) => {
                 let credentials = credentials(Caller::Token(hash));
                 credentials.check_attempts(app)?;
+                if needs_token {
+                    credentials.identify(app)?;
+                }
                 Ok(credentials)
             }
             None => {
+                if needs_token {
+                    credentials(Caller::Anonymous).identify(app)?;
+                }
                 // Without access control, a program may send a header of its own.
-                if !is_enabled() {
+                let is_enabled = app.node.get().is_some_and(|node| node.access_state().is_enabled());
+                if !is_enabled {
                     return Ok(credentials(Caller::Anonymous));
                 }
                 let credentials = credentials(Caller::Anonymous);
@@ -113,6 +112,26 @@ impl Credentials {
             return Err(ProblemResponse::new(Code::TooBusy, detail));
         }
         Ok(())
+    }
+
+    /// Refuses a caller without a certificate that access control does not know. The leader may have turned access control
+    /// off already, and then it executes the requests of all callers. So this node must know the caller, too.
+    fn identify(&self, app: &App) -> Result<(), ProblemResponse> {
+        let node = app.node()?;
+        let access = node.access_state();
+        if access.is_enabled() && access.principal(&self.caller).is_some() {
+            return Ok(());
+        }
+        if matches!(self.caller, Caller::Token(_)) {
+            // The node may not know the token yet.
+            if let Some(why) = node.health().not_ready {
+                return Err(ProblemResponse::new(Code::NotReady, why));
+            }
+            app.failures.count(self.address, Instant::now());
+        }
+        app.failures.unauthenticated.increment(1);
+        let refused = ProblemResponse::new(Code::Unauthenticated, NO_IDENTITY);
+        Err(self.audited("request", "", Err(Code::Unauthenticated), refused))
     }
 
     /// Fails if the state of this node does not allow the caller to do this.

@@ -53,7 +53,9 @@ const REJECTION_RETRY_SECONDS: u64 = 1;
 /// # Cancel safety
 ///
 /// If the future is dropped, all connections close at once. A caller can bound the shutdown time this way.
-pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, node: NodeRef, mut settings: Settings, shutdown: CancellationToken) {
+    let address = listener.local_addr().ok().map(|address| address.ip());
+    settings.require_identity = Some(requires_identity(settings.require_identity, settings.tls.is_some(), address));
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let rejection = too_many_connections(settings.node);
@@ -106,6 +108,11 @@ pub async fn serve(listener: TcpListener, node: NodeRef, settings: Settings, shu
     while let Some(ended) = connections.join_next().await {
         report(ended);
     }
+}
+
+/// Whether a listener at this address refuses clients that neither a certificate nor access control identifies.
+fn requires_identity(setting: Option<bool>, has_tls: bool, address: Option<IpAddr>) -> bool {
+    setting.unwrap_or(has_tls && !address.is_some_and(|address| address.is_loopback()))
 }
 
 #[derive(Clone, Copy)]
@@ -326,5 +333,19 @@ mod tests {
         assert_eq!(rustix::net::sockopt::tcp_user_timeout(&socket).expect("a socket"), 30_000);
         shutdown.cancel();
         served.await.expect("no panic");
+    }
+
+    #[test]
+    fn reached_listener_with_tls_requires_an_identity() {
+        let reached = ["0.0.0.0", "10.0.0.1", "::"].map(|text| Some(text.parse::<IpAddr>().expect("valid")));
+        for address in reached.into_iter().chain([None]) {
+            assert!(requires_identity(None, true, address), "{address:?}");
+            assert!(!requires_identity(None, false, address), "{address:?}");
+            assert!(!requires_identity(Some(false), true, address), "{address:?}");
+        }
+        for local in ["127.0.0.1", "::1"].map(|text| text.parse().expect("valid")) {
+            assert!(!requires_identity(None, true, Some(local)), "{local}");
+            assert!(requires_identity(Some(true), false, Some(local)), "{local}");
+        }
     }
 }

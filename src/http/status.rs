@@ -1,6 +1,6 @@
 //! Handlers for health, metrics, the version and the state of the cluster.
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
@@ -56,13 +56,12 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ProblemRe
 /// Get the metrics of the process in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "status",
     responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
-pub(super) async fn metrics(
-    State(app): State<App>,
-    credentials: Result<Credentials, ProblemResponse>,
-) -> Result<Response, ProblemResponse> {
+pub(super) async fn metrics(State(app): State<App>, request: Request) -> Result<Response, ProblemResponse> {
     // Before the node has started, there is nothing to protect.
     if let Some(node) = app.node.get().filter(|_| !app.settings.limits.public_metrics) {
-        credentials?.authorize(&app, &node, &Need::Principal)?;
+        let (mut parts, _) = request.into_parts();
+        let credentials = Credentials::from_request_parts(&mut parts, &app).await?;
+        credentials.authorize(&app, &node, &Need::Principal)?;
     }
     let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
     Ok(response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()))

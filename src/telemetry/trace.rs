@@ -38,11 +38,12 @@ impl Traces {
         let is_off = variable(["OTEL_SDK_DISABLED"]).is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || variable(["OTEL_TRACES_EXPORTER"]).is_some_and(|value| value == "none");
         let Some(endpoint) = variable(ENDPOINTS).filter(|_| !is_off) else { return Ok(None) };
-        let exporter = exporter(&endpoint).map_err(|error| format!("cannot export traces to {endpoint}: {error}"))?;
+        let receiver = without_secrets(&endpoint);
+        let exporter = exporter(&endpoint).map_err(|error| format!("cannot export traces to {receiver}: {error}"))?;
         let provider = SdkTracerProvider::builder().with_resource(resource(node)).with_batch_exporter(exporter).build();
         global::set_tracer_provider(provider.clone());
         trace::start_traces();
-        tracing::info!(endpoint, "exporting traces");
+        tracing::info!(receiver, "exporting traces");
         Ok(Some(Traces(provider)))
     }
 }
@@ -57,6 +58,14 @@ impl Drop for Traces {
 /// The first of these variables that is set and not empty.
 fn variable<const N: usize>(names: [&str; N]) -> Option<String> {
     names.into_iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+/// The scheme, host and port of a URL. The rest can have a password or a key.
+fn without_secrets(url: &str) -> String {
+    match url.parse::<reqwest::Url>() {
+        Ok(url) => url.origin().ascii_serialization(),
+        Err(_) => "an invalid URL".to_owned(),
+    }
 }
 
 fn exporter(endpoint: &str) -> Result<SpanExporter, String> {

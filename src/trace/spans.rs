@@ -103,7 +103,9 @@ impl Span {
     /// Marks the span as failed.
     pub fn fail(&self, why: &dyn fmt::Display) {
         if let Some(context) = self.0.as_ref().filter(|_| self.is_recording()) {
-            context.span().set_status(Status::error(why.to_string()));
+            let mut why = why.to_string();
+            why.truncate(why.floor_char_boundary(MAX_TEXT_BYTES));
+            context.span().set_status(Status::error(why));
         }
     }
 

@@ -271,22 +271,27 @@ impl Run {
             async move { operator.complete(&change, &wanted, until).await }
         });
         let mut requests = AbortOnDropHandle::new(requests);
+        // The time until which the removed node may run, once the cluster has removed it.
+        let mut exits_until = None;
         loop {
             self.check_exits()?;
             self.launch_all()?;
-            if requests.is_finished() && self.targets.cluster.is_removed(change.leaving_host) {
+            if exits_until.is_none() && requests.is_finished() {
+                if let Err(how) = (&mut requests).await? {
+                    self.world.break_promise(Broken::of_cluster("members_converge", how));
+                    return Ok(());
+                }
+                exits_until = Some(Instant::now() + REMOVED_WITHIN);
+            }
+            if exits_until.is_some() && self.targets.cluster.is_removed(change.leaving_host) {
                 break;
             }
-            if Instant::now() > until + REMOVED_WITHIN {
+            if exits_until.is_some_and(|until| Instant::now() > until) {
                 let how = format!("node {} was removed and still runs after {REMOVED_WITHIN:?}", change.leaving);
                 self.world.break_promise(Broken::of_cluster("removed_node_stops", how));
                 return Ok(());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        if let Err(how) = (&mut requests).await? {
-            self.world.break_promise(Broken::of_cluster("members_converge", how));
-            return Ok(());
         }
         self.targets.cluster.complete_change()?;
         self.figures.removed();

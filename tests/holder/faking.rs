@@ -529,7 +529,8 @@ async fn shutdown_repeats_a_failed_release() {
         switch.set(Line::Cut);
         let unknown = lease.release().await.expect_err("the cluster does not answer");
         assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown:?}");
-        // The keeper forgets the lease, which has no grant here.
+        // The keeper forgets the lease, which has no grant here and no handle.
+        drop(lease);
         tokio::time::sleep(Duration::from_secs(1)).await;
         switch.set(line);
         let failed = manager.shutdown().await;
@@ -553,6 +554,7 @@ async fn shutdown_names_a_lease_that_was_not_drained() {
     lease.before_release(std::future::pending::<()>).detach();
     let refused = lease.release().await.expect_err("the listener does not end");
     assert_eq!(code(&refused), Some(Code::NotDrained));
+    drop(lease);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let failed = manager.shutdown().await;
     assert!(

@@ -469,7 +469,7 @@ async fn listener_that_requires_an_identity_refuses_the_others() {
     let metrics: RenderMetrics = Arc::new(String::new);
     for is_public in [false, true] {
         let cluster = Cluster::start_with(|settings| {
-            settings.require_identity = true;
+            settings.require_identity = Some(true);
             settings.metrics = Some(metrics.clone());
             settings.limits.public_metrics = is_public;
         });

@@ -121,7 +121,9 @@ impl Call {
             (Some("leases"), Some(_), None) if self.method == Method::DELETE => "revoke",
             (Some("leases"), Some(_), None) => "get",
             (Some("leases"), None, _) => "list",
-            (noun, ..) => noun.unwrap_or_default(),
+            (Some(noun), ..) => noun,
+            // A path of one word, such as `metrics`.
+            (None, ..) => &self.path,
         }
     }
 

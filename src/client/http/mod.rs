@@ -13,8 +13,6 @@ mod watch;
 pub use endpoints::{DEFAULT_ENDPOINTS, ENDPOINTS_VARIABLE, Endpoints, InvalidEndpoints, MAX_ENDPOINTS};
 pub use remote::{ListQuery, Remote};
 pub use snapshot::Snapshot;
-#[cfg(feature = "cli")]
-pub(crate) use status::get_at;
 pub use watch::Watch;
 
 use super::LeaseManager;

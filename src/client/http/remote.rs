@@ -29,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The client closes idle connections before a node does (after 60 s): a request at that moment would fail.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) const BUILDS: &str = "building a client fails only without a TLS backend";
+const BUILDS: &str = "building a client fails only without a TLS backend";
 
 /// Bounds of the interval between two probes of the node at which a claim waits.
 const SHORTEST_PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -454,7 +454,7 @@ impl Events for Watch {
 }
 
 /// The path of a lease. Of the characters of a name, only the slash has a meaning in a path.
-pub(super) fn http_client() -> reqwest::ClientBuilder {
+fn http_client() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -467,7 +467,7 @@ pub(super) fn http_client() -> reqwest::ClientBuilder {
 
 /// Sets the certificates. Without any, no `https` endpoint can be reached.
 #[cfg(feature = "tls")]
-pub(super) fn with_tls(builder: reqwest::ClientBuilder, tls: Option<&ClientTls>) -> reqwest::ClientBuilder {
+fn with_tls(builder: reqwest::ClientBuilder, tls: Option<&ClientTls>) -> reqwest::ClientBuilder {
     builder.tls_backend_preconfigured(tls.cloned().unwrap_or_default().config())
 }
 

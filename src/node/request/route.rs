@@ -433,7 +433,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             let refused = |denied| ProposeError::Refused(RequestError::Denied(denied));
             let required = self.require_level(leader_term.term, FeatureLevel::ACCESS_CONTROL).await;
             required.map_err(|reason| refused(Denied::Refused(reason)))?;
-            self.access().check(caller, &change).map_err(refused)?;
+            if self.access().check(caller, &change).is_err() {
+                // A node that no longer leads has an old state. It must not refuse a change because of it.
+                self.confirm_leadership(leader_term).boxed().await?;
+                self.access().check(caller, &change).map_err(refused)?;
+            }
             self.raft.propose(leader_term.term, Proposal::access(&change)).await.map_err(ProposeError::from)
         });
         let unknown = |_| Err(ProposeError::Unknown(format!("not committed within {timeout:?}")));

@@ -73,6 +73,19 @@ async fn leader_refuses_what_a_follower_lets_through() {
     cluster.shutdown().await;
 }
 
+/// Its state may be old: another leader may have added the token.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_refuses_no_change_from_memory() {
+    let (cluster, leader, _) = start_guarded().await;
+    let unknown = || AccessChange::RemoveToken(hash(2).id());
+    let refused = change(cluster.node(leader), unknown()).await;
+    assert!(matches!(refused, Err(RequestError::Denied(Denied::NotFound(_)))), "a leader with a majority: {refused:?}");
+    cluster.board.isolate(leader, cluster.ids());
+    let answered = change(cluster.node(leader), unknown()).await;
+    assert!(!matches!(answered, Ok(_) | Err(RequestError::Denied(_))), "{answered:?}");
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn revoked_token_reads_nowhere_after_one_heartbeat() {
     let (cluster, leader, others) = start_guarded().await;

@@ -113,13 +113,9 @@ impl Replay {
     /// Timers fire before the first command. A grant to a waiter that is not the first yet comes from a command.
     /// Returns the transitions of the commands.
     fn follow_timers<'a>(&mut self, entry: &Entry<'a>) -> &'a [Transition] {
-        let is_claimed = |transition: &Transition| {
-            let mut answered = entry.batch.commands.iter().zip(entry.outcomes);
-            answered.any(|(command, outcome)| is_granted_by(transition, &parts(command).1, outcome))
-        };
         let mut rest = entry.transitions;
         while let Some((next, later)) = rest.split_first() {
-            if !is_of_time(next) || is_claimed(next) || !self.can_follow(next) {
+            if !is_of_time(next) || is_claimed(entry, next) || !self.can_follow(next) {
                 break;
             }
             self.follow(entry.position, next);
@@ -140,9 +136,11 @@ impl Replay {
             }
             rest = later;
             self.follow_answer(entry.position, principal, command, outcome);
-            // A slot that a command frees goes to a waiter in the same entry.
-            while let Some((turn, later)) =
-                rest.split_first().filter(|(next, _)| is_turn(next) && self.can_follow(next))
+            // A slot that a command frees goes to a waiter in the same entry. After a leader change it stays reserved
+            // until a later command confirms that waiter.
+            while let Some((turn, later)) = rest
+                .split_first()
+                .filter(|(next, _)| is_turn(next) && !is_claimed(entry, next) && self.can_follow(next))
             {
                 self.follow(entry.position, turn);
                 rest = later;
@@ -398,7 +396,12 @@ fn is_turn(transition: &Transition) -> bool {
     transition.change == Change::Granted(GrantCause::Queue)
 }
 
-/// Whether this command is a claim that got this grant.
+/// Whether a command of the entry is a claim that got this grant.
+fn is_claimed(entry: &Entry, transition: &Transition) -> bool {
+    let mut answered = entry.batch.commands.iter().zip(entry.outcomes);
+    answered.any(|(command, outcome)| is_granted_by(transition, &parts(command).1, outcome))
+}
+
 fn is_granted_by(transition: &Transition, command: &Command, outcome: &Outcome) -> bool {
     let (Command::Acquire(acquire), Outcome::Held { fresh: true, .. }) = (command, outcome) else { return false };
     is_turn(transition) && acquire.name == transition.name && acquire.holder == transition.holder

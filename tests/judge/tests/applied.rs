@@ -82,13 +82,28 @@ fn log_of_principals() -> Vec<Applied> {
 }
 
 fn apply(commands: Vec<(u64, Command)>) -> Vec<Applied> {
+    apply_entries((1..).zip(commands).map(|(index, (now, command))| (at(index), now, vec![command])))
+}
+
+fn apply_entries(entries: impl IntoIterator<Item = (FencingToken, u64, Vec<Command>)>) -> Vec<Applied> {
     let mut machine = Machine::new();
-    let apply = |(index, (now, command))| {
-        let (position, batch) = (at(index), Batch { stamp: Stamp { now, wall_ms: now }, commands: vec![command] });
+    let apply = |(position, now, commands)| {
+        let batch = Batch { stamp: Stamp { now, wall_ms: now }, commands };
         let (outcomes, effects) = machine.apply(position, &batch);
         Applied { position, batch, outcomes, effects, replica: machine.clone() }
     };
-    (1..).zip(commands).map(apply).collect()
+    entries.into_iter().map(apply).collect()
+}
+
+/// After a leader change, a released lease stays reserved for the first waiter. In the same entry another client queues
+/// behind it, and then the waiter confirms its place and gets the grant.
+fn log_of_a_confirmed_waiter() -> Vec<Applied> {
+    let confirmed = vec![release("a", at(1)), acquire("c", Some(9_000)), acquire("b", Some(9_000))];
+    apply_entries([
+        (at(1), 100, vec![acquire("a", None)]),
+        (at(2), 200, vec![acquire("b", Some(9_000))]),
+        (FencingToken::new(2, 3), 300, confirmed),
+    ])
 }
 
 /// The first broken promise of a log.
@@ -236,6 +251,16 @@ fn grant_out_of_order_is_caught() {
         acquire.wait_ms = Some(1_402);
     };
     assert_eq!(judged_after(3, just_in_time), None);
+}
+
+#[test]
+fn grant_that_a_later_command_confirms_is_in_order() {
+    let mut log = log_of_a_confirmed_waiter();
+    assert_eq!(log[2].outcomes[1], Outcome::Queued { place: 1 });
+    assert!(matches!(log[2].outcomes[2], Outcome::Held { fresh: true, .. }));
+    assert_eq!(judged(&log), None);
+    log[2].outcomes[1] = Outcome::Queued { place: 0 };
+    assert_eq!(judged(&log), Some("queue_order"), "c queued while b waited");
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(crate) use file::NewFile;
 pub(crate) use folder::Folder;
 pub(crate) use format::{Freshness, Header, encode, read, verify};
 pub use position::PositionError;
+#[cfg(feature = "testing")]
+pub(crate) use restore::check;
 pub use restore::{LostHolders, RestoreError, RestoreOptions, Restored};
 pub(crate) use restore::{Target, restore};
 

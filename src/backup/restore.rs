@@ -10,7 +10,7 @@ use crate::config::{MemberConfig, Problems};
 use crate::lease::Lease;
 use crate::raft::snapshot::SnapshotError;
 use crate::raft::{Joined, PeerInfo, State, read_restored, write_restored};
-use crate::storage::{Identity, Restoring, StorageError};
+use crate::storage::{Identity, Position, Restoring, Storage, StorageError};
 use crate::token::FencingToken;
 use crate::types::NodeId;
 
@@ -122,37 +122,74 @@ pub(crate) struct Target {
     pub cluster: String,
     pub id: NodeId,
     pub members: Vec<MemberConfig>,
-    pub data: PathBuf,
 }
 
-/// Restores a backup. Blocks.
-pub(crate) fn restore(file: &Path, target: Target, options: RestoreOptions) -> Result<Restored, RestoreError> {
+/// A backup that a new cluster can start from.
+pub(crate) struct Checked {
+    state: State,
+    at: Position,
+    now_ms: u64,
+    no_grants_ms: Option<u64>,
+    restored: Restored,
+}
+
+/// Checks that the new cluster can start from a backup. `now_ms` is the wall clock. Blocks.
+pub(crate) fn check(
+    file: &Path,
+    target: &Target,
+    options: RestoreOptions,
+    now_ms: u64,
+) -> Result<Checked, RestoreError> {
     let first = target.members.iter().map(|member| member.id).min().unwrap_or(target.id);
     if target.id != first {
-        return Err(RestoreError::OtherNode { cluster: target.cluster, node: target.id, first });
+        return Err(RestoreError::OtherNode { cluster: target.cluster.clone(), node: target.id, first });
     }
-    let (header, mut state) = read(file)?;
+    let (header, state) = read(file)?;
     if header.cluster == target.cluster {
         return Err(RestoreError::SameCluster { cluster: header.cluster });
     }
     let no_grants_ms = no_grants_ms(&state, options.holders)?;
-    let now_ms = SystemClock.wall_ms();
     let at = position::restored(header.position, header.wall_ms, now_ms, options.above)?;
     let counts = state.machine.counts();
+    let above = FencingToken { term: at.term, index: at.index };
+    let restored = Restored { from_cluster: header.cluster, above, ended: counts.held, dropped: counts.waiting };
+    Ok(Checked { state, at, now_ms, no_grants_ms, restored })
+}
 
-    let identity = Identity { cluster: target.cluster, node: target.id };
-    let store = Restoring::begin(target.data, identity)?;
-    let own = Joined { node: target.id, incarnation: store.incarnation };
-    state.restore(at, infos(target.members), own, now_ms, no_grants_ms)?;
-    write_restored(&state, target.id, &store.storage)?;
+impl Checked {
+    /// Writes the state of the new cluster to the empty store of its first node. Blocks.
+    pub fn write<S: Storage>(
+        mut self,
+        target: Target,
+        incarnation: u64,
+        storage: &S,
+    ) -> Result<(State, Restored), RestoreError> {
+        let own = Joined { node: target.id, incarnation };
+        self.state.restore(self.at, infos(target.members), own, self.now_ms, self.no_grants_ms)?;
+        write_restored(&self.state, target.id, storage)?;
+        Ok((self.state, self.restored))
+    }
+}
+
+/// Restores a backup into a data directory. Blocks.
+pub(crate) fn restore(
+    file: &Path,
+    target: Target,
+    data: PathBuf,
+    options: RestoreOptions,
+) -> Result<Restored, RestoreError> {
+    let now_ms = SystemClock.wall_ms();
+    let backup = check(file, &target, options, now_ms)?;
+    let identity = Identity { cluster: target.cluster.clone(), node: target.id };
+    let store = Restoring::begin(data, identity)?;
+    let (state, restored) = backup.write(target, store.incarnation, &store.storage)?;
     store.finish(|reopened| {
         let stored = read_restored(reopened)?;
-        let is_same = stored.position() == at && stored.machine.header() == state.machine.header();
+        let is_same = stored.position() == state.position() && stored.machine.header() == state.machine.header();
         if is_same { Ok(()) } else { Err(RestoreError::from(SnapshotError::OtherState)) }
     })?;
     wait_for_the_next_ms(now_ms);
-    let above = FencingToken { term: at.term, index: at.index };
-    Ok(Restored { from_cluster: header.cluster, above, ended: counts.held, dropped: counts.waiting })
+    Ok(restored)
 }
 
 /// A later restore on this machine must read a later millisecond: the millisecond is the base of the tokens.

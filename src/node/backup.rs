@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::{Inner, Node};
 use crate::access::Caller;
 use crate::backup::{self, BackupError, BackupInfo, Folder, Freshness, Header, NewFile};
-use crate::clock::{Clock, SystemClock};
 use crate::config::BackupSchedule;
 use crate::lease::ListFilter;
 use crate::node::{Forward, Query, Request, RequestError, Served};
@@ -58,9 +57,9 @@ impl BackupStream {
 }
 
 /// A view of the state, with its header.
-struct View {
-    header: Header,
-    state: State,
+pub(crate) struct View {
+    pub header: Header,
+    pub state: State,
     served: Served,
     permit: OwnedSemaphorePermit,
 }
@@ -102,7 +101,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     /// Streams a backup. Only the leader answers, unless the consistency is stale.
     pub(crate) async fn backup(&self, consistency: Consistency) -> Result<BackupStream, RequestError> {
-        let View { header, state, served, permit } = self.inner.backup_view(consistency).await?;
+        let View { header, state, served, permit } = self.backup_view(consistency).await?;
         let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
         let mut out = ChunkWriter::new(sender, self.inner.lifecycle.stop.clone());
         self.inner.lifecycle.tasks.spawn_blocking(move || {
@@ -112,6 +111,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
             drop(permit);
         });
         Ok(BackupStream { served, chunks })
+    }
+
+    /// The state for a backup. Only the leader answers, unless the consistency is stale.
+    pub(crate) async fn backup_view(&self, consistency: Consistency) -> Result<View, RequestError> {
+        self.inner.backup_view(consistency).await
     }
 }
 
@@ -142,7 +146,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             node: self.settings.id,
             position: state.position(),
             cluster_ms: state.machine.now(),
-            wall_ms: SystemClock.wall_ms(),
+            wall_ms: self.requests.clock.reading().1,
             freshness,
         };
         let served = Served { applied: header.position.index, now: header.cluster_ms, ..served };
@@ -168,7 +172,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
         let mut failed_at = None;
         loop {
-            let now_ms = SystemClock.wall_ms();
+            let (_, now_ms) = self.requests.clock.reading();
             let newest = self.in_folder(&folder, Folder::newest_ms).await.ok().flatten();
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
             // A wall clock that steps back makes a backup due too.

@@ -228,7 +228,7 @@ impl NodeBuilder {
     pub fn restore(self, file: impl AsRef<Path>, options: RestoreOptions) -> Result<Restored, RestoreError> {
         let (config, ..) = self.check().map_err(RestoreError::Settings)?;
         let NodeConfig { cluster, id, members, data, .. } = config;
-        backup::restore(file.as_ref(), backup::Target { cluster, id, members, data }, options)
+        backup::restore(file.as_ref(), backup::Target { cluster, id, members }, data, options)
     }
 
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>, Option<Tls>), Problems> {

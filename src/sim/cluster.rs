@@ -1,6 +1,7 @@
 //! A cluster in one process: nodes with in-memory disks, connected by a switchboard.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +9,14 @@ use tokio::time::Instant;
 
 use super::TokioClock;
 use crate::access::{AccessView, Caller};
+use crate::backup::{self, RestoreError, RestoreOptions, Restored};
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Forward, MemberRegistry, Node, NodeConfig, NodeParts, Request, RequestError, Response, StartError};
 use crate::raft::{CurrentLeader, FeatureLevel, Observer, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
-use crate::types::{MemberChange, NodeId};
+use crate::types::{ClusterMs, Consistency, MemberChange, NodeId};
 
 /// A node of a [`Cluster`].
 pub type TestNode = Node<MemoryStorage, MemoryTransport>;
@@ -49,6 +51,7 @@ pub struct Setup {
 /// gracefully.
 pub struct Cluster {
     pub board: Switchboard,
+    name: &'static str,
     members: Vec<MemberConfig>,
     /// Nodes that join the cluster after it has formed.
     joining: BTreeMap<NodeId, MemberConfig>,
@@ -125,6 +128,14 @@ impl TestNode {
         self.request_of(caller, request, Forward::Once).await
     }
 
+    /// The bytes of a backup, or `None` if this node cannot write one.
+    pub async fn backup_bytes(&self, consistency: Consistency) -> Option<Vec<u8>> {
+        let view = self.backup_view(consistency).await.ok()?;
+        let mut bytes = Vec::new();
+        backup::encode(&view.header, &view.state, &mut bytes).expect("a write to memory cannot fail");
+        Some(bytes)
+    }
+
     /// Requests a snapshot and a purge of the log. The node performs them later.
     pub async fn take_snapshot(&self) {
         // The request fails only if the node is stopping.
@@ -151,12 +162,34 @@ impl Cluster {
     pub fn prepare(count: u64, setup: Setup) -> Cluster {
         Cluster {
             board: Switchboard::default(),
+            name: "test",
             members: (1..=count).map(member).collect(),
             joining: BTreeMap::new(),
             setup,
             disks: (1..=count).map(|id| (id, Disk::new(id))).collect(),
             nodes: BTreeMap::new(),
         }
+    }
+
+    /// Restores a backup of a cluster with another name to the empty disk of node 1. `now_ms` is the wall clock. Also
+    /// returns the cluster time of the backup.
+    ///
+    /// # Errors
+    ///
+    /// See [`RestoreError`].
+    pub fn restore(
+        &mut self,
+        file: &Path,
+        options: RestoreOptions,
+        now_ms: u64,
+    ) -> Result<(Restored, ClusterMs), RestoreError> {
+        self.name = "restored";
+        let target = backup::Target { cluster: self.name.to_owned(), id: 1, members: self.members.clone() };
+        let disk = self.disks.get_mut(&1).expect("a cluster has node 1");
+        let backup = backup::check(file, &target, options, now_ms)?;
+        let (state, restored) = backup.write(target, disk.incarnation, &disk.storage)?;
+        disk.is_initialised = true;
+        Ok((restored, state.machine.now()))
     }
 
     /// Creates an empty disk for a node that joins the cluster. The caller starts the node, and makes the returned
@@ -306,7 +339,7 @@ impl Cluster {
         let timings = self.timings(id);
         let lease = self.setup.lease_of.get(&id).copied().unwrap_or(self.setup.lease);
         let config = NodeConfig {
-            cluster: "test".to_string(),
+            cluster: self.name.to_owned(),
             id,
             members: self.members.iter().chain(self.joining.get(&id)).cloned().collect(),
             join: self.joining.contains_key(&id),

@@ -57,6 +57,11 @@ pub struct WaitingClaim {
 }
 
 impl Replay {
+    /// Sets the cluster time of the state before the first entry.
+    pub fn begin_at(&mut self, now: ClusterMs) {
+        self.now = now;
+    }
+
     /// Follows an entry. Returns the promises that it breaks, in the order of discovery.
     pub fn apply(&mut self, entry: &Entry) -> Vec<Broken> {
         self.now = self.now.max(entry.batch.stamp.now);

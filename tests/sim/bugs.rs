@@ -28,4 +28,6 @@ pub struct PlantedBugs {
     pub shared_credentials: bool,
     /// Nodes execute requests with revoked access tokens.
     pub revoked_access_works: bool,
+    /// The operator restores a backup as if all holders of the lost cluster had stopped.
+    pub restored_too_soon: bool,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Outcome, Transition};
 use tenure::testing::{AppliedEntry, Observer};
 use tenure::token::FencingToken;
-use tenure::types::{LeaseName, NodeId};
+use tenure::types::{ClusterMs, LeaseName, NodeId};
 use tokio::time::Instant;
 
 use super::invariants::committed_stays;
@@ -66,6 +66,11 @@ impl Ledger {
             violations: Vec::new(),
             applied: BTreeMap::new(),
         }
+    }
+
+    /// Sets the cluster time of the state that the replicas begin with.
+    pub fn begin_at(&mut self, now: ClusterMs) {
+        self.replay.begin_at(now);
     }
 
     pub fn first_index(&self) -> u64 {

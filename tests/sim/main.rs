@@ -16,6 +16,7 @@
 //! | `faults` | faults of processes, network and disks |
 //! | `principals` | clients with access tokens, and the promises of access control |
 //! | `members`, `rollout` | changes of the members and of the configuration |
+//! | `restore` | a cluster that loses all nodes, and a new one from its backup |
 //! | `stale_reads` | faults that can cause stale reads |
 //! | `client`, `recording_client`, `watcher` | the workload, and its connection to a node |
 //! | `register` | a resource that checks only fencing tokens |
@@ -43,7 +44,7 @@
 //!
 //! - Sockets, files and sled. They have their own tests.
 //! - tokio timeouts inside a node that guard no invariant. They run at the true rate.
-//! - A disk that is restored from an old copy.
+//! - A disk that is replaced by an old copy of it.
 //! - A log that loses synced entries at its end. No store can distinguish it from a shorter log.
 //!
 //! Without `--cfg tokio_unstable` tokio's choices cannot be seeded and runs are not reproducible. This crate is then
@@ -69,6 +70,7 @@ mod planted;
 mod principals;
 mod recording_client;
 mod register;
+mod restore;
 mod rollout;
 mod run;
 mod seeds;

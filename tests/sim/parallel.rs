@@ -9,8 +9,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use super::plan::Plan;
-use super::run::run;
 use super::verdict::Verdict;
 use super::world::lock;
 
@@ -36,12 +34,17 @@ pub fn env_number(variable: &str, default: u64) -> u64 {
 /// # Panics
 ///
 /// A run panicked.
-pub fn run_seeds(first: u64, count: u64, plan: impl Fn(u64) -> Plan + Sync, mut on_verdict: impl FnMut(u64, Verdict)) {
+pub fn run_seeds(
+    first: u64,
+    count: u64,
+    run: impl Fn(u64) -> Verdict + Sync,
+    mut on_verdict: impl FnMut(u64, Verdict),
+) {
     let (next, running) = (AtomicU64::new(first), Mutex::new(BTreeSet::new()));
     let (done, verdicts) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..threads().min(count) {
-            let (next, running, plan, done) = (&next, &running, &plan, done.clone());
+            let (next, running, run, done) = (&next, &running, &run, done.clone());
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +52,7 @@ pub fn run_seeds(first: u64, count: u64, plan: impl Fn(u64) -> Plan + Sync, mut 
                         return;
                     }
                     lock(running).insert(seed);
-                    let verdict = run(plan(seed));
+                    let verdict = run(seed);
                     lock(running).remove(&seed);
                     if done.send((seed, verdict)).is_err() {
                         return;

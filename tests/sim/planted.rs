@@ -2,7 +2,9 @@
 
 use super::bugs::PlantedBugs;
 use super::plan::Plan;
+use super::restore;
 use super::run::run;
+use super::verdict::Verdict;
 
 /// Runs seeds until one of the invariants is violated.
 ///
@@ -10,6 +12,10 @@ use super::run::run;
 ///
 /// The first `max_seeds` seeds do not violate any of them.
 fn assert_caught(planted: PlantedBugs, promises: &[&str], max_seeds: u64) {
+    assert_caught_in(run, planted, promises, max_seeds);
+}
+
+fn assert_caught_in(run: fn(Plan) -> Verdict, planted: PlantedBugs, promises: &[&str], max_seeds: u64) {
     let caught = (1..=max_seeds).find_map(|seed| {
         let verdict = run(Plan::of(seed, planted));
         let violation = verdict.violations.into_iter().find(|found| promises.contains(&found.promise));
@@ -86,4 +92,10 @@ fn renewal_of_another_principal_is_caught() {
 #[test]
 fn revoked_access_token_that_works_is_caught() {
     assert_caught(PlantedBugs { revoked_access_works: true, ..PlantedBugs::default() }, &["revoked_access_ends"], 20);
+}
+
+#[test]
+fn restore_that_does_not_wait_for_holders_is_caught() {
+    let planted = PlantedBugs { restored_too_soon: true, ..PlantedBugs::default() };
+    assert_caught_in(restore::run, planted, &["one_holder"], 30);
 }

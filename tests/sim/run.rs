@@ -1,12 +1,12 @@
 //! The phases of one run, and its verdict.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure::types::NodeId;
 use tokio::runtime::{Builder, RngSeed};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::client::{self, LONGEST_TTL};
 use super::evidence::{Evidence, Judged};
@@ -32,39 +32,70 @@ const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs a plan on the current thread.
 pub fn run(plan: Plan) -> Verdict {
-    nobody_panics::begin();
-    let _seeded = tenure::testing::seed(plan.seed);
-    let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
-    let runtime = runtime.expect("a runtime");
-    let (verdict, world) = runtime.block_on(async {
+    in_virtual_time(plan.seed, async {
         let world = World::new(plan);
         let verdict = simulate(&world).await;
         world.end().await;
-        (verdict, Arc::downgrade(&world))
-    });
+        (verdict, vec![Arc::downgrade(&world)])
+    })
+}
+
+/// Runs a simulation on the current thread. It returns its worlds, which no task may hold afterwards.
+pub fn in_virtual_time(seed: u64, simulation: impl Future<Output = (Verdict, Vec<Weak<World>>)>) -> Verdict {
+    nobody_panics::begin();
+    let _seeded = tenure::testing::seed(seed);
+    let seed = RngSeed::from_bytes(&seed.to_le_bytes());
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seed).build();
+    let runtime = runtime.expect("a runtime");
+    let (verdict, worlds) = runtime.block_on(simulation);
     drop(runtime);
-    assert_eq!(world.strong_count(), 0, "a task still holds the world after the run");
+    for world in worlds {
+        assert_eq!(world.strong_count(), 0, "a task still holds the world after the run");
+    }
     verdict
 }
 
-async fn simulate(world: &Arc<World>) -> Verdict {
-    bootstrap::start_all(world).await;
-    if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
-        world.report_violation("converges", format!("no cluster formed within {ELECTION_TIMEOUT:?} of the last fault"));
+/// The tasks around a cluster that has formed.
+pub struct Load {
+    pub clients: JoinSet<()>,
+    watching: JoinSet<()>,
+    faults: JoinHandle<()>,
+}
+
+impl Load {
+    /// Forms the cluster. Then clients work, and faults are injected.
+    pub async fn begin(world: &Arc<World>) -> Load {
+        bootstrap::start_all(world).await;
+        if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
+            let how = format!("no cluster formed within {ELECTION_TIMEOUT:?} of the last fault");
+            world.report_violation("converges", how);
+        }
+        let mut clients = JoinSet::new();
+        (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
+        if principals::work_in(world.plan.seed) {
+            clients.spawn(principals::run(world.clone()));
+        }
+        let mut watching = JoinSet::new();
+        watching.spawn(one_leader::watch(world.clone()));
+        watching.spawn(watcher::watch(world.clone()));
+        Load { clients, watching, faults: tokio::spawn(faults::inject_all(world.clone())) }
     }
-    let mut clients = JoinSet::new();
-    (0..world.plan.clients).for_each(|number| drop(clients.spawn(client::run(world.clone(), number))));
-    if principals::work_in(world.plan.seed) {
-        clients.spawn(principals::run(world.clone()));
+
+    pub async fn end_faults(&mut self) {
+        self.faults.abort();
+        let _ = (&mut self.faults).await;
     }
-    let mut watching = JoinSet::new();
-    watching.spawn(one_leader::watch(world.clone()));
-    watching.spawn(watcher::watch(world.clone()));
-    let faults = tokio::spawn(faults::inject_all(world.clone()));
+
+    pub async fn end(mut self) {
+        self.clients.shutdown().await;
+        self.watching.shutdown().await;
+    }
+}
+
+pub async fn simulate(world: &Arc<World>) -> Verdict {
+    let mut load = Load::begin(world).await;
     tokio::time::sleep(world.plan.faults).await;
-    faults.abort();
-    let _ = faults.await;
+    load.end_faults().await;
     world.heal();
     if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
         world.report_violation("converges", format!("no leader within {ELECTION_TIMEOUT:?} of the healing"));
@@ -75,7 +106,7 @@ async fn simulate(world: &Arc<World>) -> Verdict {
     tokio::time::sleep(FAULT_FREE_TIME).await;
     // Clients die without a release, so that every lease must expire.
     world.no_clients.store(true, Ordering::Relaxed);
-    clients.shutdown().await;
+    load.clients.shutdown().await;
     let holders: Vec<_> = lock(&world.history).beliefs.iter().map(|belief| belief.by.clone()).collect();
     holders.iter().for_each(|holder| client::end_beliefs(world, holder));
     let (slowest, _) = world.plan.extreme_rates();
@@ -87,7 +118,7 @@ async fn simulate(world: &Arc<World>) -> Verdict {
         world.report_violation("expiry_happens", how);
     }
     converge(world).await;
-    watching.shutdown().await;
+    load.end().await;
     judge(world)
 }
 
@@ -130,7 +161,8 @@ async fn converge(world: &Arc<World>) {
     log_matching::check(world);
 }
 
-fn judge(world: &World) -> Verdict {
+/// Judges the records of a run.
+pub fn judge(world: &World) -> Verdict {
     let (ledger, history) = (lock(&world.ledger), lock(&world.history));
     let registers = lock(&world.registers);
     let (plan, steps) = (&world.plan, lock(&world.steps));

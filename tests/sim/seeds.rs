@@ -7,6 +7,7 @@ use super::bugs::PlantedBugs;
 use super::faults::KINDS;
 use super::parallel::{env_number, run_seeds};
 use super::plan::Plan;
+use super::restore;
 use super::run::run;
 use super::summary::Summary;
 use super::verdict::Verdict;
@@ -64,7 +65,7 @@ fn equal_seeds_give_equal_runs() {
     run_seeds(
         first,
         count.min(MAX_REPEATED_SEEDS),
-        |seed| plan(seed).traced(),
+        |seed| run(plan(seed).traced()),
         |seed, other| {
             let first_run = run(plan(seed).traced());
             for (number, (line, other)) in first_run.trace.iter().zip(&other.trace).enumerate() {
@@ -88,9 +89,9 @@ fn every_promise_is_kept_on_every_seed() {
     run_seeds(
         first,
         count,
-        |seed| Plan { traced, exported, ..plan(seed) },
+        |seed| run(Plan { traced, exported, ..plan(seed) }),
         |seed, verdict| {
-            print_problems(seed, &verdict);
+            print_problems(seed, &verdict, "seeds::every_promise_is_kept_on");
             if let Some(file) = &mut file {
                 file.write_all(&verdict.history).expect("TENURE_SIM_HISTORY names a writable file");
             }
@@ -120,16 +121,36 @@ fn every_promise_is_kept_on_every_seed() {
     }
 }
 
+/// Runs a fifth of the seeds, and at least one: each run has two clusters.
+#[test]
+fn every_promise_is_kept_after_a_restore() {
+    let (first, count) = first_and_count();
+    let traced = std::env::var_os("TENURE_SIM_TRACE").is_some();
+    let mut summary = Summary::new(first);
+    run_seeds(
+        first,
+        count.div_ceil(5),
+        |seed| restore::run(Plan { traced, ..plan(seed) }),
+        |seed, verdict| {
+            print_problems(seed, &verdict, "seeds::every_promise_is_kept_after");
+            summary.add(seed, verdict);
+        },
+    );
+    println!("\nafter a restore\n{summary}");
+    assert!(summary.failed.is_empty(), "seeds that broke a promise: {:?}", summary.failed);
+    assert_eq!(summary.undecided, 0, "the linearizability search could not decide these histories");
+}
+
 /// Whether a list of promises has this one. The list is "any", or names with commas.
 fn is_named(promise: &str, list: &str) -> bool {
     list == "any" || list.split(',').any(|name| name == promise)
 }
 
-fn print_problems(seed: u64, verdict: &Verdict) {
+fn print_problems(seed: u64, verdict: &Verdict, test: &str) {
     verdict.trace.iter().for_each(|line| println!("{line}"));
     verdict.violations.iter().for_each(|violation| println!("seed {seed}: {violation}"));
     verdict.undecided.iter().for_each(|lease| println!("seed {seed}: the history of {lease} is too hard to decide"));
     if !verdict.violations.is_empty() || !verdict.undecided.is_empty() {
-        println!("replay: TENURE_SIM_TRACE=1 scripts/simulate 1 {seed} seeds::every_promise");
+        println!("replay: TENURE_SIM_TRACE=1 scripts/simulate 1 {seed} {test}");
     }
 }

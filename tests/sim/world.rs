@@ -439,7 +439,7 @@ impl World {
         lock(&self.violations).push(Broken::of_cluster(promise, how));
     }
 
-    /// Ends all faults and starts all usable nodes with the wanted leadership lease.
+    /// Ends all faults and starts all nodes that have a disk with the wanted leadership lease.
     pub fn heal(self: &Arc<World>) {
         self.network.heal();
         self.network.clear_faults();
@@ -448,7 +448,8 @@ impl World {
             self.resume(id);
             self.set_slow_disk(id, false);
             let wanted = self.lease_wanted();
-            if self.usable_nodes().contains(&id) && self.lease(id) != Duration::from_millis(wanted) {
+            // Also a node that the cluster was asked to remove: as long as it votes, it must agree with the others.
+            if !lock(&self.lost).contains(&id) && self.lease(id) != Duration::from_millis(wanted) {
                 self.crash(id, Cut::Keep(0));
                 self.set_lease(id, wanted);
             }

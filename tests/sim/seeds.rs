@@ -121,7 +121,7 @@ fn every_promise_is_kept_on_every_seed() {
     }
 }
 
-/// Runs a fifth of the seeds, and at least one: each run has two clusters.
+/// Runs a tenth of the seeds, and at least one: each run has two clusters.
 #[test]
 fn every_promise_is_kept_after_a_restore() {
     let (first, count) = first_and_count();
@@ -129,7 +129,7 @@ fn every_promise_is_kept_after_a_restore() {
     let mut summary = Summary::new(first);
     run_seeds(
         first,
-        count.div_ceil(5),
+        count.div_ceil(10),
         |seed| restore::run(Plan { traced, ..plan(seed) }),
         |seed, verdict| {
             print_problems(seed, &verdict, "seeds::every_promise_is_kept_after");

@@ -35,10 +35,25 @@ if TYPE_CHECKING:
 
 
 # The roots of the types that the client uses.
-ROOTS = (
-    ["Acquire", "Cluster", "Event", "Explanation", "HandOver", "History", "Lease", "LeasePage", "Problem", "Queue", "Release"]
-    + ["Released", "RenewBatch", "Renewed", "Revoked", "UpdateMetadata", "Version"]
-)
+ROOTS = [
+    "Acquire",
+    "Cluster",
+    "Event",
+    "Explanation",
+    "HandOver",
+    "History",
+    "Lease",
+    "LeasePage",
+    "Problem",
+    "Queue",
+    "Release",
+    "Released",
+    "RenewBatch",
+    "Renewed",
+    "Revoked",
+    "UpdateMetadata",
+    "Version",
+]
 
 
 def used_schemas(schemas: dict[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,9 @@ class Driver:
 
     async def do_open(self, command: Command) -> Response:
         """Creates the manager."""
-        options: dict[str, Any] = {name: command[name] for name in ("holder", "token", "ca", "cert", "key") if name in command}
+        options: dict[str, Any] = {
+            name: command[name] for name in ("holder", "token", "ca", "cert", "key") if name in command
+        }
         if "operation_timeout_ms" in command:
             options["operation_timeout"] = seconds(command["operation_timeout_ms"])
         if "drift_permille" in command:

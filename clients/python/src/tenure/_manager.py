@@ -74,6 +74,8 @@ class LeaseManager:
         holder = default_holder() if holder is None else check_holder(holder)
         self._client = Client(endpoints, token=token, ca=ca, cert=cert, key=key, timeout=operation_timeout)
         calls = Calls(self._client._transport)
+        # The result of the shutdown.
+        self._left: list[tuple[str, TenureError]] | None = None
         self._core = Core(calls, holder, clock or system_clock, operation_timeout, drift_permille)
 
     @property
@@ -212,9 +214,11 @@ class LeaseManager:
         `ShutDown` after the cluster has confirmed that it left the queue, else `Unknown`. Each later acquire raises
         `ShutDown`. If the call is cancelled, call it again to release the remaining leases.
         """
-        failed = await self._core.shutdown()
-        await self._client.aclose()
-        return failed
+        if self._left is None:
+            left = await self._core.shutdown()
+            await self._client.aclose()
+            self._left = left
+        return self._left
 
     async def __aenter__(self) -> LeaseManager:
         """Returns the manager."""

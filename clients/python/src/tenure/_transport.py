@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from ._endpoints import Endpoints
+from ._errors import ShutDown
 from ._retry import (
     Attempt,
     AttemptContext,
@@ -86,7 +87,7 @@ class Transport:
             headers["authorization"] = f"Bearer {token}"
         self._http = httpx.AsyncClient(
             headers=headers,
-            verify=_tls(ca, cert, key),
+            verify=_tls(ca, cert, key, any(url.startswith("https:") for url in self.endpoints.urls)),
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_TIMEOUT),
             follow_redirects=False,
@@ -107,6 +108,8 @@ class Transport:
 
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         """Sends the request until an attempt resolves it or the budget is used up."""
+        if self._http.is_closed:
+            raise ShutDown
         urls, first = self.endpoints.urls, self.endpoints.preferred
 
         async def attempt(context: AttemptContext) -> Attempt:
@@ -242,13 +245,19 @@ def _token_from_environment() -> str | None:
 
 
 def _tls(
-    ca: str | os.PathLike[str] | None, cert: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None
+    ca: str | os.PathLike[str] | None,
+    cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    has_https: bool,
 ) -> ssl.SSLContext:
     ca = ca or os.environ.get("TENURE_CA") or None
     cert = cert or os.environ.get("TENURE_CERT") or None
     key = key or os.environ.get("TENURE_KEY") or None
     if (cert is None) != (key is None) or (cert is not None and ca is None):
         raise ValueError("a client certificate needs `ca`, `cert` and `key`")
+    if not has_https:
+        # Loading the CAs of the system takes long.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.create_default_context(cafile=ca)
     if cert is not None:
         context.load_cert_chain(cert, key)

@@ -9,9 +9,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 READY_WITHIN = 30.0
+
+Before = Callable[[Path], None]
 
 
 def binary() -> str:
@@ -34,8 +37,10 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """Nodes with one configuration. Each is a process."""
 
-    def __init__(self, folder: Path, nodes: int = 1, extra: str = "", scheme: str = "http") -> None:
-        """Starts the nodes and waits until the first one is ready."""
+    def __init__(
+        self, folder: Path, nodes: int = 1, extra: str = "", scheme: str = "http", before: Before | None = None
+    ) -> None:
+        """Writes the configuration, calls `before` with its folder, and starts the nodes."""
         self.folder = folder
         ports = free_ports(2 * nodes)
         self.http = ports[:nodes]
@@ -46,6 +51,8 @@ class Cluster:
                 f'peer = "127.0.0.1:{ports[nodes + index]}"\ndata = "data/{index + 1}"\n'
             )
         (folder / "cluster.toml").write_text(text + extra)
+        if before is not None:
+            before(folder)
         self.urls = [f"{scheme}://127.0.0.1:{port}" for port in self.http]
         self.processes = [self._start(index + 1) for index in range(nodes)]
 

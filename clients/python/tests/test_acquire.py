@@ -64,7 +64,7 @@ async def test_grant_after_a_lost_answer_is_held(server: ScriptedServer, clock: 
 async def test_node_that_is_down_makes_it_unavailable(clock: ManualClock) -> None:
     async with ScriptedServer() as server:
         urls = server.urls
-    async with LeaseManager(urls, operation_timeout=0.2, clock=clock) as manager:
+    async with LeaseManager(urls, operation_timeout=1.0, clock=clock) as manager:
         with pytest.raises(Unavailable):
             await manager.handle("job", ttl=3).acquire()
 
@@ -79,7 +79,7 @@ async def test_other_nodes_are_asked_after_not_done(servers: ScriptedServer, clo
 
 
 async def test_invalid_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    async with managed(server, clock, operation_timeout=0.1) as m:
+    async with managed(server, clock, operation_timeout=0.5) as m:
         server.on("explain", standing("unknown"))
         for body in ({}, {"token": "x", "ttl_ms": 1}, lease(ttl_ms="forever"), b"[]", b"<html>"):
             server.on("acquire", Answer(body))
@@ -133,7 +133,7 @@ async def test_failed_renewal_after_a_wait_is_unknown(server: ScriptedServer, cl
         clock.now += 2
         return granted(ttl_ms=3000)
 
-    async with managed(server, clock, operation_timeout=0.2) as m:
+    async with managed(server, clock, operation_timeout=0.5) as m:
         server.on("acquire", waited)
         server.on("renew", problem("no_leader", 503))
         server.on("explain", standing("unknown"))
@@ -227,7 +227,7 @@ async def test_shutdown_ends_a_waiting_acquire(server: ScriptedServer, clock: Ma
 
 
 async def test_shutdown_without_an_answer_says_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    async with managed(server, clock, operation_timeout=0.2) as m:
+    async with managed(server, clock, operation_timeout=0.5) as m:
         server.on("acquire", hang)
         server.on("explain", problem("no_leader", 503))
         acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
@@ -271,7 +271,7 @@ async def test_release_without_an_answer_asks_the_history(server: ScriptedServer
 
 
 async def test_release_without_any_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    async with managed(server, clock, operation_timeout=0.1) as m:
+    async with managed(server, clock, operation_timeout=0.5) as m:
         job = m.manager.handle("job", ttl=3)
         await job.acquire()
         server.on("release", CLOSE)

@@ -127,7 +127,8 @@ async def test_loss_hides_no_outer_cancellation(server: ScriptedServer, clock: M
         _, interrupt = scopes[0]._scope.entered
         for cancel in [task.cancel, interrupt._cancel][:: 1 if outer_is_first else -1]:
             cancel()
-        with pytest.raises(asyncio.CancelledError):
+        # Python 3.10 has no `Task.uncancel` and cannot tell the cancellations apart.
+        with pytest.raises(asyncio.CancelledError if sys.version_info >= (3, 11) else LeaseLost):
             await task
 
 
@@ -173,7 +174,7 @@ async def test_body_that_ends_after_the_loss_raises(server: ScriptedServer, cloc
 async def test_failed_release_does_not_fail_the_work(
     server: ScriptedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with managed(server, clock, operation_timeout=0.1) as m:
+    async with managed(server, clock, operation_timeout=0.5) as m:
         async with m.manager.lease("job", ttl=3):
             server.on("release", problem("no_leader", 503))
         assert "the release of lease job failed" in caplog.text

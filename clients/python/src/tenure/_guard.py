@@ -26,7 +26,8 @@ LONGEST_CHECK = 0.25
 class Interrupt:
     """Cancels the current task from the event loop, and tells this cancellation from others.
 
-    It works like `asyncio.timeout`: a cancellation by the caller of the task is never swallowed.
+    It works like `asyncio.timeout`: a cancellation by other code is never swallowed. Python 3.10 has no `Task.uncancel`, so
+    there it is swallowed if it comes after the interrupt.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,6 @@ class Interrupt:
         self._is_fired = False
         self._is_injected = False
         self._is_over = False
-        self._message = object()
 
     def fire(self) -> None:
         """Cancels the task soon."""
@@ -54,18 +54,14 @@ class Interrupt:
         if self._is_over or self._is_fired or self._is_injected:
             return
         self._is_fired = True
-        if sys.version_info >= (3, 11):
-            self.task.cancel()
-        else:
-            # Without `Task.uncancel`, the message tells the cancellations apart.
-            self.task.cancel(self._message)
+        self.task.cancel()
 
     def inject(self) -> asyncio.CancelledError | None:
         """The error to throw into the work instead of a cancellation. `None` if the work was cancelled before."""
         if self._is_fired or self._is_injected:
             return None
         self._is_injected = True
-        return asyncio.CancelledError(self._message)
+        return asyncio.CancelledError()
 
     def finish(self, error: BaseException | None) -> bool:
         """Ends the interrupt with the error of the work. Returns whether the error is only this cancellation."""
@@ -74,10 +70,9 @@ class Interrupt:
             return False
         if sys.version_info >= (3, 11):
             others = self.task.uncancel() if self._is_fired else self.task.cancelling()
-            is_alone = others <= self._cancelling
-        else:
-            is_alone = error is not None and self._message in error.args
-        return is_alone and isinstance(error, asyncio.CancelledError)
+            if others > self._cancelling:
+                return False
+        return isinstance(error, asyncio.CancelledError)
 
 
 class Guard:

@@ -41,6 +41,8 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 TOKEN_VARIABLE = "TENURE_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE_VARIABLE = "TENURE_ACCESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
+# All errors of an exchange. httpx lets some errors of TLS pass as they are.
+EXCHANGE_ERRORS = (httpx.HTTPError, httpx.StreamError, OSError)
 # These errors occur before the request is sent.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
@@ -157,7 +159,7 @@ class Transport:
                 await response.aclose()
         except _NOT_SENT as error:
             return NotDone(_describe(endpoint, error))
-        except httpx.HTTPError as error:
+        except EXCHANGE_ERRORS as error:
             return MaybeDone(_describe(endpoint, error))
         return classify_response(endpoint, response.status_code, body)
 
@@ -173,7 +175,7 @@ class Transport:
                 response = await self._http.get(endpoint + "readyz", timeout=httpx.Timeout(probe))
             except httpx.TimeoutException:
                 return MaybeDone(f"{endpoint} did not answer the readiness probe within {probe:.3g} s")
-            except httpx.HTTPError as error:
+            except EXCHANGE_ERRORS as error:
                 return MaybeDone(_describe(endpoint, error))
             if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 return MaybeDone(f"{endpoint} is not ready")
@@ -190,7 +192,7 @@ class Transport:
         try:
             response = await self._http.get(answered + "v1/cluster", timeout=httpx.Timeout(REFRESH_TIMEOUT))
             members = [member["http"] for member in response.json()["members"]]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        except (*EXCHANGE_ERRORS, ValueError, LookupError, TypeError):
             # Without an answer, the endpoints stay as they are until the next time.
             return
         self.endpoints.add_members(answered, members)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 
 from ._errors import Refused, TenureError, Unavailable
-from ._transport import Transport
+from ._transport import EXCHANGE_ERRORS, Transport
 
 if TYPE_CHECKING:
     from .api import Event
@@ -121,7 +121,7 @@ class Watch:
             chunks = self._chunks or await self._connect()
             try:
                 self._received = self._parser.feed(await self._next_chunk(chunks))
-            except (httpx.HTTPError, httpx.StreamError, ValueError, asyncio.TimeoutError):
+            except (*EXCHANGE_ERRORS, ValueError, asyncio.TimeoutError):
                 await self.aclose()
                 await asyncio.sleep(RECONNECT_DELAY)
 
@@ -174,7 +174,7 @@ class Watch:
                 stack = AsyncExitStack()
                 return response.aiter_raw()
             body = await response.aread()
-        except httpx.HTTPError as error:
+        except EXCHANGE_ERRORS as error:
             return f"{endpoint}: {error or type(error).__name__}"
         finally:
             await stack.aclose()

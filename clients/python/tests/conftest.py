@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
 from nodes import Cluster
 from scripted import ManualClock, ScriptedServer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from managers import managed
 from scripted import (
     CLOSE,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import generate
 import pytest
+
 import tenure
 from nodes import Cluster, binary
 from tenure import Client, Leader, LeaseLost, LeaseManager, Loss, Refused, Unavailable
@@ -78,7 +79,7 @@ async def test_waiter_gets_the_lease_at_the_release(manager: LeaseManager, other
     waiting = asyncio.ensure_future(other.handle("queue", ttl=5).acquire(wait=10))
     while (await manager.client.queue("queue"))["total"] == 0:
         await asyncio.sleep(0.01)
-    assert (await manager.client.explain("queue", other.holder)).get("standing", {})["status"] == "waits"  # type: ignore[index,call-overload]
+    assert (await manager.client.explain("queue", other.holder)).get("standing", {})["status"] == "waits"  # type: ignore[index]
     await lease.release()
     assert await waiting > 0
     with pytest.raises(Refused) as caught:

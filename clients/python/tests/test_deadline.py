@@ -6,6 +6,7 @@ import asyncio
 import math
 
 import pytest
+
 from managers import managed
 from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, granted, lease, lost, renewed
 from tenure import Loss, states

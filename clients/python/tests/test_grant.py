@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from tenure._grant import CheckAt, Expired, Grant, Nothing, Renew, Stop
 from tenure.states import Loss
 

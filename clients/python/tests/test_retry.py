@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
+
 from scripted import in_virtual_time, problem
 from tenure import Refused, TenureError, Unavailable, Unknown
 from tenure._retry import (
@@ -129,7 +131,7 @@ def test_pause_grows_after_each_round() -> None:
     rounds = times[::3]
     assert times[: len(rounds) * 3 : 3] == times[2::3][: len(rounds)]
     pause = FIRST_PAUSE
-    for before, after in zip(rounds, rounds[1:], strict=False):
+    for before, after in itertools.pairwise(rounds):
         assert pause / 2 - 1e-9 <= after - before <= pause + 1e-9
         pause = min(pause * 2, LAST_PAUSE)
 

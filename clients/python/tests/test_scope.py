@@ -6,6 +6,7 @@ import asyncio
 import sys
 
 import pytest
+
 from managers import Managed, managed
 from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem
 from tenure import Lease, LeaseLost, Loss, Refused, states
@@ -125,8 +126,11 @@ async def test_loss_hides_no_outer_cancellation(server: ScriptedServer, clock: M
         await entered.wait()
         # Both cancellations arrive in one pass of the event loop.
         _, interrupt = scopes[0]._scope.entered
-        for cancel in [task.cancel, interrupt._cancel][:: 1 if outer_is_first else -1]:
-            cancel()
+        if outer_is_first:
+            task.cancel()
+        interrupt._cancel()
+        if not outer_is_first:
+            task.cancel()
         # Python 3.10 has no `Task.uncancel` and cannot tell the cancellations apart.
         with pytest.raises(asyncio.CancelledError if sys.version_info >= (3, 11) else LeaseLost):
             await task

@@ -51,8 +51,10 @@ class EventParser:
             ValueError: an event is too large or is not UTF-8.
         """
         self._rest += chunk
-        *lines, rest = bytes(self._rest).split(b"\n")
-        self._rest = bytearray(rest)
+        lines: list[bytes] = []
+        if b"\n" in chunk:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
         events = []
         for line in lines:
             self._size += len(line) + 1

@@ -7,6 +7,8 @@ import math
 import pytest
 
 from tenure._grant import CheckAt, Expired, Grant, Nothing, Renew, Stop
+from tenure._hold import Hold
+from tenure._options import LeaseOptions
 from tenure.states import Loss
 
 
@@ -82,3 +84,15 @@ def test_retry_comes_after_a_twentieth_of_the_ttl(ttl: float, pause: float) -> N
     held = grant(ttl)
     held.retry(11.0)
     assert held.next_renewal - 11.0 == pytest.approx(pause)
+
+
+def test_late_renewal_does_not_restore_the_lease() -> None:
+    hold = Hold("job", "me", LeaseOptions(), 10)
+    hold.granted(7, 3.0, 10.0, 10.0)
+    hold.renewed(7, 3.0, 12.5, 13.0)
+    assert not hold.is_held(13.0), "the keeper has not seen the deadline yet"
+    hold.granted(8, 3.0, 20.0, 20.0)
+    assert hold.grant is not None
+    hold.grant.ending = Loss.STALLED
+    hold.renewed(8, 3.0, 22.5, 22.6)
+    assert hold.remaining(22.6) == pytest.approx(0.37), "the end was announced"

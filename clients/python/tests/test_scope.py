@@ -22,7 +22,8 @@ async def lose(m: Managed, why: str = "revoked") -> None:
 
 
 async def forever() -> None:
-    await asyncio.Event().wait()
+    """Waits for a cancellation. A test whose cancellation is missing fails after 5 s."""
+    await asyncio.wait_for(asyncio.Event().wait(), 5)
 
 
 async def test_body_has_the_lease_and_releases_it(server: ScriptedServer, clock: ManualClock) -> None:

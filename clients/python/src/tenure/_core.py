@@ -1,0 +1,440 @@
+"""The requests of a manager for its leases. The operation lock of a lease serializes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakValueDictionary
+
+from ._aio import acquire_within
+from ._calls import Calls, certain_time
+from ._errors import Refused, ShutDown, TenureError, Unavailable, Unknown, local_refusal
+from ._guard import drain
+from ._hold import Hold
+from ._keeper import Keeper
+from ._options import LeaseOptions, millis
+from ._retry import RetryBudget
+from .states import Loss
+
+if TYPE_CHECKING:
+    from ._clock import Clock
+    from .api import Lease, Standing
+
+T = TypeVar("T")
+
+log = logging.getLogger("tenure")
+
+# Pause between two checks of an abandoned claim that may still wait in the queue, in seconds.
+RESOLVE_INTERVAL = 0.005
+# After this time, another request withdraws an abandoned claim that still waits.
+WITHDRAW_AFTER = 0.25
+MAX_METADATA_ATTEMPTS = 5
+
+NOT_DRAINED = "the work did not end in time: the lease expires by its ttl"
+
+
+class Core:
+    """The state that a manager shares with its leases."""
+
+    def __init__(self, calls: Calls, holder: str, clock: Clock, operation_timeout: float, drift_permille: int) -> None:
+        """Starts no task and sends no request."""
+        self.calls = calls
+        self.holder = holder
+        self.clock = clock
+        self.operation_timeout = operation_timeout
+        self.drift_permille = drift_permille
+        self.budget = RetryBudget.within(operation_timeout)
+        self.keeper = Keeper(calls, holder, clock, operation_timeout, self.spawn)
+        self.closing = asyncio.Event()
+        # Set when every claim in flight is resolved or abandoned.
+        self._claims_resolved = asyncio.Event()
+        self._claims: set[asyncio.Task[Lease | None]] = set()
+        self._holds: WeakValueDictionary[str, Hold] = WeakValueDictionary()
+        # Leases that a failed release or unfinished work left held at the cluster, and when they expire there.
+        self._left_held: dict[str, tuple[float, Hold]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._keeper_task: asyncio.Task[None] | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts a task that the manager owns. A shutdown waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def hold(self, name: str, options: LeaseOptions) -> Hold:
+        """The record of this lease. Options other than the defaults replace those of an earlier handle."""
+        hold = self._holds.get(name)
+        if hold is None:
+            hold = self._holds[name] = Hold(name, self.holder, options, self.drift_permille)
+        elif options != LeaseOptions():
+            hold.options = options
+        return hold
+
+    async def acquire(self, hold: Hold, wait: float) -> int:
+        """Acquires the lease unless it is held already. The keeper renews it from then on."""
+        begun = self.clock()
+        self._check_open()
+        if not await acquire_within(hold.operation, wait + self.operation_timeout):
+            raise local_refusal("wait_timeout", "another acquire of this lease is in progress in this process")
+        try:
+            self._check_open()
+            token = hold.token(self.clock())
+            if token is not None:
+                return token
+            return await self._claim(hold, max(wait - (self.clock() - begun), 0.0))
+        finally:
+            hold.operation.release()
+
+    def _check_open(self) -> None:
+        if self.closing.is_set():
+            raise ShutDown
+        if self._keeper_task is None or self._keeper_task.done():
+            self._keeper_task = asyncio.get_running_loop().create_task(self.keeper.run())
+
+    async def _claim(self, hold: Hold, wait: float) -> int:
+        hold.end_unheld_grant(self.clock())
+        if hold.token_before_claim is not None:
+            # The cluster would answer a claim with the token of the old grant. Work under that grant may still run, so
+            # the new work must get a new token.
+            await self.send_release(hold, hold.token_before_claim)
+        body = hold.options.request(hold.holder)
+        if wait > 0:
+            body["wait_ms"] = millis(wait)
+        # Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
+        hold.is_ambiguous = True
+        # This reading comes before the request: the cluster starts the ttl later.
+        sent = self.clock()
+        claim = self.spawn(self._send_claim(hold.name, body))
+        self._claims.add(claim)
+        claim.add_done_callback(self._claims.discard)
+        try:
+            await asyncio.wait({claim})
+            if claim.result() is None:
+                raise await self._ended_by_shutdown(hold)
+            lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
+        except asyncio.CancelledError:
+            self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))
+            raise
+        except TenureError as error:
+            if not self.closing.is_set():
+                hold.is_ambiguous = isinstance(error, Unknown)
+            raise
+        if self.closing.is_set():
+            raise await self._ended_by_shutdown(hold)
+        hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock())
+        self.keeper.keep(hold)
+        return int(lease["token"])
+
+    async def _send_claim(self, name: str, body: dict[str, Any]) -> Lease | None:
+        """Sends a claim. Returns `None` if a shutdown abandons it."""
+        answer = asyncio.ensure_future(self.calls.acquire(name, body, self.budget))
+        closing = asyncio.ensure_future(self.closing.wait())
+        try:
+            await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and "wait_ms" not in body:
+                # A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
+                await asyncio.wait({answer}, timeout=WITHDRAW_AFTER)
+            return answer.result() if answer.done() else None
+        finally:
+            closing.cancel()
+            answer.cancel()
+            await asyncio.wait({answer, closing})
+
+    async def _confirm(self, hold: Hold, lease: Lease, sent: float) -> tuple[Lease, float]:
+        """Renews a grant after a long wait.
+
+        The time of the grant is then known only within the wait, so the deadline is computed from the renewal.
+        """
+        ttl = math.inf if lease["ttl_ms"] == "infinite" else int(lease["ttl_ms"]) / 1000
+        if self.clock() - sent <= ttl / 3:
+            return lease, sent
+        sent = self.clock()
+        # After any error here the grant may still be in force.
+        try:
+            (result,) = await self.calls.renew(hold.holder, [(hold.name, int(lease["token"]))], self.budget)
+        except TenureError as error:
+            raise Unknown(f"the lease was granted, and its renewal failed: {error}") from error
+        try:
+            if renewed := result.get("lease"):
+                certain_time(renewed)
+                return renewed, sent
+            if problem := result.get("problem"):
+                raise Refused(problem)
+        except (LookupError, TypeError, ValueError):
+            pass
+        raise Unknown("the lease was granted, and the answer to its renewal is invalid")
+
+    async def _ended_by_shutdown(self, hold: Hold) -> TenureError:
+        """The error of an acquire that a shutdown ended, after the shutdown has resolved its claim."""
+        await self._claims_resolved.wait()
+        if hold.is_ambiguous:
+            return Unknown("the manager was shut down, and the cluster did not confirm that the claim was withdrawn")
+        return ShutDown()
+
+    async def release(self, hold: Hold, drains: bool = True) -> bool:
+        """Ends the work, then releases the lease. Returns `False` if it was not held."""
+        async with hold.operation:
+            if hold.granted_token is None:
+                if hold.failed_release is not None:
+                    return await self.send_release(hold, hold.failed_release)
+                return await self._release_ambiguous(hold) if hold.is_ambiguous else False
+            await self._drain(hold, drains)
+            if hold.grant is None:
+                return False
+            until = self.clock() + hold.grant.ttl
+            # The local grant ends first: this process must not count the lease as held after the cluster released it.
+            token = hold.give_up()
+            if token is None:
+                return False
+            try:
+                return await self.send_release(hold, token)
+            except BaseException:
+                hold.unreleased_token = token
+                self._keep_left_held(hold, until)
+                raise
+
+    async def _drain(self, hold: Hold, drains: bool = True) -> None:
+        if not drains or await drain(hold):
+            return
+        until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
+        token = hold.give_up()
+        if token is not None:
+            hold.undrained_token = token
+            self._keep_left_held(hold, until)
+        raise local_refusal("not_drained", NOT_DRAINED)
+
+    def _keep_left_held(self, hold: Hold, until: float) -> None:
+        now = self.clock()
+        self._left_held = {name: left for name, left in self._left_held.items() if left[0] > now}
+        self._left_held[hold.name] = (until, hold)
+
+    async def send_release(self, hold: Hold, token: int) -> bool:
+        """Releases a grant. If the answer is lost, the history shows whether the release was applied."""
+        try:
+            released = await self.calls.release(hold.name, hold.holder, token, self.budget)
+        except Unknown:
+            was_released = await self._was_released(hold, token)
+            if was_released is None:
+                raise
+            released = was_released
+        hold.forget_unreleased_token(token)
+        return released
+
+    async def _was_released(self, hold: Hold, token: int) -> bool | None:
+        """Whether the grant was released. `None` if it is in force or the cluster does not answer."""
+        try:
+            standing = await self._standing(hold)
+        except TenureError:
+            return None
+        match standing:
+            case {"status": "holds", "lease": {"token": current}} if int(current) == token:
+                return None
+            case {"status": "ended", "event": {"token": ended, "event": event}}:
+                return int(ended) == token and event == "released"
+            case {"status": "holds" | "waits" | "unknown"}:
+                return False
+        return None
+
+    async def hand_over(self, hold: Hold, to: str | None, drains: bool = True) -> str | None:
+        """Hands the lease over to this waiter, or to the first one. Returns the new holder."""
+        async with hold.operation:
+            if hold.granted_token is None:
+                return None
+            await self._drain(hold, drains)
+            token = hold.pause(self.clock())
+            if token is None:
+                return None
+            try:
+                lease = await self.calls.hand_over(hold.name, hold.holder, token, to, self.budget)
+            except Refused as error:
+                if error.code == "lost":
+                    hold.lose(token, Loss.from_api(error.problem.get("why") or "unknown"))
+                    return None
+                self._resume(hold)
+                raise
+            except Unavailable:
+                self._resume(hold)
+                raise
+            except Unknown:
+                hold.give_up()
+                raise
+            hold.give_up()
+            return lease["holder"]
+
+    def _resume(self, hold: Hold) -> None:
+        hold.resume()
+        self.keeper.keep(hold)
+
+    async def check(self, hold: Hold) -> bool:
+        """Asks the cluster whether the grant is in force. If it is not, records the loss."""
+        token = hold.granted_token
+        if token is None:
+            return False
+        match await self._standing(hold):
+            case {"status": "holds", "lease": {"token": current}} if int(current) == token:
+                return hold.is_held(self.clock())
+            case {"status": "ended", "event": {"token": ended, "event": event}} if int(ended) == token:
+                hold.lose(token, Loss.EXPIRED if event == "granted" else Loss.from_api(event))
+            case {"status": "holds" | "waits" | "ended" | "unknown"}:
+                hold.lose(token, Loss.FORGOTTEN)
+            case _:
+                raise Unknown(_UNKNOWN_STANDING)
+        return False
+
+    async def update_metadata(self, hold: Hold, metadata: dict[str, str]) -> bool:
+        """Replaces the metadata of the current grant. Returns `False` if the lease is not held.
+
+        The request names the version that it replaces, so an earlier update that arrives late cannot undo this one.
+        """
+        async with hold.operation:
+            attempt = 1
+            while True:
+                token = hold.token(self.clock())
+                if token is None:
+                    return False
+                standing = await self._standing(hold)
+                if standing["status"] != "holds" or int(standing["lease"]["token"]) != token:
+                    await self.check(hold)
+                    return False
+                version = standing["lease"].get("metadata_version", 0)
+                try:
+                    await self.calls.update_metadata(hold.name, hold.holder, token, version, metadata, self.budget)
+                except Refused as error:
+                    if error.code == "lost":
+                        await self.check(hold)
+                        return False
+                    # An earlier update of this holder, whose answer was lost, was applied in between.
+                    if error.code != "metadata_changed" or attempt == MAX_METADATA_ATTEMPTS:
+                        raise
+                    attempt += 1
+                    continue
+                return hold.token(self.clock()) == token
+
+    async def _resolve_abandoned(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> None:
+        """Releases the grant of an abandoned claim, if the cluster granted it."""
+        async with hold.operation:
+            try:
+                if hold.granted_token is not None or not hold.is_ambiguous:
+                    return
+                if await self._is_certainly_not_granted(hold, claim, waits):
+                    hold.is_ambiguous = False
+                    return
+                await self._release_ambiguous(hold)
+            except TenureError as error:
+                # Without a release, the lease expires by its ttl.
+                log.debug("the abandoned claim of lease %s is not resolved: %s", hold.name, error)
+            finally:
+                claim.cancel()
+
+    async def _is_certainly_not_granted(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> bool:
+        """Waits for the answer to an abandoned claim.
+
+        A claim that waits in a queue is aborted instead, and its node withdraws it. An abort before the cluster knows the
+        claim proves nothing: the cluster may apply the claim later.
+        """
+        withdraw_at = self.clock() + self.operation_timeout
+        while waits and not claim.done():
+            with contextlib.suppress(TenureError):
+                if (await self._standing(hold)).get("status") in ("holds", "waits"):
+                    break
+            if self.clock() >= withdraw_at:
+                break
+            await asyncio.wait({claim}, timeout=RESOLVE_INTERVAL)
+        if waits and not claim.done():
+            claim.cancel()
+        await asyncio.wait({claim})
+        return not claim.cancelled() and isinstance(claim.exception(), Refused | Unavailable)
+
+    async def _release_ambiguous(self, hold: Hold) -> bool:
+        """Resolves a claim without an answer: releases its grant, or withdraws the claim if it still waits."""
+        withdraw_at = self.clock() + WITHDRAW_AFTER
+        released = False
+        while True:
+            match await self._standing(hold):
+                case {"status": "holds", "lease": {"token": token}}:
+                    released = await self.send_release(hold, int(token))
+                case {"status": "waits"} if self.clock() < withdraw_at:
+                    # The cluster may grant the claim before its node withdraws it.
+                    await asyncio.sleep(RESOLVE_INTERVAL)
+                    continue
+                case {"status": "waits"}:
+                    released = await self._leave_queue(hold)
+                case {"status": "ended" | "unknown"}:
+                    pass
+                case _:
+                    raise Unknown(_UNKNOWN_STANDING)
+            hold.is_ambiguous = False
+            return released
+
+    async def _leave_queue(self, hold: Hold) -> bool:
+        """Sends another claim with the shortest wait. The cluster commits the end of that wait."""
+        claim = {**hold.options.request(hold.holder), "wait_ms": 1}
+        try:
+            lease = await self.calls.acquire(hold.name, claim, self.budget)
+        except Refused:
+            return False
+        return await self.send_release(hold, int(lease["token"]))
+
+    async def _standing(self, hold: Hold) -> Standing:
+        explained = await self.calls.explain(hold.name, hold.holder, self.budget)
+        return explained.get("standing") or {"status": "unknown"}
+
+    async def release_all(self) -> list[tuple[str, TenureError]]:
+        """Releases all held leases concurrently. Returns the leases whose release failed, with the errors."""
+        holds = [hold for hold in self.keeper.held.values() if hold.granted_token is not None]
+        return await _failures((hold.name, self.release(hold)) for hold in holds)
+
+    async def shutdown(self) -> list[tuple[str, TenureError]]:
+        """Leaves all queues, releases all leases and ends the tasks."""
+        self.closing.set()
+        if self._claims:
+            await asyncio.wait(set(self._claims))
+        # This comes before the releases: the next waiter of a released lease may be an abandoned claim of this manager.
+        ambiguous = [hold for hold in self._holds.values() if hold.is_ambiguous]
+        failed = await _failures((hold.name, self._resolve(hold)) for hold in ambiguous)
+        self._claims_resolved.set()
+        left_held = list(self._left_held.items())
+        left = _failures((name, self._release_left(hold)) for name, (until, hold) in left_held if until > self.clock())
+        for failures in await asyncio.gather(left, self.release_all()):
+            failed += failures
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        if self._keeper_task is not None:
+            self._keeper_task.cancel()
+            await asyncio.wait({self._keeper_task})
+        for hold in list(self.keeper.held.values()):
+            # A lease that was not released expires at the cluster. This process must treat it as not held from now on.
+            hold.give_up()
+        return failed
+
+    async def _resolve(self, hold: Hold) -> None:
+        if hold.is_ambiguous:
+            await self._release_ambiguous(hold)
+
+    async def _release_left(self, hold: Hold) -> None:
+        """Repeats a failed release, and asks the cluster for a grant whose work did not end."""
+        async with hold.operation:
+            if hold.failed_release is not None:
+                await self.send_release(hold, hold.failed_release)
+            elif hold.undrained_token is not None and await self._was_released(hold, hold.undrained_token) is None:
+                raise local_refusal("not_drained", NOT_DRAINED)
+
+
+_UNKNOWN_STANDING = "the cluster is newer than this client, and answered with an unknown standing of the holder"
+
+
+async def _failures(calls: Iterable[tuple[str, Coroutine[Any, Any, object]]]) -> list[tuple[str, TenureError]]:
+    named = list(calls)
+    results = await asyncio.gather(*(call for _, call in named), return_exceptions=True)
+    failed = []
+    for (name, _), result in zip(named, results, strict=True):
+        if isinstance(result, TenureError):
+            failed.append((name, result))
+        elif isinstance(result, BaseException):
+            raise result
+    return failed

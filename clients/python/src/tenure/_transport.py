@@ -1,0 +1,266 @@
+"""HTTP requests to the nodes of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ._endpoints import Endpoints
+from ._errors import ShutDown
+from ._retry import (
+    Attempt,
+    AttemptContext,
+    Done,
+    MaybeDone,
+    NotDone,
+    RefusedBy,
+    ResolvedAnswer,
+    RetryBudget,
+    RetryPolicy,
+    attempts,
+    classify_problem,
+)
+
+# Timeout of a connection attempt, in seconds. A node that takes longer counts as unreachable.
+CONNECT_TIMEOUT = 1.0
+# The client closes idle connections before a node does (after 60 s): a request at that moment would fail.
+IDLE_TIMEOUT = 20.0
+# Longest wait for the members of the cluster.
+REFRESH_TIMEOUT = 1.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+TOKEN_VARIABLE = "TENURE_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE = "TENURE_ACCESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
+
+# All errors of an exchange. httpx lets some errors of TLS pass as they are.
+EXCHANGE_ERRORS = (httpx.HTTPError, httpx.StreamError, OSError)
+# These errors occur before the request is sent.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+@dataclass(frozen=True)
+class QueueWait:
+    """A wait for a lease, in seconds."""
+
+    longest: float
+    probe: float
+    """The interval between readiness probes of the node, and the timeout of one probe."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request before it is sent."""
+
+    method: str
+    path: str
+    policy: RetryPolicy
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Callable[[float], Mapping[str, Any]] | None = None
+    """Creates the body of an attempt. The argument is the time since the start of the first attempt."""
+    wait: QueueWait | None = None
+
+
+class Transport:
+    """Sends requests to the nodes. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        endpoints: str | Iterable[str] | None,
+        token: str | None,
+        ca: str | os.PathLike[str] | None,
+        cert: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
+    ) -> None:
+        """Creates the HTTP client. Sends no request."""
+        self.endpoints = Endpoints(endpoints, 0.0)
+        token = token or _token_from_environment()
+        # Redirects, proxies and compression are not for the nodes of a cluster.
+        headers = {"accept-encoding": "identity"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        self._http = httpx.AsyncClient(
+            headers=headers,
+            verify=_tls(ca, cert, key, any(url.startswith("https:") for url in self.endpoints.urls)),
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_TIMEOUT),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        self._refresh: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        if self._refresh is not None:
+            self._refresh.cancel()
+            await asyncio.wait({self._refresh})
+        await self._http.aclose()
+
+    def stream(self, url: str, query: Mapping[str, str]) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
+        """Opens a GET request whose answer has no end."""
+        return self._http.stream("GET", url, params=query, headers={"accept": "text/event-stream"})
+
+    async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
+        """Sends the request until an attempt resolves it or the budget is used up."""
+        if self._http.is_closed:
+            raise ShutDown
+        urls, first = self.endpoints.urls, self.endpoints.preferred
+
+        async def attempt(context: AttemptContext) -> Attempt:
+            index = (first + context.number) % len(urls)
+            ended = await self._attempt(call, urls[index], context)
+            if isinstance(ended, Done | RefusedBy):
+                self.endpoints.prefer(index)
+                self._refresh_members(urls[index])
+            else:
+                self.endpoints.avoid(index, len(urls))
+            return ended
+
+        wait = call.wait.longest if call.wait else 0.0
+        return await attempts(call.policy, budget, wait, len(urls), attempt)
+
+    async def _attempt(self, call: Call, endpoint: str, context: AttemptContext) -> Attempt:
+        exchange = asyncio.ensure_future(self._exchange(call, endpoint, context))
+        tasks: set[asyncio.Task[Attempt]] = {exchange}
+        if call.wait:
+            tasks.add(asyncio.ensure_future(self._wait_until_not_ready(endpoint, call.wait.probe)))
+        try:
+            ended, _ = await asyncio.wait(tasks, timeout=context.limit, return_when=asyncio.FIRST_COMPLETED)
+            if exchange in ended:
+                return exchange.result()
+            if ended:
+                return ended.pop().result()
+            return MaybeDone(f"{endpoint} did not answer within {context.limit:.3g} s")
+        finally:
+            await _cancel(tasks)
+
+    async def _exchange(self, call: Call, endpoint: str, context: AttemptContext) -> Attempt:
+        content = None
+        headers = {}
+        if call.body is not None:
+            content = json.dumps(call.body(context.elapsed)).encode()
+            headers["content-type"] = "application/json"
+        request = self._http.build_request(
+            call.method, endpoint + call.path, params=call.query or None, content=content, headers=headers
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                body = await _read(response)
+            finally:
+                await response.aclose()
+        except _NOT_SENT as error:
+            return NotDone(_describe(endpoint, error))
+        except EXCHANGE_ERRORS as error:
+            return MaybeDone(_describe(endpoint, error))
+        return classify_response(endpoint, response.status_code, body)
+
+    async def _wait_until_not_ready(self, endpoint: str, probe: float) -> Attempt:
+        """Probes the readiness of the node while the request waits for a lease.
+
+        Returns why the wait must continue at another node. A stopped or partitioned node closes no connection, so the
+        open request alone cannot show that the node is alive.
+        """
+        while True:
+            await asyncio.sleep(probe)
+            try:
+                response = await self._http.get(endpoint + "readyz", timeout=httpx.Timeout(probe))
+            except httpx.TimeoutException:
+                return MaybeDone(f"{endpoint} did not answer the readiness probe within {probe:.3g} s")
+            except EXCHANGE_ERRORS as error:
+                return MaybeDone(_describe(endpoint, error))
+            if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                return MaybeDone(f"{endpoint} is not ready")
+
+    def _refresh_members(self, answered: str) -> None:
+        """Asks this node for the members of the cluster, in the background, if the last time is long ago."""
+        loop = asyncio.get_running_loop()
+        if self.endpoints.asked_members_at == 0.0:
+            self.endpoints.asked_members_at = loop.time()
+        elif self.endpoints.is_refresh_due(loop.time()) and (self._refresh is None or self._refresh.done()):
+            self._refresh = loop.create_task(self._ask_members(answered))
+
+    async def _ask_members(self, answered: str) -> None:
+        try:
+            response = await self._http.get(answered + "v1/cluster", timeout=httpx.Timeout(REFRESH_TIMEOUT))
+            members = [member["http"] for member in response.json()["members"]]
+        except (*EXCHANGE_ERRORS, ValueError, LookupError, TypeError):
+            # Without an answer, the endpoints stay as they are until the next time.
+            return
+        self.endpoints.add_members(answered, members)
+
+
+def classify_response(endpoint: str, status: int, body: bytes) -> Attempt:
+    """Classifies an answer by its status line and its problem document."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if 200 <= status < 300:
+        if isinstance(document, dict):
+            return Done(document)
+        return MaybeDone(f"{endpoint}: the answer is invalid")
+    if not isinstance(document, dict) or not isinstance(document.get("code"), str):
+        # A proxy between the client and the node answered. It cannot know whether the node applied the request.
+        return MaybeDone(f"{endpoint} answered {status} without a problem document")
+    problem: Any = {"type": "", "title": "", "detail": "", **document, "status": status}
+    return classify_problem(problem, endpoint)
+
+
+async def _read(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            # The truncated body fails to parse, which makes the outcome unknown.
+            break
+    return bytes(body)
+
+
+async def _cancel(tasks: set[asyncio.Task[Attempt]]) -> None:
+    pending = {task for task in tasks if not task.done()}
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
+
+
+def _describe(endpoint: str, error: BaseException) -> str:
+    """The endpoint and the innermost cause of an error. The outer errors of an HTTP client say little."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return f"{endpoint}: {error or type(error).__name__}"
+
+
+def _token_from_environment() -> str | None:
+    path = os.environ.get(TOKEN_FILE_VARIABLE)
+    text = Path(path).read_text() if path else os.environ.get(TOKEN_VARIABLE, "")
+    return text.split("\n", 1)[0].strip() or None
+
+
+def _tls(
+    ca: str | os.PathLike[str] | None,
+    cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    has_https: bool,
+) -> ssl.SSLContext:
+    ca = ca or os.environ.get("TENURE_CA") or None
+    cert = cert or os.environ.get("TENURE_CERT") or None
+    key = key or os.environ.get("TENURE_KEY") or None
+    if (cert is None) != (key is None) or (cert is not None and ca is None):
+        raise ValueError("a client certificate needs `ca`, `cert` and `key`")
+    if not has_https:
+        # Loading the CAs of the system takes long.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.create_default_context(cafile=ca)
+    if cert is not None:
+        context.load_cert_chain(cert, key)
+    return context

@@ -1,0 +1,93 @@
+"""Real nodes of Tenure as processes, for the integration tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+READY_WITHIN = 30.0
+
+Before = Callable[[Path], None]
+
+
+def binary() -> str:
+    """The path of the server binary."""
+    path = os.environ.get("TENURE_BINARY")
+    if not path:
+        raise RuntimeError("set TENURE_BINARY to the path of the `tenure` binary")
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+class Cluster:
+    """Nodes with one configuration. Each is a process."""
+
+    def __init__(
+        self, folder: Path, nodes: int = 1, extra: str = "", scheme: str = "http", before: Before | None = None
+    ) -> None:
+        """Writes the configuration, calls `before` with its folder, and starts the nodes."""
+        self.folder = folder
+        ports = free_ports(2 * nodes)
+        self.http = ports[:nodes]
+        text = 'cluster = "python"\n'
+        for index in range(nodes):
+            text += (
+                f'[[node]]\nid = {index + 1}\nhttp = "127.0.0.1:{ports[index]}"\n'
+                f'peer = "127.0.0.1:{ports[nodes + index]}"\ndata = "data/{index + 1}"\n'
+            )
+        (folder / "cluster.toml").write_text(text + extra)
+        if before is not None:
+            before(folder)
+        self.urls = [f"{scheme}://127.0.0.1:{port}" for port in self.http]
+        self.processes = [self._start(index + 1) for index in range(nodes)]
+
+    def _start(self, node: int) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"node{node}.log").open("ab")
+        command = [binary(), "serve", "--config", str(self.folder / "cluster.toml"), "--node", str(node)]
+        with log:
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def wait_ready(self, node: int = 1) -> None:
+        """Waits until this node hears from a leader. Only for plain HTTP."""
+        until = time.monotonic() + READY_WITHIN
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.urls[node - 1]}/readyz", timeout=2)
+                return
+            except (urllib.error.URLError, OSError):
+                if time.monotonic() > until or self.processes[node - 1].poll() is not None:
+                    raise RuntimeError((self.folder / f"node{node}.log").read_text()) from None
+                time.sleep(0.02)
+
+    def fetch(self, path: str) -> bytes:
+        """The answer of the first node to a GET request."""
+        with urllib.request.urlopen(self.urls[0] + path, timeout=5) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def signal(self, node: int, number: signal.Signals) -> None:
+        """Sends a signal to this node."""
+        self.processes[node - 1].send_signal(number)
+
+    def stop(self) -> None:
+        """Ends all nodes."""
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        for process in self.processes:
+            process.wait()

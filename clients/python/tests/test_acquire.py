@@ -1,0 +1,358 @@
+"""The outcomes of acquire, release and hand over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from managers import managed
+from scripted import (
+    CLOSE,
+    TOKEN,
+    Answer,
+    ManualClock,
+    Request,
+    ScriptedServer,
+    granted,
+    lease,
+    problem,
+    renewed,
+    standing,
+)
+from tenure import LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, states
+
+HELD = problem("held", 409, holder="other", token="7")
+
+
+async def hang(_: Request) -> Answer:
+    await asyncio.Event().wait()
+    return CLOSE
+
+
+async def test_held_lease_is_refused(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", HELD)
+        job = m.manager.handle("job", ttl=3, lock_delay=1, limit=2, metadata={"a": "b"})
+        with pytest.raises(Refused) as caught:
+            await job.acquire()
+        assert (caught.value.code, caught.value.holder) == ("held", "other")
+        options = {"ttl_ms": 3000, "lock_delay_ms": 1000, "limit": 2, "metadata": {"a": "b"}}
+        assert server.of("acquire")[0].body == {"holder": "me", **options}
+        assert not job.is_held
+
+
+async def test_refusal_after_a_lost_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    answers = iter([CLOSE, HELD])
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda _: next(answers))
+        server.on("explain", standing("unknown"))
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(Unknown) as caught:
+            await job.acquire()
+        assert caught.value.last is not None
+        assert caught.value.last["code"] == "held"
+        assert not job.is_held
+
+
+async def test_grant_after_a_lost_answer_is_held(server: ScriptedServer, clock: ManualClock) -> None:
+    answers = iter([CLOSE, granted()])
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda _: next(answers))
+        assert await m.manager.handle("job", ttl=3).acquire() == TOKEN
+
+
+async def test_node_that_is_down_makes_it_unavailable(clock: ManualClock) -> None:
+    async with ScriptedServer() as server:
+        urls = server.urls
+    async with LeaseManager(urls, operation_timeout=1.0, clock=clock) as manager:
+        with pytest.raises(Unavailable):
+            await manager.handle("job", ttl=3).acquire()
+
+
+async def test_other_nodes_are_asked_after_not_done(servers: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(servers, clock) as m:
+        servers.on("acquire", lambda request: granted() if request.node == 2 else problem("no_leader", 503))
+        await m.manager.handle("job", ttl=3).acquire()
+        assert [request.node for request in servers.of("acquire")] == [0, 1, 2]
+        await m.manager.handle("job").release()
+        assert servers.of("release")[0].node == 2, "the node that answered last gets the next request"
+
+
+async def test_invalid_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        server.on("explain", standing("unknown"))
+        for body in ({}, {"token": "x", "ttl_ms": 1}, lease(ttl_ms="forever"), b"[]", b"<html>"):
+            server.on("acquire", Answer(body))
+            with pytest.raises(Unknown):
+                await m.manager.handle("job", ttl=3).acquire()
+
+
+async def test_unknown_fields_states_and_codes_are_accepted(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", granted(state="state_of_a_newer_server", new_field={"a": [1]}))
+        job = m.manager.handle("job", ttl=3)
+        assert await job.acquire() == TOKEN
+        server.on("explain", standing("ended", event={"token": str(TOKEN), "event": "event_of_a_newer_server"}))
+        assert await job.check() is False
+        assert job.state == states.Lost(TOKEN, Loss.OTHER)
+        server.on("acquire", problem("code_of_a_newer_server", 499, new_field=1))
+        with pytest.raises(Refused) as caught:
+            await job.acquire()
+        assert caught.value.code == "code_of_a_newer_server"
+        server.on("acquire", granted())
+        await job.acquire()
+        server.on("explain", standing("standing_of_a_newer_server"))
+        with pytest.raises(Unknown):
+            await job.check()
+        assert job.is_held
+
+
+async def test_acquire_of_a_held_lease_sends_no_request(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        assert await job.acquire() == await m.manager.handle("job").acquire()
+        assert len(server.of("acquire")) == 1
+
+
+async def test_grant_after_a_long_wait_is_renewed_first(server: ScriptedServer, clock: ManualClock) -> None:
+    def waited(_: Request) -> Answer:
+        clock.now += 2
+        return granted(ttl_ms=3000)
+
+    async with managed(server, clock) as m:
+        server.on("acquire", waited)
+        job = m.manager.handle("job", ttl=3)
+        assert await job.acquire(wait=10) == TOKEN
+        assert len(server.of("renew")) == 1
+        assert server.of("acquire")[0].body["wait_ms"] == 10_000
+        assert job.remaining == pytest.approx(2.97)
+
+
+async def test_failed_renewal_after_a_wait_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    def waited(_: Request) -> Answer:
+        clock.now += 2
+        return granted(ttl_ms=3000)
+
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        server.on("acquire", waited)
+        server.on("renew", problem("no_leader", 503))
+        server.on("explain", standing("unknown"))
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire(wait=10)
+
+
+async def test_waiting_acquire_leaves_a_node_that_is_not_ready(servers: ScriptedServer, clock: ManualClock) -> None:
+    async def wait(request: Request) -> Answer:
+        return granted() if request.node == 1 else await hang(request)
+
+    async with managed(servers, clock) as m:
+        servers.on("acquire", wait)
+        servers.on("readyz", problem("not_ready", 503))
+        assert await m.manager.handle("job", ttl=0.3).acquire(wait=30) == TOKEN
+        assert [request.node for request in servers.of("acquire")] == [0, 1]
+        assert [request.node for request in servers.of("readyz")] == [0]
+
+
+async def test_waiting_acquire_stays_at_a_ready_node(servers: ScriptedServer, clock: ManualClock) -> None:
+    ready = asyncio.Event()
+
+    def probe(_: Request) -> Answer:
+        ready.set()
+        return Answer()
+
+    async def wait(_: Request) -> Answer:
+        await ready.wait()
+        return granted()
+
+    async with managed(servers, clock) as m:
+        servers.on("acquire", wait)
+        servers.on("readyz", probe)
+        assert await m.manager.handle("job", ttl=0.3).acquire(wait=30) == TOKEN
+        assert len(servers.of("acquire")) == 1
+
+
+async def test_cancelled_acquire_releases_a_late_grant(server: ScriptedServer, clock: ManualClock) -> None:
+    answer = asyncio.Event()
+
+    async def late(_: Request) -> Answer:
+        await answer.wait()
+        return granted()
+
+    async with managed(server, clock) as m:
+        server.on("acquire", late)
+        server.on("explain", standing("holds", lease=lease()))
+        job = m.manager.handle("job", ttl=3)
+        acquiring = asyncio.ensure_future(job.acquire())
+        await server.received("acquire")
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        answer.set()
+        released = await server.received("release")
+        assert released.body == {"holder": "me", "token": str(TOKEN)}
+        assert not job.is_held
+
+
+async def test_cancelled_wait_leaves_the_queue(server: ScriptedServer, clock: ManualClock) -> None:
+    def explain(_: Request) -> Answer:
+        return (
+            standing("ended", event={"token": "1", "event": "released"}) if server.closed else standing("waits", waiter={})
+        )
+
+    async with managed(server, clock) as m:
+        server.on("acquire", hang)
+        server.on("explain", explain)
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        await m.until(lambda: bool(server.closed))
+        assert [request.action for request in server.closed] == ["acquire"]
+        assert await m.manager.shutdown() == []
+        assert server.of("release") == []
+
+
+async def test_shutdown_ends_a_waiting_acquire(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", hang)
+        server.on("explain", lambda _: standing("unknown") if server.closed else standing("waits", waiter={}))
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        assert await m.manager.shutdown() == []
+        with pytest.raises(ShutDown):
+            await acquiring
+        with pytest.raises(ShutDown):
+            await m.manager.handle("job").acquire()
+
+
+async def test_shutdown_without_an_answer_says_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        server.on("acquire", hang)
+        server.on("explain", problem("no_leader", 503))
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        assert [name for name, _ in await m.manager.shutdown()] == ["job"]
+        with pytest.raises(Unknown):
+            await acquiring
+
+
+async def test_shutdown_releases_all_leases(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        for name in ("a", "b"):
+            await m.manager.handle(name, ttl=3).acquire()
+        assert await m.manager.shutdown() == []
+        assert sorted(request.path.split("/")[3] for request in server.of("release")) == ["a", "b"]
+
+
+async def test_release_gives_the_lease_up_first(server: ScriptedServer, clock: ManualClock) -> None:
+    held: list[bool] = []
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+
+        def release(_: Request) -> Answer:
+            held.append(job.is_held)
+            return Answer({"released": True})
+
+        server.on("release", release)
+        await job.acquire()
+        assert await job.release() is True
+        assert (held, await job.release()) == ([False], False)
+
+
+async def test_release_without_an_answer_asks_the_history(server: ScriptedServer, clock: ManualClock) -> None:
+    answers = iter([CLOSE, Answer({"released": False})])
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("release", lambda _: next(answers))
+        server.on("explain", standing("ended", event={"token": str(TOKEN), "event": "released"}))
+        assert await job.release() is True
+
+
+async def test_release_without_any_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("release", CLOSE)
+        server.on("explain", CLOSE)
+        with pytest.raises(Unknown):
+            await job.release()
+        assert not job.is_held
+        server.on("release", Answer({"released": True}))
+        assert await job.release() is True, "a second call repeats the release"
+
+
+async def test_lost_grant_is_released_before_the_next_claim(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        clock.now += 100
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await job.acquire() == TOKEN + 1
+        assert [request.action for request in server.requests] == ["acquire", "release", "acquire"]
+
+
+async def test_hand_over_returns_the_new_holder(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        assert await job.hand_over() is None
+        await job.acquire()
+        server.on("handover", Answer(lease(holder="next", token=TOKEN + 1)))
+        assert await job.hand_over("next") == "next"
+        assert server.of("handover")[0].body == {"holder": "me", "token": str(TOKEN), "to": "next"}
+        assert job.state == states.Released(TOKEN)
+
+
+async def test_refused_hand_over_leaves_the_lease_held(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("handover", problem("no_such_waiter", 409))
+        with pytest.raises(Refused):
+            await job.hand_over()
+        assert job.is_held
+        server.on("renew", renewed)
+        clock.now += 1.11
+        await m.until(lambda: job.remaining > 2.9)
+
+
+async def test_hand_over_without_an_answer_is_not_held(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("handover", CLOSE)
+        with pytest.raises(Unknown):
+            await job.hand_over()
+        assert (job.is_held, len(server.of("handover"))) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (standing("ended", event={"token": str(TOKEN), "event": "revoked"}), Loss.REVOKED),
+        (standing("ended", event={"token": "1", "event": "revoked"}), Loss.FORGOTTEN),
+        (standing("unknown"), Loss.FORGOTTEN),
+    ],
+)
+async def test_check_records_the_loss(server: ScriptedServer, clock: ManualClock, answer: Answer, reason: Loss) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        assert await job.check() is False
+        await job.acquire()
+        server.on("explain", standing("holds", lease=lease()))
+        assert await job.check() is True
+        server.on("explain", answer)
+        assert await job.check() is False
+        assert job.state == states.Lost(TOKEN, reason)
+
+
+async def test_access_token_is_sent(server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_ACCESS_TOKEN", "from-the-environment")
+    async with managed(server, clock) as m:
+        await m.manager.handle("job", ttl=3).acquire()
+    async with managed(server, clock, token="given") as m:
+        await m.manager.handle("job", ttl=3).acquire()
+    sent = [request.headers["authorization"] for request in server.of("acquire")]
+    assert sent == ["Bearer from-the-environment", "Bearer given"]

@@ -1,0 +1,331 @@
+"""The work in an `async with`: its cancellation, its errors and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from managers import Managed, managed
+from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem
+from tenure import Lease, LeaseLost, Loss, Refused, states
+
+HELD = problem("held", 409, holder="other")
+
+
+async def lose(m: Managed, why: str = "revoked") -> None:
+    """Lets the cluster answer the next renewal with a loss."""
+    m.server.on("renew", lost(why))
+    m.clock.now += 1.11
+    m.wake()
+
+
+async def forever() -> None:
+    """Waits for a cancellation. A test whose cancellation is missing fails after 5 s."""
+    await asyncio.wait_for(asyncio.Event().wait(), 5)
+
+
+async def test_body_has_the_lease_and_releases_it(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        async with m.manager.lease("job", ttl=3) as job:
+            assert (job.is_held, job.token, job.check_held()) == (True, TOKEN, TOKEN)
+        assert job.state == states.Released(TOKEN)
+        assert len(server.of("release")) == 1
+        with pytest.raises(LeaseLost):
+            job.check_held()
+
+
+async def test_loss_cancels_the_body(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost) as caught:
+            async with m.manager.lease("job", ttl=3):
+                await lose(m)
+                await forever()
+        assert (caught.value.name, caught.value.token, caught.value.reason) == ("job", TOKEN, Loss.REVOKED)
+        await asyncio.sleep(0)
+        if sys.version_info >= (3, 11):
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+
+async def test_deadline_cancels_the_body(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost) as caught:
+            async with m.manager.lease("job", ttl=3):
+                m.fail_renewals()
+                await m.pass_time(3)
+                await forever()
+        assert caught.value.reason == Loss.UNREACHABLE
+        assert len(server.of("release")) == 1, "the work has ended, so the cluster need not wait for the expiry"
+
+
+async def test_grace_cancels_the_body_before_the_deadline(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost) as caught:
+            async with m.manager.lease("job", ttl=3, grace=1) as job:
+                m.fail_renewals()
+                try:
+                    await m.pass_time(2)
+                    await forever()
+                finally:
+                    assert job.is_held
+                    assert job.state.kind == "ending"
+        assert caught.value.reason == Loss.UNREACHABLE
+        assert job.state == states.Released(TOKEN)
+
+
+async def test_loss_cancels_nested_tasks(server: ScriptedServer, clock: ManualClock) -> None:
+    ended = []
+
+    async def work(number: int) -> None:
+        try:
+            await forever()
+        finally:
+            ended.append(number)
+
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost):
+            async with m.manager.lease("job", ttl=3):
+                await lose(m)
+                await asyncio.gather(work(1), work(2))
+    assert sorted(ended) == [1, 2]
+
+
+async def test_outer_cancellation_is_not_swallowed(server: ScriptedServer, clock: ManualClock) -> None:
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await forever()
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(server.of("release")) == 1
+
+
+@pytest.mark.parametrize("outer_is_first", [True, False])
+async def test_loss_hides_no_outer_cancellation(server: ScriptedServer, clock: ManualClock, outer_is_first: bool) -> None:
+    entered = asyncio.Event()
+    scopes = []
+
+    async def work(m: Managed) -> None:
+        scope = m.manager.lease("job", ttl=3)
+        scopes.append(scope)
+        async with scope:
+            entered.set()
+            await forever()
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        # Both cancellations arrive in one pass of the event loop.
+        _, interrupt = scopes[0]._scope.entered
+        if outer_is_first:
+            task.cancel()
+        interrupt._cancel()
+        if not outer_is_first:
+            task.cancel()
+        # Python 3.10 has no `Task.uncancel` and cannot tell the cancellations apart.
+        with pytest.raises(asyncio.CancelledError if sys.version_info >= (3, 11) else LeaseLost):
+            await task
+
+
+async def test_timeout_around_the_body_stays_a_timeout(server: ScriptedServer, clock: ManualClock) -> None:
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            await forever()
+
+    async with managed(server, clock) as m:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(work(m), 0.1)
+
+
+async def test_error_of_the_body_stays_as_it_is(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(ZeroDivisionError):
+            async with m.manager.lease("job", ttl=3):
+                raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            async with m.manager.lease("job", ttl=3):
+                await lose(m)
+                try:
+                    await forever()
+                finally:
+                    raise ZeroDivisionError
+        assert len(server.of("release")) == 1
+
+
+async def test_body_that_ends_after_the_loss_raises(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost) as caught:
+            async with m.manager.lease("job", ttl=3):
+                await lose(m)
+                with pytest.raises(asyncio.CancelledError):
+                    await forever()
+        assert caught.value.reason == Loss.REVOKED
+        with pytest.raises(LeaseLost) as caught:
+            async with m.manager.lease("job", ttl=3):
+                clock.now += 100
+        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+
+
+async def test_failed_release_does_not_fail_the_work(
+    server: ScriptedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        async with m.manager.lease("job", ttl=3):
+            server.on("release", problem("no_leader", 503))
+        assert "the release of lease job failed" in caplog.text
+        server.on("release", Answer({"released": True}))
+        assert await m.manager.shutdown() == []
+
+
+async def test_bodies_of_one_manager_exclude_each_other(server: ScriptedServer, clock: ManualClock) -> None:
+    order = []
+
+    async def work(m: Managed, number: int) -> None:
+        async with m.manager.lease("job", ttl=3, wait=10):
+            order.append(number)
+            await asyncio.sleep(0.01)
+            order.append(number)
+
+    async with managed(server, clock) as m:
+        await asyncio.gather(work(m, 1), work(m, 2))
+        assert order in ([1, 1, 2, 2], [2, 2, 1, 1])
+        async with m.manager.lease("job", ttl=3):
+            with pytest.raises(Refused) as caught:
+                await m.manager.lease("job").__aenter__()
+        assert caught.value.code == "held"
+
+
+async def test_refused_entry_leaves_no_lock(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", HELD)
+        with pytest.raises(Refused):
+            async with m.manager.lease("job", ttl=3):
+                raise AssertionError("the body must not run")
+        server.on("acquire", granted())
+        async with m.manager.lease("job", ttl=3) as job:
+            assert job.is_held
+
+
+async def test_release_by_another_task_ends_the_body_first(server: ScriptedServer, clock: ManualClock) -> None:
+    order = []
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            order.append("work")
+            try:
+                await forever()
+            finally:
+                await asyncio.sleep(0.01)
+                order.append("end of the work")
+
+    def release(_: Request) -> Answer:
+        order.append("release")
+        return Answer({"released": True})
+
+    async with managed(server, clock) as m:
+        server.on("release", release)
+        task = asyncio.ensure_future(work(m))
+        await m.until(lambda: bool(order))
+        assert await m.manager.handle("job").release() is True
+        with pytest.raises(LeaseLost) as caught:
+            await task
+        assert caught.value.reason == Loss.RELEASED
+        assert order == ["work", "end of the work", "release"]
+
+
+async def test_work_that_does_not_end_is_not_released(server: ScriptedServer, clock: ManualClock) -> None:
+    goes_on = asyncio.Event()
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3, drain=0.05):
+            entered.set()
+            while not goes_on.is_set():
+                try:
+                    await goes_on.wait()
+                except asyncio.CancelledError:
+                    continue
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        with pytest.raises(Refused) as caught:
+            await m.manager.handle("job").release()
+        assert caught.value.code == "not_drained"
+        assert (m.manager.handle("job").is_held, server.of("release")) == (False, [])
+        goes_on.set()
+        with pytest.raises(LeaseLost):
+            await task
+
+
+async def test_body_can_release_its_own_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        async with m.manager.lease("job", ttl=3) as job:
+            assert await job.release() is True
+            await asyncio.sleep(0.01)
+        assert len(server.of("release")) == 1
+
+
+async def test_shutdown_ends_the_body(server: ScriptedServer, clock: ManualClock) -> None:
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await forever()
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        assert await m.manager.shutdown() == []
+        with pytest.raises(LeaseLost):
+            await task
+        assert len(server.of("release")) == 1
+
+
+async def test_run_reads_the_clock_before_each_step(server: ScriptedServer, clock: ManualClock) -> None:
+    held = []
+
+    async def work(job: Lease) -> None:
+        while True:
+            held.append(job.is_held)
+            if len(held) == 3:
+                clock.now += 100
+            await asyncio.sleep(0)
+
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost) as caught:
+            await m.manager.handle("job", ttl=3).run(work)
+        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+        assert held == [True, True, True]
+
+
+async def test_run_returns_the_result_of_the_work(server: ScriptedServer, clock: ManualClock) -> None:
+    async def work(job: Lease) -> int:
+        await asyncio.sleep(0)
+        return job.check_held()
+
+    async def cancelled(_: Lease) -> None:
+        entered.set()
+        await forever()
+
+    entered = asyncio.Event()
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        assert await job.run(work) == TOKEN
+        assert not job.is_held
+        task = asyncio.ensure_future(job.run(cancelled))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -1,0 +1,129 @@
+"""The client without asyncio, against a real node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nodes import Cluster
+from tenure import LeaseLost, Loss, Refused, ShutDown
+from tenure.sync import LeaseManager
+
+
+@pytest.fixture
+def manager(cluster: Cluster) -> Iterator[LeaseManager]:
+    with LeaseManager(cluster.urls) as manager:
+        yield manager
+
+
+@pytest.fixture
+def other(cluster: Cluster) -> Iterator[LeaseManager]:
+    with LeaseManager(cluster.urls) as other:
+        yield other
+
+
+def test_body_has_the_lease_while_it_blocks(manager: LeaseManager, other: LeaseManager) -> None:
+    with manager.lease("sync/held", ttl=1.5) as lease:
+        token = lease.check_held()
+        first = lease.state
+        while lease.state is first:
+            assert lease.is_held
+        with pytest.raises(Refused) as caught:
+            other.handle("sync/held").acquire()
+        assert caught.value.holder == manager.holder
+    assert not lease.is_held
+    assert other.handle("sync/held").acquire() > token
+    assert [held["name"] for held in manager.client.list("sync/held", states=["active"])] == ["sync/held"]
+
+
+def test_loss_is_reported_and_raised(manager: LeaseManager, other: LeaseManager) -> None:
+    reasons: list[Loss] = []
+    lost = threading.Event()
+
+    def record(reason: Loss) -> None:
+        reasons.append(reason)
+        lost.set()
+
+    with pytest.raises(LeaseLost) as caught, manager.lease("sync/lost", ttl=0.6) as lease:
+        lease.on_lost(record)
+        assert other.client.revoke("sync/lost") == 1
+        assert lost.wait(5)
+        assert not lease.is_held
+        lease.check_held()
+    assert caught.value.reason == Loss.REVOKED
+    assert reasons == [Loss.REVOKED]
+    with pytest.raises(LeaseLost), manager.lease("sync/lost", ttl=0.6) as lease:
+        lost.clear()
+        other.client.revoke("sync/lost")
+        assert lost.wait(5)
+
+
+def test_waiter_gets_the_lease(manager: LeaseManager, other: LeaseManager) -> None:
+    got: list[int] = []
+    lease = manager.handle("sync/queue", ttl=5)
+    token = lease.acquire()
+    thread = threading.Thread(target=lambda: got.append(other.handle("sync/queue", ttl=5).acquire(wait=10)))
+    thread.start()
+    while manager.client.queue("sync/queue")["total"] == 0:
+        time.sleep(0.01)
+    assert lease.hand_over() == other.holder
+    thread.join()
+    assert got[0] > token
+
+
+def test_shutdown_waits_for_a_body_in_another_thread(manager: LeaseManager) -> None:
+    entered, order = threading.Event(), []
+
+    def work() -> None:
+        with pytest.raises(LeaseLost), manager.lease("sync/drained", ttl=5) as lease:
+            entered.set()
+            assert lease.is_held
+            time.sleep(0.2)
+            order.append("end of the work")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(5)
+    assert manager.release_all() == []
+    order.append("released")
+    thread.join()
+    assert order == ["end of the work", "released"]
+
+
+def test_leader_resigns_at_the_end_of_its_with(manager: LeaseManager, other: LeaseManager) -> None:
+    election, rival = manager.election("sync/leader", ttl=5), other.election("sync/leader")
+    with election.campaign() as leadership:
+        assert leadership.is_leader
+        assert leadership.establish(lambda token: token) == leadership.token
+        observed = rival.observe()
+        leader = next(observed)
+        assert leader is not None
+        assert (leader.token, leader.is_established) == (leadership.token, True)
+    assert next(observed) is None
+    observed.close()  # type: ignore[attr-defined]
+    assert rival.current() is None
+
+
+def test_watch_iterates_over_transitions(manager: LeaseManager) -> None:
+    handle = manager.handle("sync/watched", ttl=5)
+    handle.acquire()
+    index = manager.client.history("sync/watched")["transitions"][-1]["index"]
+    handle.release()
+    events = manager.client.watch("sync/watched", after=str(index))
+    assert next(events)["event"] == "released"
+    events.close()  # type: ignore[attr-defined]
+
+
+def test_manager_that_is_shut_down_refuses_calls(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    lease = manager.handle("sync/down")
+    lease.acquire()
+    assert manager.shutdown() == []
+    with pytest.raises(ShutDown):
+        lease.acquire()
+    assert not lease.is_held
+    with pytest.raises(ValueError, match="drift_permille"):
+        LeaseManager(cluster.urls, drift_permille=501)

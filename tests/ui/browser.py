@@ -1,5 +1,6 @@
 """A headless Chromium, and the base of all tests of the page."""
 
+import atexit
 import json
 import os
 import time
@@ -14,6 +15,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 import cluster
+from proxy import ASSETS, Proxy
 
 BINARY = os.environ.get("TENURE_BINARY", "target/debug/tenure")
 WITHIN = 15  # seconds
@@ -34,16 +36,12 @@ _shared = {}
 
 
 def shared(key, make):
-    """A cluster or browser that several tests use. `tearDownModule` of the runner ends them."""
+    """A cluster, proxy or browser that all tests use. The end of the program ends it."""
     if key not in _shared:
-        _shared[key] = make()
-        unittest.addModuleCleanup(_end, key)
+        one = make()
+        atexit.register(one.stop if hasattr(one, "stop") else one.quit)
+        _shared[key] = one
     return _shared[key]
-
-
-def _end(key):
-    one = _shared.pop(key)
-    one.stop() if hasattr(one, "stop") else one.quit()
 
 
 def start_driver():
@@ -85,11 +83,14 @@ class PageTest(unittest.TestCase):
         return any(test is self for test, _ in result.failures + result.errors)
 
     def check_requests(self):
-        urls = []
-        for entry in self.driver.get_log("performance"):
-            message = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                urls.append(message["params"]["request"]["url"])
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        blocked = {
+            message["params"]["requestId"]
+            for message in messages
+            if message["method"] == "Network.loadingFailed" and message["params"].get("blockedReason") == "csp"
+        }
+        sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        urls = [one["request"]["url"] for one in sent if one["requestId"] not in blocked]
         outside = [url for url in urls if "://" in url and f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" not in self.origins]
         self.assertEqual(outside, [], "requests to other origins")
         self.assertGreater(len(urls), 5, "the log has the requests")
@@ -102,7 +103,12 @@ class PageTest(unittest.TestCase):
 
     def open(self, url, fragment="", ready=True):
         parts = urlsplit(url)
+        if os.environ.get("TENURE_UI_ASSETS") and not parts.path:
+            url = shared(url, lambda: Proxy(url, assets=ASSETS)).url
+            parts = urlsplit(url)
         self.origins.add(f"{parts.scheme}://{parts.netloc}")
+        # Another fragment alone does not load the page again.
+        self.driver.get("about:blank")
         self.driver.get(f"{url}/ui{fragment}")
         if ready:
             self.wait_text("#connection-text", "Live")

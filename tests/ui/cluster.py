@@ -1,5 +1,6 @@
 """A cluster of real `tenure serve` processes on free loopback ports."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -119,10 +120,8 @@ def acquire(url, name, holder, ttl_ms=600_000, token=None, **more):
     return request(url, "POST", path, {"holder": holder, "ttl_ms": ttl_ms, **more}, token, timeout)
 
 
-def acquire_many(url, names, holder, ttl_ms, lanes=64):
-    """Acquires many leases over a few connections, with pipelined requests."""
-    import asyncio
-
+def acquire_many(url, names, holder, ttl_ms, lanes=32):
+    """Acquires many leases over a few connections."""
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"holder": holder, "ttl_ms": ttl_ms}).encode()
 
@@ -131,13 +130,17 @@ def acquire_many(url, names, holder, ttl_ms, lanes=64):
         for name in own:
             head = f"POST /v1/leases/{name.replace('/', '%2F')}/acquire HTTP/1.1\r\nhost: {host}\r\n"
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            if not answer.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(answer.decode())
-            length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            await reader.readexactly(int(length.split(b":")[1]))
+            status = 429
+            while status == 429:  # overload: certainly not done
+                writer.write(head.encode() + body)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                text = await reader.readexactly(int(length.split(b":")[1]))
+                status = int(answer.split(b" ")[1])
+            if status != 200:
+                raise Refused(status, text.decode())
         writer.close()
+        await writer.wait_closed()
 
     async def all_lanes():
         await asyncio.gather(*(lane(names[number::lanes]) for number in range(lanes)))

@@ -26,7 +26,8 @@ class Page(PageTest):
                image.src = "https://example.com/leak.png";
                document.body.append(image);"""
         )
-        self.wait(lambda: {"script-src-elem", "style-src-elem", "img-src"} <= set(self.script("return window.violations")), "reports")
+        blocked = {"require-trusted-types-for", "style-src-elem", "img-src"}
+        self.wait(lambda: blocked <= set(self.script("return window.violations")), "the browser reports what it blocks")
         self.assertIsNone(self.script("return window.injected ?? null"))
         self.assertNotIn("9px", self.script("return getComputedStyle(document.body).outline"))
         cluster.request(url, "DELETE", "/v1/leases/attack")

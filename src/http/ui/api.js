@@ -61,7 +61,7 @@ export class Api {
         let response;
         try {
             const signal = options.signal ?? AbortSignal.timeout(TIMEOUT_MS);
-            // Without credentials: the page uses no cookies.
+            // The page uses no cookies, but a proxy before the node can have some.
             response = await fetch(new URL(path, BASE), { cache: "no-store", credentials: "same-origin", ...options, headers, signal });
         } catch (error) {
             if (options.signal?.aborted) throw error;

@@ -25,12 +25,13 @@ export class Login {
         return !byId("login").hidden;
     }
 
-    /** @param {Failure | null} why the reason for which an earlier token is not valid any more */
-    open(why) {
+    /** @param {string} title
+     * @param {Failure | null} why the reason of the node; `null`: the user has signed out */
+    open(title, why) {
         byId("login").hidden = false;
         this.#input.value = "";
         this.#error.replaceChildren();
-        if (why) this.#explain("You are signed out", why);
+        if (why) this.#explain(title, why);
         this.#input.focus();
     }
 

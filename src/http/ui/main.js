@@ -63,7 +63,7 @@ const sync = new Sync(api, store, () => table.visible(), {
 });
 
 api.onUnauthenticated = (/** @type {Failure} */ failure) => {
-    if (!login.isOpen) signOut(api.hasToken ? failure : null);
+    if (!login.isOpen) signOut(api.hasToken ? "You are signed out" : "The cluster needs a token", failure);
 };
 api.onRead = (/** @type {number} */ ms) => {
     staleMs = ms;
@@ -134,8 +134,9 @@ async function followOwnNode(current) {
 }
 
 /** Forgets the token and all data, and shows the form for a token.
+ * @param {string} title
  * @param {Failure | null} why */
-function signOut(why) {
+function signOut(title, why) {
     session += 1;
     isFollowing = false;
     cluster = null;
@@ -152,7 +153,7 @@ function signOut(why) {
     setText(byId("cluster-id"), "");
     showBanner();
     showConnection();
-    login.open(why);
+    login.open(title, why);
 }
 
 function showConnection() {
@@ -267,7 +268,7 @@ function closeDetail() {
 window.addEventListener("hashchange", route);
 byId("close").addEventListener("click", closeDetail);
 byId("retry").addEventListener("click", () => sync.start(filter.value.prefix, 0));
-byId("sign-out").addEventListener("click", () => signOut(null));
+byId("sign-out").addEventListener("click", () => signOut("", null));
 document.querySelector(".skip")?.addEventListener("click", () => window.setTimeout(() => table.focus()));
 document.addEventListener("keydown", (event) => {
     const isInDialog = /** @type {HTMLDialogElement} */ (byId("dialog")).open;

@@ -51,13 +51,14 @@ function parseMessage(text) {
 
 /** Listeners of a stream.
  * @typedef {object} Listeners
- * @property {(position: string) => void} opened
+ * @property {() => void} opened the stream has its first position
  * @property {(events: LeaseEvent[]) => void} events
  * @property {(failure: Failure) => void} failed the stream ends for good
  * @property {(failure: Failure) => void} restart the server has forgotten the position
  * @property {(isLive: boolean) => void} live */
 
-/** A watch that reconnects and resumes after its last event. */
+/** A watch that reconnects and resumes after its last event. A hidden page has no open watch: a browser opens at most six
+ * connections to a node, for all its tabs together. */
 export class Stream {
     #api;
     #prefix;
@@ -85,6 +86,7 @@ export class Stream {
     async #run() {
         let attempt = 0;
         while (!this.#stop.signal.aborted) {
+            await visible();
             /** @type {Failure | null} */
             let failure = null;
             try {
@@ -94,6 +96,7 @@ export class Stream {
             }
             if (this.#stop.signal.aborted) return;
             this.#listeners.live(false);
+            if (document.hidden) continue;
             if (failure && RESTART.has(failure.code)) return this.#listeners.restart(failure);
             if (failure && FINAL.has(failure.code)) return this.#listeners.failed(failure);
             await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]);
@@ -107,6 +110,7 @@ export class Stream {
         const connection = new AbortController();
         const stop = () => connection.abort();
         this.#stop.signal.addEventListener("abort", stop);
+        document.addEventListener("visibilitychange", stop);
         let timer = window.setTimeout(stop, SILENCE_MS);
         try {
             const headers = this.#position === null ? undefined : { "last-event-id": this.#position };
@@ -127,6 +131,7 @@ export class Stream {
         } finally {
             window.clearTimeout(timer);
             this.#stop.signal.removeEventListener("abort", stop);
+            document.removeEventListener("visibilitychange", stop);
         }
     }
 
@@ -140,8 +145,15 @@ export class Stream {
             // `lagged` has no position: the next connection resumes after the last event.
             if (message.data !== "" && message.event !== "lagged") events.push(JSON.parse(message.data));
         }
-        if (isFirst && this.#position !== null) this.#listeners.opened(this.#position);
+        if (isFirst && this.#position !== null) this.#listeners.opened();
         if (events.length > 0) this.#listeners.events(events);
+    }
+}
+
+/** Waits until the page is visible. */
+async function visible() {
+    while (document.hidden) {
+        await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
     }
 }
 

@@ -65,15 +65,19 @@ export class Sync {
         this.#prefix = prefix;
         this.#start = applied;
         const generation = this.#generation;
+        // The lists must not be older than the start of the events.
+        let open = () => {};
+        const opened = /** @type {Promise<void>} */ (new Promise((resolve) => (open = resolve)));
+        if (applied > 0) open();
         this.#stream = new Stream(this.#api, prefix, applied > 0 ? String(Math.max(0, applied - PAST_ENTRIES)) : null, {
-            opened: () => {},
+            opened: open,
             events: (events) => this.#take(events),
             failed: (failure) => this.#listeners.state(failure),
             // The node has forgotten those events, or the position is one of another cluster.
             restart: () => this.start(prefix, 0),
             live: (isLive) => this.#listeners.live(isLive),
         });
-        void this.#run(generation);
+        void opened.then(() => this.#run(generation));
     }
 
     stop() {

@@ -72,7 +72,7 @@ api.onRead = (/** @type {number} */ ms) => {
 /** @param {LeaseEvent[]} events
  * @param {boolean} isPast */
 function onEvents(events, isPast) {
-    timeline.addEvents(events);
+    timeline.addEvents(events, isPast);
     if (!isPast && events.some((event) => event.name === detail.name)) void detail.refresh();
 }
 

@@ -8,7 +8,7 @@ import { Failure, asFailure } from "./api.js";
 import { firstAfter, keyOf } from "./store.js";
 import { FINAL, Stream, pause } from "./stream.js";
 
-const PAGE = 250;
+const PAGE = 500;
 const TICK_MS = 1000;
 /** A page with rows on the screen is read again after this time, any other page after the longer time. */
 const VISIBLE_AGE_MS = 3000;

@@ -19,6 +19,7 @@ export class Timeline {
     #ofLeases = [];
     /** Entries that are not in the list yet, newest first. @type {Entry[]} */
     #fresh = [];
+    #isUnsorted = false;
     #frame = 0;
     /** @type {Cluster | null} */
     #cluster = null;
@@ -41,8 +42,11 @@ export class Timeline {
         this.#refill();
     }
 
-    /** @param {LeaseEvent[]} events oldest first */
-    addEvents(events) {
+    /** @param {LeaseEvent[]} events oldest first
+     * @param {boolean} isPast whether they are from before the page was opened */
+    addEvents(events, isPast) {
+        // The list has newer entries already.
+        this.#isUnsorted ||= isPast;
         this.#add(events.slice(-MAX_KEPT).map(entryOf).reverse(), this.#ofLeases);
     }
 
@@ -86,6 +90,7 @@ export class Timeline {
 
     #prepend() {
         this.#frame = 0;
+        if (this.#isUnsorted) return this.#refill();
         const shown = this.#fresh.filter((entry) => this.#shows(entry)).map((entry) => this.#itemOf(entry));
         this.#fresh = [];
         this.#list.prepend(...shown);
@@ -93,6 +98,7 @@ export class Timeline {
     }
 
     #refill() {
+        this.#isUnsorted = false;
         this.#fresh = [];
         const all = [...this.#ofCluster, ...this.#ofLeases].sort((one, other) => other.at - one.at);
         const shown = all.filter((entry) => this.#shows(entry)).slice(0, MAX_SHOWN);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::{Method, Uri};
+use axum::routing::get;
 use tokio_util::sync::CancellationToken;
 use utoipa::openapi::Paths;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,7 +18,7 @@ use super::auth::Failures;
 use super::observe::MetricsLayer;
 use super::openapi;
 use super::response::ProblemResponse;
-use super::{access, backup, claims, members, reads, status, watch};
+use super::{access, backup, claims, members, reads, status, ui, watch};
 use crate::api::Code;
 use crate::config::HttpLimits;
 use crate::node::{Node, WeakNode};
@@ -151,8 +152,8 @@ impl From<&Node> for NodeRef {
 impl Node {
     /// Returns the API of this node as a router for the program's own axum application.
     ///
-    /// Merge the router, or nest it under a prefix. All nodes must use the same prefix. The routes are `/v1/…`,
-    /// `/livez`, `/readyz`, `/version` and `/openapi.json`; [`router_with`](Node::router_with) can add `/metrics`.
+    /// Merge the router, or nest it under a prefix. All nodes must use the same prefix. The routes are `/v1/…`, `/ui` and
+    /// its files, `/livez`, `/readyz`, `/version` and `/openapi.json`; [`router_with`](Node::router_with) can add `/metrics`.
     ///
     /// The program's server limits the connections and the time for a request head, and closes connections at
     /// shutdown. The router limits the size and time of bodies, and the number of requests and watches.
@@ -219,6 +220,10 @@ fn without_metrics() -> OpenApiRouter<App> {
         .routes(routes!(status::readyz))
         .routes(routes!(status::version))
         .routes(routes!(status::openapi))
+        .routes(routes!(ui::page))
+        .routes(routes!(ui::file))
+        // The document has no redirect of another path.
+        .route("/ui/", get(ui::without_slash))
 }
 
 /// The routes of the node, and a problem for every other path.

@@ -14,6 +14,7 @@
 //! | `auth` | the caller of a request, failed attempts, and the audit log |
 //! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
+//! | `ui` | the web page and its files |
 //! | `claims`, `reads`, `watch`, `status`, `members`, `access` | the handlers |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
@@ -32,6 +33,7 @@ pub(crate) mod reads;
 pub(crate) mod response;
 mod serve;
 mod status;
+mod ui;
 mod watch;
 
 pub use app::{NodeRef, RenderMetrics, Settings};

@@ -263,6 +263,8 @@ mod tests {
             ("get /v1/leases/{name}/queue", READ),
             ("get /v1/watch", "200 400 401 403 410 429 503"),
             ("get /version", "200"),
+            ("get /ui", "200"),
+            ("get /ui/{file}", "200 400 404"),
             ("post /v1/cluster/members", CLAIM),
             ("post /v1/cluster/members/{id}/addresses", MEMBER_BODY),
             ("post /v1/cluster/members/{id}/promote", MEMBER),

@@ -21,3 +21,4 @@ mod served;
 #[path = "../support/steady.rs"]
 mod steady;
 mod three_nodes;
+mod ui;

@@ -1,0 +1,59 @@
+// The dialog that confirms an action, and shows the error if the cluster refuses it.
+
+import { announce, byId, h } from "./dom.js";
+import { asFailure } from "./api.js";
+
+/** @import { Child } from "./dom.js" */
+
+/** @typedef {object} Question
+ * @property {string} title
+ * @property {Child[]} content
+ * @property {string} action the label of the button that confirms
+ * @property {boolean} [isDangerous]
+ * @property {() => Promise<string>} run performs the action and returns a sentence about its result */
+
+/** Asks for a confirmation. The dialog stays open until the action succeeds or the user cancels it.
+ * @param {Question} question */
+export function confirm(question) {
+    const dialog = /** @type {HTMLDialogElement} */ (byId("dialog"));
+    const error = h("div", { class: "error", role: "alert" });
+    const action = h("button", { type: "submit", class: question.isDangerous ? "danger" : "primary" }, question.action);
+    const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+    const form = h("form", { method: "dialog", novalidate: true },
+        h("h2", { id: "dialog-title" }, question.title),
+        ...question.content, error,
+        h("div", { class: "buttons" }, cancel, action));
+    form.addEventListener("submit", async (event) => {
+        event.preventDefault();
+        if (action.disabled) return;
+        action.disabled = true;
+        error.replaceChildren();
+        try {
+            const result = await question.run();
+            dialog.close();
+            announce(result);
+        } catch (thrown) {
+            error.replaceChildren(...explain(thrown));
+            cancel.focus();
+        } finally {
+            action.disabled = false;
+        }
+    });
+    dialog.replaceChildren(form);
+    dialog.showModal();
+    /** @type {HTMLElement} */ (form.querySelector("input, select, textarea") ?? cancel).focus();
+}
+
+/** @param {unknown} thrown
+ * @returns {Node[]} */
+export function explain(thrown) {
+    const failure = asFailure(thrown);
+    const hint = failure.isAmbiguous
+        ? "The request may have been carried out. Check the lease before you try again."
+        : "Nothing was changed.";
+    return [
+        h("strong", null, failure.title),
+        h("p", null, failure.message),
+        h("p", { class: "muted" }, `${hint} `, h("code", null, failure.status ? `${failure.status} ${failure.code}` : failure.code)),
+    ];
+}

@@ -1,0 +1,199 @@
+// Keeps the store current. Events tell about grants and ends. Renewals, metadata and queues cause no event, so the page
+// also reads its leases again, page by page: first the pages whose rows are on the screen.
+
+/** @import { LeaseEvent, Row } from "./types" */
+/** @import { Api } from "./api.js" */
+/** @import { Store } from "./store.js" */
+import { Failure, asFailure } from "./api.js";
+import { firstAfter, keyOf } from "./store.js";
+import { FINAL, Stream, pause } from "./stream.js";
+
+const PAGE = 500;
+const TICK_MS = 1000;
+/** A page with rows on the screen is read again after this time, any other page after the longer time. */
+const VISIBLE_AGE_MS = 3000;
+const OTHER_AGE_MS = 30_000;
+/** Log entries before the start whose events the timeline shows. */
+const PAST_ENTRIES = 2000;
+
+/** A page of the list: the rows after `key`.
+ * @typedef {{ key: string, cursor: string | null, readAt: number }} Page */
+
+/** @typedef {object} Listeners
+ * @property {() => void} changed the store has other rows
+ * @property {(events: LeaseEvent[], isPast: boolean) => void} events
+ * @property {(failure: Failure | null) => void} state why the list cannot be read; `null`: it can
+ * @property {(isLive: boolean) => void} live */
+
+export class Sync {
+    /** Whether all leases below the prefix have been read. */
+    isComplete = false;
+    #api;
+    #store;
+    #listeners;
+    #visible;
+    /** @type {Page[]} */
+    #pages = [];
+    #prefix = "";
+    /** @type {Stream | null} */
+    #stream = null;
+    /** Distinguishes the current prefix from earlier ones, whose requests may still be open. */
+    #generation = 0;
+    /** Events up to this log index are in the first lists. */
+    #start = 0;
+
+    /** @param {Api} api
+     * @param {Store} store
+     * @param {() => Row[]} visible the rows on the screen
+     * @param {Listeners} listeners */
+    constructor(api, store, visible, listeners) {
+        this.#api = api;
+        this.#store = store;
+        this.#visible = visible;
+        this.#listeners = listeners;
+    }
+
+    get prefix() {
+        return this.#prefix;
+    }
+
+    /** Reads all leases with a prefix, and follows them.
+     * @param {string} prefix
+     * @param {number} applied the last log index that the node has applied, to show events of the past; 0: none */
+    start(prefix, applied) {
+        this.stop();
+        this.#prefix = prefix;
+        this.#start = applied;
+        const generation = this.#generation;
+        // The lists must not be older than the start of the events.
+        let open = () => {};
+        const opened = /** @type {Promise<void>} */ (new Promise((resolve) => (open = resolve)));
+        if (applied > 0) open();
+        this.#stream = new Stream(this.#api, prefix, applied > 0 ? String(Math.max(0, applied - PAST_ENTRIES)) : null, {
+            opened: open,
+            events: (events) => this.#take(events),
+            failed: (failure) => this.#listeners.state(failure),
+            // The node has forgotten those events, or the position is one of another cluster.
+            restart: () => this.start(prefix, 0),
+            live: (isLive) => this.#listeners.live(isLive),
+        });
+        void opened.then(() => this.#run(generation));
+    }
+
+    stop() {
+        this.#generation += 1;
+        this.#stream?.stop();
+        this.#stream = null;
+        this.#pages = [];
+        this.#store.clear();
+        this.isComplete = false;
+    }
+
+    /** @param {LeaseEvent[]} events */
+    #take(events) {
+        const past = events.filter((event) => event.index <= this.#start);
+        const fresh = events.filter((event) => event.index > this.#start);
+        if (past.length > 0) this.#listeners.events(past, true);
+        if (fresh.length === 0) return;
+        for (const event of fresh) this.#store.apply(event);
+        // An event has no ttl, so the pages of new grants are read at once.
+        for (const event of fresh) {
+            const page = event.event === "granted" ? this.#pageOf(keyOf(event.name, event.token)) : null;
+            if (page) page.readAt = -Infinity;
+        }
+        this.#listeners.events(fresh, false);
+        this.#listeners.changed();
+    }
+
+    /** @param {number} generation */
+    async #run(generation) {
+        const isCurrent = () => generation === this.#generation;
+        while (isCurrent()) {
+            try {
+                if (!this.isComplete) await this.#readAll(isCurrent);
+                else await this.#readOne(isCurrent);
+                if (isCurrent()) this.#listeners.state(null);
+            } catch (error) {
+                const failure = asFailure(error);
+                if (!isCurrent()) return;
+                this.#listeners.state(failure);
+                if (FINAL.has(failure.code)) return;
+            }
+            await pause(TICK_MS);
+        }
+    }
+
+    /** @param {() => boolean} isCurrent */
+    async #readAll(isCurrent) {
+        /** @type {Page[]} */
+        const pages = [];
+        let [key, cursor] = ["", /** @type {string | null} */ (null)];
+        do {
+            /** @type {Page} */
+            const page = { key, cursor, readAt: performance.now() };
+            const { value, index } = await this.#api.list(this.#prefix, cursor, PAGE);
+            if (!isCurrent()) return;
+            pages.push(page);
+            const last = value.leases.at(-1);
+            const end = last ? keyOf(last.name, last.token) : key;
+            this.#store.merge(value.leases, index, key, value.cursor === null ? null : end);
+            [key, cursor] = [end, value.cursor];
+            this.#listeners.changed();
+        } while (cursor !== null && !this.#store.isFull);
+        this.#pages = pages;
+        this.isComplete = true;
+        this.#listeners.changed();
+    }
+
+    /** Reads the page that needs it most, if one does.
+     * @param {() => boolean} isCurrent */
+    async #readOne(isCurrent) {
+        if (document.hidden) return;
+        const now = performance.now();
+        const visible = new Set(this.#visible().map((row) => this.#pageOf(row.key)));
+        let [chosen, most] = [/** @type {Page | null} */ (null), 0];
+        for (const page of this.#pages) {
+            const late = now - page.readAt - (visible.has(page) ? VISIBLE_AGE_MS : OTHER_AGE_MS);
+            if (late > most) [chosen, most] = [page, visible.has(page) ? late + OTHER_AGE_MS : late];
+        }
+        if (!chosen) return;
+        const page = chosen;
+        const { value, index } = await this.#api.list(this.#prefix, page.cursor, PAGE);
+        if (!isCurrent()) return;
+        page.readAt = now;
+        const last = value.leases.at(-1);
+        const end = last ? keyOf(last.name, last.token) : page.key;
+        this.#store.merge(value.leases, index, page.key, value.cursor === null ? null : end);
+        this.#fit(page, end, value.cursor);
+        this.#listeners.changed();
+    }
+
+    /** Adapts the following pages after a page was read up to `end`.
+     * @param {Page} page
+     * @param {string} end
+     * @param {string | null} cursor */
+    #fit(page, end, cursor) {
+        const at = this.#pages.indexOf(page) + 1;
+        if (at === 0) return;
+        if (cursor === null) {
+            this.#pages.length = at;
+            return;
+        }
+        // An empty page has no end, so it does not tell where the next one starts.
+        if (end === page.key) return;
+        const covered = firstAfter(this.#pages, end);
+        const isKnown = this.#pages[covered - 1].key === end;
+        if (isKnown) this.#pages.splice(at, covered - 1 - at);
+        else this.#pages.splice(at, covered - at, { key: end, cursor, readAt: -Infinity });
+    }
+
+    /** The page that lists the row with this key.
+     * @param {string} key
+     * @returns {Page | null} */
+    #pageOf(key) {
+        let at = firstAfter(this.#pages, key) - 1;
+        // A page has the rows after its key.
+        if (at > 0 && this.#pages[at].key === key) at -= 1;
+        return this.#pages[Math.max(0, at)] ?? null;
+    }
+}

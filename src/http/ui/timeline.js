@@ -1,0 +1,157 @@
+// The timeline: changes of the leader and of nodes, and lease events, newest first.
+
+/** @import { Cluster, Entry, LeaseEvent } from "./types" */
+import { announce, h } from "./dom.js";
+import * as format from "./format.js";
+
+/** Most entries in the list. */
+const MAX_SHOWN = 200;
+/** Most entries of each kind that the page keeps: a burst of lease events does not push out changes of the leader. */
+const MAX_KEPT = 500;
+const CLUSTER_KINDS = new Set(["leader", "no_leader", "cluster", "ok", "lagging", "unreachable"]);
+
+export class Timeline {
+    #list;
+    #choice;
+    /** @type {Entry[]} newest first */
+    #ofCluster = [];
+    /** @type {Entry[]} newest first */
+    #ofLeases = [];
+    /** Entries that are not in the list yet, newest first. @type {Entry[]} */
+    #fresh = [];
+    #isUnsorted = false;
+    #frame = 0;
+    /** @type {Cluster | null} */
+    #cluster = null;
+    /** The last leader that the page has seen. @type {number | null} */
+    #leader = null;
+
+    /** @param {HTMLElement} list
+     * @param {HTMLSelectElement} choice */
+    constructor(list, choice) {
+        this.#list = list;
+        this.#choice = choice;
+        choice.addEventListener("change", () => this.#refill());
+    }
+
+    clear() {
+        this.#ofCluster = [];
+        this.#ofLeases = [];
+        this.#cluster = null;
+        this.#leader = null;
+        this.#refill();
+    }
+
+    /** @param {LeaseEvent[]} events oldest first
+     * @param {boolean} isPast whether they are from before the page was opened */
+    addEvents(events, isPast) {
+        // The list has newer entries already.
+        this.#isUnsorted ||= isPast;
+        this.#add(events.slice(-MAX_KEPT).map(entryOf).reverse(), this.#ofLeases);
+    }
+
+    /** Adds the differences to the last status.
+     * @param {Cluster} cluster */
+    addStatus(cluster) {
+        const before = this.#cluster;
+        this.#cluster = cluster;
+        /** @type {[string, string][]} */
+        const news = [];
+        if (cluster.leader === null || !cluster.quorum) {
+            if (!before || (before.leader !== null && before.quorum)) news.push(["no_leader", "No leader with a majority"]);
+        } else if (cluster.leader !== this.#leader) {
+            const from = this.#leader === null ? "" : `, before node ${this.#leader}`;
+            news.push(["leader", `Node ${cluster.leader} leads in term ${cluster.term}${from}`]);
+        } else if (before && before.term !== cluster.term) {
+            news.push(["leader", `Node ${cluster.leader} leads again, in term ${cluster.term}`]);
+        } else if (before && (before.leader === null || !before.quorum)) {
+            news.push(["leader", `Node ${cluster.leader} has a majority again`]);
+        }
+        if (cluster.leader !== null && cluster.quorum) this.#leader = cluster.leader;
+        if (before) news.push(...changesOfMembers(before, cluster));
+        if (before) news.forEach(([, text]) => announce(text));
+        this.addNews(news);
+    }
+
+    /** @param {[kind: string, text: string][]} news */
+    addNews(news) {
+        this.#add(news.map(([kind, text]) => ({ at: Date.now(), kind, text })), this.#ofCluster);
+    }
+
+    /** @param {Entry[]} entries newest first
+     * @param {Entry[]} kept */
+    #add(entries, kept) {
+        if (entries.length === 0) return;
+        kept.unshift(...entries);
+        kept.length = Math.min(kept.length, MAX_KEPT);
+        this.#fresh = [...entries, ...this.#fresh].slice(0, MAX_SHOWN);
+        this.#frame ||= requestAnimationFrame(() => this.#prepend());
+    }
+
+    #prepend() {
+        this.#frame = 0;
+        if (this.#isUnsorted) return this.#refill();
+        const shown = this.#fresh.filter((entry) => this.#shows(entry)).map((entry) => this.#itemOf(entry));
+        this.#fresh = [];
+        this.#list.prepend(...shown);
+        while (this.#list.childElementCount > MAX_SHOWN) this.#list.lastElementChild?.remove();
+    }
+
+    #refill() {
+        this.#isUnsorted = false;
+        this.#fresh = [];
+        const all = [...this.#ofCluster, ...this.#ofLeases].sort((one, other) => other.at - one.at);
+        const shown = all.filter((entry) => this.#shows(entry)).slice(0, MAX_SHOWN);
+        this.#list.replaceChildren(...shown.map((entry) => this.#itemOf(entry)));
+    }
+
+    /** @param {Entry} entry */
+    #shows(entry) {
+        const wanted = this.#choice.value;
+        return wanted === "all" || (wanted === "cluster") === CLUSTER_KINDS.has(entry.kind);
+    }
+
+    /** @param {Entry} entry */
+    #itemOf(entry) {
+        const { name } = entry;
+        const link = name && h("a", { href: `#lease/${encodeURIComponent(name)}` }, name);
+        const isOfCluster = CLUSTER_KINDS.has(entry.kind);
+        return h("li", { "data-kind": entry.kind, class: isOfCluster ? "of-cluster" : null },
+            h("time", { datetime: new Date(entry.at).toISOString(), title: format.dateTime(entry.at) }, format.time(entry.at)),
+            h("span", { class: "shape", "aria-hidden": "true" }, format.shapeOf(entry.kind)),
+            h("span", { class: "what" }, link, link && " ", entry.text));
+    }
+}
+
+/** @param {LeaseEvent} event
+ * @returns {Entry} */
+function entryOf(event) {
+    const { event: kind, name, holder } = event;
+    /** @type {Record<string, string>} */
+    const texts = {
+        granted: `granted to ${holder}${event.cause === "queue" ? " from the queue" : ""}`,
+        expired: `expired, held by ${holder}`,
+        released: `released by ${holder}`,
+        revoked: `revoked from ${holder}${event.reason ? `: ${event.reason}` : ""}`,
+        handed_over: `handed over by ${holder}${event.to ? ` to ${event.to}` : ""}`,
+        restored: `ended by a restore, held by ${holder}`,
+    };
+    return { at: Date.parse(event.at), kind, name, text: texts[kind] ?? `${format.wordsOf(kind)}: ${holder}` };
+}
+
+/** @param {Cluster} before
+ * @param {Cluster} after
+ * @returns {[string, string][]} */
+function changesOfMembers(before, after) {
+    const known = new Map(before.members.map((member) => [member.id, member]));
+    /** @type {[string, string][]} */
+    const news = [];
+    for (const member of after.members) {
+        const old = known.get(member.id);
+        known.delete(member.id);
+        if (!old) news.push(["cluster", `Node ${member.id} was added`]);
+        else if (old.state !== member.state) news.push([member.state, `Node ${member.id} is ${format.wordsOf(member.state).toLowerCase()}`]);
+    }
+    for (const id of known.keys()) news.push(["cluster", `Node ${id} was removed`]);
+    return news;
+}

@@ -1,0 +1,120 @@
+"""A reverse proxy that serves a node below a path. With a folder of assets, it serves the page from there.
+
+  tests/ui/proxy.py http://127.0.0.1:7101 [PREFIX] --assets     work on the page without a compiler
+
+The proxy prints its address.
+"""
+
+import http.client
+import mimetypes
+import re
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ASSETS = Path(__file__).resolve().parent.parent.parent / "src/http/ui"
+HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+class Proxy:
+    """Forwards requests below `prefix` to the node at `upstream`, which a test can change."""
+
+    def __init__(self, upstream, prefix="", assets=None):
+        self.upstream = upstream
+        self.prefix = prefix
+        self.assets = assets
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self):
+                proxy.handle(self)
+
+            do_GET = do_POST = do_DELETE = do_PUT = do_HEAD = handle_any
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}{prefix}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def handle(self, handler):
+        body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        if not handler.path.startswith(self.prefix + "/"):
+            return answer(handler, 404, "text/plain", b"not below the path of the proxy")
+        path = handler.path[len(self.prefix) :]
+        if self.assets and re.match(r"/ui(/|\?|$)", path):
+            return self.asset(handler, path)
+        self.forward(handler, path, body)
+
+    def asset(self, handler, path):
+        name = path.split("?")[0].removeprefix("/ui").lstrip("/") or "index.html"
+        file = self.assets / name
+        if not file.is_file():
+            return answer(handler, 404, "text/plain", b"no such file")
+        source = (self.assets / "mod.rs").read_text()
+        policy = re.search(r'POLICY: &str = "(.*?)";', source, re.DOTALL).group(1)
+        kind = mimetypes.guess_type(name)[0] or "text/plain"
+        headers = {"content-security-policy": re.sub(r"\\\n\s*", "", policy), "cache-control": "no-cache"}
+        answer(handler, 200, kind, file.read_bytes(), headers)
+
+    def forward(self, handler, path, body):
+        host = self.upstream.removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=30)
+        headers = {name: value for name, value in handler.headers.items() if name.lower() not in HOP | {"host"}}
+        if body:
+            headers["content-length"] = str(len(body))
+        try:
+            connection.request(handler.command, path, body or None, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            return answer(handler, 502, "text/plain", b"the node does not answer")
+        try:
+            handler.send_response(response.status)
+            for name, value in response.getheaders():
+                if name.lower() not in HOP:
+                    handler.send_header(name, value)
+            # The end of the connection is the end of the body: a watch has no length.
+            handler.send_header("connection", "close")
+            handler.close_connection = True
+            handler.end_headers()
+            while chunk := response.read1(65536):
+                handler.wfile.write(chunk)
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+
+
+def answer(handler, status, kind, body, headers=None):
+    handler.send_response(status)
+    handler.send_header("content-type", kind)
+    handler.send_header("content-length", str(len(body)))
+    for name, value in (headers or {}).items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+
+
+def main(words):
+    assets = ASSETS if "--assets" in words else None
+    words = [word for word in words if word != "--assets"]
+    if not words:
+        sys.exit(__doc__)
+    proxy = Proxy(words[0], words[1] if len(words) > 1 else "", assets)
+    print(f"{proxy.url}/ui", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

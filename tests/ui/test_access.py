@@ -1,0 +1,92 @@
+"""Sign-in with an access token, and refusals by access control."""
+
+import cluster
+from browser import BINARY, PageTest, shared
+
+
+class Guarded(cluster.Cluster):
+    """One node with access control: the principals root (admin), reader (all names) and team (names below team/)."""
+
+    def __init__(self):
+        super().__init__(BINARY, 1)
+        self.url = self.nodes[0].url
+        self.root = None
+        roles = {
+            "admin": [{"right": "admin"}],
+            "reader": [{"right": "read"}],
+            "team": [{"right": "operate", "prefix": "team/"}],
+        }
+        for role, permissions in roles.items():
+            self.call("PUT", f"/v1/access/roles/{role}", {"permissions": permissions})
+        for principal, role in (("root", "admin"), ("reader", "reader"), ("team", "team")):
+            self.call("PUT", f"/v1/access/principals/{principal}", {"roles": [role]})
+        root = self.create_token("root")["token"]
+        cluster.request(self.url, "POST", "/v1/access/enable", {}, root)
+        self.root = root
+        for name in ("team/a", "other/b"):
+            cluster.acquire(self.url, name, "worker-1", token=root)
+
+    def call(self, method, path, body=None):
+        return cluster.request(self.url, method, path, body, self.root)
+
+    def create_token(self, principal):
+        return self.call("POST", f"/v1/access/principals/{principal}/tokens", {})
+
+
+class Access(PageTest):
+    def setUp(self):
+        super().setUp()
+        self.cluster = shared("guarded", Guarded)
+        self.open(self.cluster.url, ready=False)
+        self.script("sessionStorage.clear()")
+
+    def sign_in(self, token, fragment=""):
+        self.secrets.append(token)
+        self.open(self.cluster.url, fragment, ready=False)
+        self.fill("#token", token)
+        self.click("#login button")
+
+    def test_token_signs_in_and_stays_for_a_reload(self):
+        self.sign_in(self.cluster.root)
+        self.wait_row("team/a", "Active")
+        self.driver.refresh()
+        self.wait_row("team/a", "Active")
+        self.click("#sign-out")
+        self.wait_visible("#login")
+        self.assertEqual(self.script("return sessionStorage.length"), 0)
+        self.assertEqual(self.rows(), [])
+        self.assertEqual(self.driver.get_cookies(), [])
+
+    def test_wrong_token_is_refused_with_its_reason(self):
+        self.sign_in("tenure_wrong")
+        self.wait_text("#login-error", "The cluster refuses this token")
+        self.wait_text("#login-error", "Authorization")
+        self.assertTrue(self.find("#login").is_displayed())
+        self.assertFalse(self.find("#board").is_displayed())
+
+    def test_revoked_token_returns_to_the_form(self):
+        created = self.cluster.create_token("reader")
+        self.sign_in(created["token"])
+        self.wait_row("other/b", "Active")
+        self.cluster.call("DELETE", f"/v1/access/tokens/{created['id']}")
+        self.wait_text("#login-error", "You are signed out")
+        self.assertFalse(self.find("#board").is_displayed())
+        self.assertEqual(self.script("return sessionStorage.length"), 0)
+
+    def test_reader_sees_why_a_revoke_is_refused(self):
+        self.sign_in(self.cluster.create_token("reader")["token"], "#lease/team%2Fa")
+        self.click("#revoke")
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "403 forbidden")
+        self.wait_text("dialog .error", 'may not revoke "team/a"')
+        self.click("dialog .buttons button")
+        self.wait_text("#connection-text", "Live")
+        self.assertEqual(self.cluster.call("GET", "/v1/leases/team%2Fa")["state"], "active")
+
+    def test_principal_of_a_prefix_reads_below_it(self):
+        self.sign_in(self.cluster.create_token("team")["token"])
+        self.wait_text("#banner", "The leases cannot be read")
+        self.wait_text("#leader", "Node 1")
+        self.fill("#prefix", "team/")
+        self.wait_row("team/a", "Active")
+        self.wait(lambda: not self.find("#banner").is_displayed(), "the error is gone")

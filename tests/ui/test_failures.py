@@ -1,0 +1,66 @@
+"""Crashes of nodes while the page is open."""
+
+import cluster
+from browser import PageTest, shared, three_nodes
+from proxy import Proxy
+
+
+class Crashes(PageTest):
+    def restart(self, node):
+        three_nodes().start(node)
+        three_nodes().wait_ready(node)
+
+    def test_page_follows_the_next_leader(self):
+        nodes = three_nodes()
+        leader = nodes.leader()
+        follower = next(node for node in nodes.nodes if node is not leader)
+        self.open(follower.url)
+        self.fill("#prefix", "crash/")
+        nodes.kill(leader)
+        self.addCleanup(self.restart, leader)
+        self.wait(lambda: self.text("#leader") not in ("", "none", f"Node {leader.id}"), "the page shows another leader")
+        shown = self.text("#leader")
+        self.wait_text("#timeline-list .of-cluster", "leads in term")
+        self.wait_text("#timeline-list", f"{shown} leads in term")
+        self.wait_text("#timeline-list", f"Node {leader.id} is unreachable")
+        self.assertEqual(shown, f"Node {nodes.leader(follower).id}")
+        cluster.acquire(follower.url, "crash/after", "worker-1")
+        self.wait_row("crash/after", "Active")
+        self.wait_text("#connection-text", "Live")
+
+    def test_page_survives_the_loss_of_its_own_node(self):
+        nodes = three_nodes()
+        own = nodes.leader()
+        other = next(node for node in nodes.nodes if node is not own)
+        proxy = Proxy(own.url)
+        self.addCleanup(proxy.stop)
+        cluster.acquire(own.url, "moved/before", "worker-1")
+        self.open(proxy.url)
+        self.fill("#prefix", "moved/")
+        self.wait_row("moved/before", "Active")
+        nodes.kill(own)
+        self.addCleanup(self.restart, own)
+        self.wait_text("#connection-text", "Disconnected")
+        self.wait_text("#banner", other.url.removeprefix("http://"))
+        nodes.leader(other)
+        cluster.acquire(other.url, "moved/meanwhile", "worker-1")
+        proxy.upstream = other.url
+        self.wait_row("moved/meanwhile", "Active")
+        self.wait_row("moved/before", "Active")
+        self.wait_text("#connection-text", "Live")
+        self.wait_text("#timeline-list", f"Node {other.id} answers this page again")
+
+    def test_page_shows_old_state_without_a_majority(self):
+        pair = shared("pair", lambda: cluster.Cluster(three_nodes().binary, 2))
+        cluster.acquire(pair.nodes[0].url, "alone", "worker-1")
+        self.open(pair.nodes[0].url)
+        self.wait_row("alone", "Active")
+        pair.kill(pair.nodes[1])
+        self.wait_text("#connection-text", "No leader")
+        self.wait_text("#banner", "No leader with a majority")
+        self.wait_text("#timeline-list", "No leader with a majority")
+        self.script("location.hash = '#lease/alone'")
+        self.wait_text("#summary", "Held by worker-1")
+        self.click("#revoke")
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "503 no_leader")

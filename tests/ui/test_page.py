@@ -1,0 +1,66 @@
+"""The page itself: its headers, its policy, and its URLs below a path."""
+
+import http.client
+
+import cluster
+from browser import PageTest, three_nodes
+from proxy import Proxy
+
+ATTACK = "<img src=x onerror='window.injected=1'><script>window.injected=1</script>"
+
+
+class Page(PageTest):
+    def test_policy_stops_inline_scripts_and_styles(self):
+        url = three_nodes().nodes[0].url
+        cluster.acquire(url, "attack", ATTACK, metadata={ATTACK: ATTACK})
+        self.open(url, "#lease/attack")
+        self.wait_text("#detail dl", ATTACK)
+        self.script(
+            """const script = document.createElement("script");
+               script.append(new Text("window.injected = 1"));
+               document.body.append(script);
+               const style = document.createElement("style");
+               style.append(new Text("body { outline: 9px solid red }"));
+               document.body.append(style);
+               const image = document.createElement("img");
+               image.src = "https://example.com/leak.png";
+               document.body.append(image);"""
+        )
+        blocked = {"require-trusted-types-for", "style-src-elem", "img-src"}
+        self.wait(lambda: blocked <= set(self.script("return window.violations")), "the browser reports what it blocks")
+        self.assertIsNone(self.script("return window.injected ?? null"))
+        self.assertNotIn("9px", self.script("return getComputedStyle(document.body).outline"))
+        cluster.request(url, "DELETE", "/v1/leases/attack")
+
+    def test_page_violates_no_policy_and_logs_no_error(self):
+        self.open(three_nodes().nodes[0].url)
+        self.wait_text("#own-node", "answers this page and is ready")
+        self.assertEqual(self.script("return window.violations"), [])
+        errors = [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        self.assertEqual(errors, [])
+
+    def test_page_works_below_the_path_of_a_proxy(self):
+        proxy = Proxy(three_nodes().nodes[0].url, "/tools/tenure")
+        self.addCleanup(proxy.stop)
+        cluster.acquire(proxy.upstream, "0-proxied", "worker-1")
+        self.open(proxy.url)
+        self.wait_row("0-proxied", "Active")
+        self.open(proxy.url, "/#lease/0-proxied")
+        self.wait_text("#summary", "Held by worker-1")
+        self.assertEqual(self.driver.current_url, f"{proxy.url}/ui#lease/0-proxied")
+        cluster.request(proxy.upstream, "DELETE", "/v1/leases/0-proxied")
+
+    def test_headers_forbid_frames_and_referrers(self):
+        node = three_nodes().nodes[0]
+        self.open(node.url)
+        for path in ("/ui", "/ui/main.js", "/ui/style.css"):
+            connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=5)
+            connection.request("GET", path)
+            headers = connection.getresponse().headers
+            connection.close()
+            policy = headers["content-security-policy"]
+            self.assertIn("frame-ancestors 'none'", policy)
+            self.assertNotIn("unsafe", policy)
+            self.assertEqual(headers["x-content-type-options"], "nosniff")
+            self.assertEqual(headers["referrer-policy"], "no-referrer")
+            self.assertEqual(headers["cache-control"], "no-cache")

@@ -188,9 +188,9 @@ export class Client {
     return answer.released;
   }
 
-  /** Hands a lease over. The request is not sent again after a lost answer. @internal */
-  async handOver(name: string, body: object, signal?: AbortSignal): Promise<void> {
-    await this.#post(leasePath(name, "/handover"), body, "never", signal);
+  /** Hands a lease over, and returns that of the new holder. It is not sent again after a lost answer. @internal */
+  handOver(name: string, body: object, signal?: AbortSignal): Promise<LeaseInfo> {
+    return this.#post(leasePath(name, "/handover"), body, "never", signal);
   }
 
   /** Replaces the metadata of a held lease. @internal */

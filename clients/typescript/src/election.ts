@@ -64,7 +64,7 @@ export interface Leadership extends AsyncDisposable {
   /** Resigns, like {@link Lease.release}. Returns `false` if the leadership was lost before. */
   resign(options?: CallOptions): Promise<boolean>;
   /** Hands the leadership over to a waiting candidate, like {@link Lease.handOver}. */
-  handOver(options?: CallOptions & { to?: string }): Promise<boolean>;
+  handOver(options?: CallOptions & { to?: string }): Promise<string | undefined>;
 }
 
 /**
@@ -239,7 +239,7 @@ class HeldLeadership implements Leadership {
     return this.lease.release(options);
   }
 
-  handOver(options: CallOptions & { to?: string } = {}): Promise<boolean> {
+  handOver(options: CallOptions & { to?: string } = {}): Promise<string | undefined> {
     return this.lease.handOver(options);
   }
 

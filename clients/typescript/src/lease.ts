@@ -53,13 +53,13 @@ export interface Lease extends AsyncDisposable {
    */
   release(options?: CallOptions): Promise<boolean>;
   /**
-   * Hands the lease over to the waiter `to`, or to the first one. The lease is never free in between. Returns `false` if
-   * it was lost before.
+   * Hands the lease over to the waiter `to`, or to the first one. The lease is never free in between. Returns the new
+   * holder, or `undefined` if the lease was lost before.
    *
    * After {@link Refused}, for instance as `no_such_waiter`, and {@link Unavailable} it is held as before. After
    * {@link Unknown} or a cancellation it is not held here.
    */
-  handOver(options?: CallOptions & { to?: string }): Promise<boolean>;
+  handOver(options?: CallOptions & { to?: string }): Promise<string | undefined>;
   /**
    * Asks the cluster whether the grant is in force, and records a loss. Returns `false` if the lease is not held.
    * Throws {@link Unavailable} if no node answers; the state does not change then.
@@ -78,7 +78,7 @@ export interface Lease extends AsyncDisposable {
 export interface LeaseOperations {
   readonly holder: string;
   release(hold: Hold, signal: AbortSignal | undefined): Promise<boolean>;
-  handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<boolean>;
+  handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<string | undefined>;
   check(hold: Hold, signal: AbortSignal | undefined): Promise<boolean>;
   updateMetadata(hold: Hold, metadata: Record<string, string>, signal: AbortSignal | undefined): Promise<boolean>;
   dispose(hold: Hold): Promise<void>;
@@ -164,7 +164,7 @@ export class LeaseHandle implements Lease {
     return this.#operations.release(this.#hold, options.signal);
   }
 
-  handOver(options: CallOptions & { to?: string } = {}): Promise<boolean> {
+  handOver(options: CallOptions & { to?: string } = {}): Promise<string | undefined> {
     return this.#operations.handOver(this.#hold, options.to, options.signal);
   }
 

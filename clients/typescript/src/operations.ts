@@ -97,19 +97,20 @@ export class Operations implements LeaseOperations {
     }
   }
 
-  async handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<boolean> {
+  async handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<string | undefined> {
     return this.#locked(hold, signal, async (record) => {
       if (!hold.pause()) {
-        return false;
+        return undefined;
       }
       const token = hold.token.toString();
       const body = { holder: this.#core.holder, token, ...(to === undefined ? {} : { to }) };
+      let next: string;
       try {
-        await this.#core.client.handOver(hold.name, body, signal);
+        next = (await this.#core.client.handOver(hold.name, body, signal)).holder;
       } catch (error) {
         if (error instanceof Refused && error.code === "lost") {
           hold.lose(lossReason(error.problem.why ?? "unknown"));
-          return false;
+          return undefined;
         }
         if (error instanceof Refused || error instanceof Unavailable) {
           hold.resume();
@@ -123,7 +124,7 @@ export class Operations implements LeaseOperations {
       }
       hold.giveUp();
       this.#end(record, hold);
-      return true;
+      return next;
     });
   }
 

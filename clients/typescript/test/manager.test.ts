@@ -49,7 +49,7 @@ function standing(status: object): Reply {
 }
 
 function manager(options: ManagerOptions = {}): LeaseManager {
-  const made = new LeaseManager({ endpoints: server.url, holder: "me", clock, operationTimeout: "1s", ...options });
+  const made = new LeaseManager({ endpoints: server.url, holder: "me", clock, operationTimeout: "2s", ...options });
   managers.push(made);
   return made;
 }
@@ -141,7 +141,7 @@ test("renewal_that_arrives_after_the_deadline_does_not_restore", async () => {
 
 test("failed_renewals_put_the_lease_at_risk_and_then_lose_it", async () => {
   script({ renew: () => problem(503, "no_leader") });
-  const held = await manager({ operationTimeout: "250ms" }).acquire("job", { ttl: TTL, grace: "2s" });
+  const held = await manager().acquire("job", { ttl: TTL, grace: "2s" });
   clock.advance(3_700);
   await reached(held, "at_risk");
   assert.equal(held.stopping.aborted, false);
@@ -180,7 +180,7 @@ test("reasons_of_the_cluster_reach_the_holder", async () => {
 
 test("acquire_without_an_answer_is_unknown_and_not_held", async () => {
   script({ acquire: () => "close" });
-  const holder = manager({ operationTimeout: "250ms" });
+  const holder = manager({ operationTimeout: "500ms" });
   await assert.rejects(holder.acquire("job"), Unknown);
   script({ explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }) });
   assert.equal(await holder.release("job"), true, "the claim was granted");
@@ -211,11 +211,11 @@ test("refusal_has_the_code_and_the_holder", async () => {
 
 test("nodes_that_cannot_serve_are_unavailable", async () => {
   script({ acquire: () => problem(503, "no_leader") });
-  await assert.rejects(manager({ operationTimeout: "250ms" }).acquire("job"), Unavailable);
+  await assert.rejects(manager({ operationTimeout: "500ms" }).acquire("job"), Unavailable);
   const closed = await ScriptedServer.start(() => "hang");
   const { url } = closed;
   await closed[Symbol.asyncDispose]();
-  await assert.rejects(manager({ endpoints: url, operationTimeout: "250ms" }).acquire("job"), Unavailable);
+  await assert.rejects(manager({ endpoints: url, operationTimeout: "500ms" }).acquire("job"), Unavailable);
 });
 
 test("cancelled_acquire_releases_a_late_grant", async () => {
@@ -292,7 +292,7 @@ test("second_lease_object_of_a_manager_is_refused_as_held", async () => {
 
 test("acquire_after_a_loss_releases_the_old_grant_first", async () => {
   script({ release: () => problem(503, "no_leader") });
-  const holder = manager({ operationTimeout: "250ms" });
+  const holder = manager({ operationTimeout: "500ms" });
   const held = await holder.acquire("job");
   clock.advance(60_000);
   await reached(held, "lost");
@@ -309,7 +309,7 @@ test("acquire_after_a_loss_releases_the_old_grant_first", async () => {
 
 test("failed_release_is_not_held_and_can_be_repeated", async () => {
   script({ release: () => "close", explain: () => "close" });
-  const held = await manager({ operationTimeout: "250ms" }).acquire("job");
+  const held = await manager({ operationTimeout: "500ms" }).acquire("job");
   await assert.rejects(held.release(), Unknown);
   assert.equal(held.isHeld(), false);
   assert.equal(held.state.status, "released");
@@ -375,7 +375,7 @@ test("with_drops_a_result_that_comes_after_the_deadline", async () => {
 
 test("with_returns_the_result_if_the_release_fails", async () => {
   const errors: unknown[] = [];
-  const holder = manager({ operationTimeout: "250ms", onError: (error) => errors.push(error) });
+  const holder = manager({ operationTimeout: "500ms", onError: (error) => errors.push(error) });
   script({ release: () => problem(503, "no_leader") });
   assert.equal(await holder.with("job", () => "done"), "done");
   assert.ok(errors[0] instanceof Unavailable);
@@ -393,18 +393,15 @@ test("scope_releases_the_lease_and_shuts_the_manager_down", async () => {
 test("shutdown_ends_waits_and_releases_leases", async () => {
   const holder = manager();
   const held = await holder.acquire("job");
-  script({
-    acquire: () => "hang",
-    explain: ({ path }) =>
-      standing(
-        path.includes("queue") && server.of("/acquire").length < 2 ? { status: "waits" } : { status: "unknown" },
-      ),
-  });
+  let status: object = { status: "waits", waiter: {} };
+  script({ acquire: () => "hang", explain: () => standing(status) });
   const waiting = holder.acquire("queue", { wait: "1m" });
   const claim = await server.received("/queue/acquire");
   const left = holder.shutdown();
+  void claim.aborted.then(() => {
+    status = { status: "unknown" };
+  });
   await assert.rejects(waiting, ShutDown);
-  await claim.aborted;
   assert.deepEqual(await left, []);
   assert.equal(held.isHeld(), false);
   assert.equal(server.of("/job/release").length, 1);
@@ -412,7 +409,7 @@ test("shutdown_ends_waits_and_releases_leases", async () => {
 });
 
 test("shutdown_names_the_leases_that_may_be_left", async () => {
-  const holder = manager({ operationTimeout: "250ms" });
+  const holder = manager({ operationTimeout: "500ms" });
   await holder.acquire("job");
   script({ release: () => problem(503, "no_leader") });
   const left = await holder.shutdown();

@@ -85,7 +85,7 @@ export class ScriptedServer implements AsyncDisposable {
     }
     const reply = await this.handler(received, response);
     if (reply === "close") {
-      request.destroy();
+      request.socket.destroy();
     } else if (reply !== "hang") {
       response.writeHead(reply.status ?? 200, { "content-type": reply.type ?? "application/json" });
       response.end(JSON.stringify(reply.body));

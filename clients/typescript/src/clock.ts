@@ -12,7 +12,7 @@ export interface Clock {
 /**
  * The clock of this platform.
  *
- * - Linux: `CLOCK_BOOTTIME`, which counts suspend. See {@link BootClock}.
+ * - Linux: `CLOCK_BOOTTIME`, which counts suspend, through `/proc/uptime`. The resolution is 10 ms.
  * - macOS and Windows: `process.hrtime`. libuv reads `mach_continuous_time` and the performance counter, which count
  *   suspend.
  * - Other systems: `process.hrtime`, which need not count suspend.

@@ -66,7 +66,7 @@ test("driver_carries_out_each_command", async () => {
   );
 
   assert.deepEqual((await one.send("state", { lease: "job" })).state, "idle");
-  const held = await one.send("acquire", { lease: "job", ttl_ms: 2_000 });
+  const held = await one.send("acquire", { lease: "job", ttl_ms: 5_000 });
   assert.equal(held.outcome, "held");
   assert.equal((await one.send("acquire", { lease: "job" })).token, held.token, "an acquire is idempotent");
   const state = await one.send("state", { lease: "job" });
@@ -75,7 +75,7 @@ test("driver_carries_out_each_command", async () => {
   assert.deepEqual(await one.send("check", { lease: "job" }), { outcome: "held" });
   assert.deepEqual(await other.send("acquire", { lease: "job" }), { outcome: "refused", code: "held" });
 
-  const waiting = other.send("acquire", { lease: "job", ttl_ms: 2_000, wait_ms: 10_000 });
+  const waiting = other.send("acquire", { lease: "job", ttl_ms: 5_000, wait_ms: 10_000 });
   let handedOver: Line;
   do {
     handedOver = await one.send("hand_over", { lease: "job" });
@@ -86,7 +86,7 @@ test("driver_carries_out_each_command", async () => {
   assert.deepEqual(await other.send("release", { lease: "job" }), { outcome: "released", was_held: false });
   assert.equal((await other.send("check", { lease: "job" })).outcome, "lost");
 
-  const work = await one.send("work", { lease: "work", ttl_ms: 2_000 });
+  const work = await one.send("work", { lease: "work", ttl_ms: 5_000 });
   assert.equal(work.outcome, "held");
   const step = await one.line((line) => line.event === "work");
   assert.deepEqual([step.lease, step.token], ["work", work.token]);
@@ -95,10 +95,10 @@ test("driver_carries_out_each_command", async () => {
   const states = one.lines.filter((line) => line.event === "state" && line.lease === "work");
   assert.deepEqual([states[0]?.state, states.at(-1)?.state], ["held", "released"]);
 
-  assert.deepEqual(await one.send("campaign", { election: "boss", candidate: "first", ttl_ms: 2_000 }), {});
+  assert.deepEqual(await one.send("campaign", { election: "boss", candidate: "first", ttl_ms: 5_000 }), {});
   await one.line((line) => line.event === "elected");
   assert.deepEqual(await other.send("leader", { election: "boss" }), { leader: "first" });
-  await other.send("campaign", { election: "boss", candidate: "second", ttl_ms: 2_000 });
+  await other.send("campaign", { election: "boss", candidate: "second", ttl_ms: 5_000 });
   assert.deepEqual(await one.send("resign", { election: "boss" }), {});
   await one.line((line) => line.event === "deposed");
   await other.line((line) => line.event === "elected");
@@ -116,7 +116,7 @@ test("driver_reports_a_loss_at_the_deadline", async () => {
   await using alone = await (await TestCluster.start(1)).ready();
   const driver = new DriverProcess();
   await driver.send("open", { endpoints: alone.urls, operation_timeout_ms: 300 });
-  await driver.send("work", { lease: "job", ttl_ms: 600 });
+  await driver.send("work", { lease: "job", ttl_ms: 1_000 });
   alone.signal(1, "SIGSTOP");
   const ended = await driver.line((line) => line.event === "work_ended");
   assert.equal(ended.why, "lost");

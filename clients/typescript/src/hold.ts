@@ -222,7 +222,9 @@ export class Hold {
       this.#ending = "unreachable";
       // The state changes before the signal: code that the signal starts reads `ending`.
       this.#setState({ status: "ending", token: this.token, left: this.#left(now), why: this.#ending });
-      this.#stopping.abort(new LeaseLost(this.name, this.token, this.#ending));
+      this.#stopping.abort(
+        new Error(`the lease ${JSON.stringify(this.name)} ends at its deadline: its renewals failed`),
+      );
     }
   }
 

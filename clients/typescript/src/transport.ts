@@ -103,8 +103,12 @@ export class Transport {
           socket.once(isSecure ? "secureConnect" : "connect", connected);
         }
       });
-      request.once("response", resolve);
-      request.once("error", (error) => {
+      request.once("response", (response) => {
+        // A reader of the body gets its errors. Without this listener, an error between two reads would end the process.
+        response.on("error", () => undefined);
+        resolve(response);
+      });
+      request.on("error", (error) => {
         clearTimeout(connectTimer);
         reject(isConnected ? error : new NotSent(error.message, { cause: error }));
       });

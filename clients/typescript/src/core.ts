@@ -1,3 +1,4 @@
+import { sharedController } from "./abort.js";
 import type { Client } from "./client.js";
 import type { Clock } from "./clock.js";
 import type { Hold } from "./hold.js";
@@ -49,7 +50,7 @@ export class Core {
   readonly driftPermille: number;
   readonly keeper: Keeper;
   /** Aborted by a shutdown: no acquire succeeds from then on. */
-  readonly closing = new AbortController();
+  readonly closing = sharedController();
   /** Reports an error that no caller gets. */
   readonly report: (error: unknown, name: string) => void;
   readonly #records = new Map<string, NameRecord>();

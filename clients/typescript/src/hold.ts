@@ -1,3 +1,4 @@
+import { sharedController } from "./abort.js";
 import type { Clock } from "./clock.js";
 import { LeaseLost, type LossReason } from "./errors.js";
 import type { FencingToken } from "./token.js";
@@ -54,8 +55,8 @@ export class Hold {
   readonly #clock: Clock;
   readonly #driftPermille: number;
   readonly #grace: number;
-  readonly #ended = new AbortController();
-  readonly #stopping = new AbortController();
+  readonly #ended = sharedController();
+  readonly #stopping = sharedController();
   readonly #listeners = new Set<(state: LeaseState) => void>();
   #ttl: number;
   #deadline: number;

@@ -1,3 +1,4 @@
+import { sharedController } from "./abort.js";
 import type { Client } from "./client.js";
 import type { Clock } from "./clock.js";
 import { lossReason } from "./errors.js";
@@ -22,7 +23,7 @@ export class Keeper {
   readonly #clock: Clock;
   readonly #holder: string;
   readonly #holds = new Set<Hold>();
-  readonly #stop = new AbortController();
+  readonly #stop = sharedController();
   #timer: NodeJS.Timeout | undefined;
   #planned = Number.POSITIVE_INFINITY;
   /** A check is about to run. */

@@ -249,6 +249,20 @@ test("cancelled_wait_leaves_the_queue", async () => {
   assert.equal(server.of("/release").length, 0);
 });
 
+test("many_acquires_cause_no_warning_about_listeners", async () => {
+  const warnings: Error[] = [];
+  const warn = (warning: Error) => warnings.push(warning);
+  process.on("warning", warn);
+  const holder = manager();
+  const leases = await Promise.all(Array.from({ length: 20 }, (_, number) => holder.acquire(`job-${number}`)));
+  for (const { signal } of Array(20).fill(leases[0]) as Lease[]) {
+    signal.addEventListener("abort", () => undefined);
+  }
+  await new Promise(setImmediate);
+  process.off("warning", warn);
+  assert.deepEqual(warnings, []);
+});
+
 test("aborted_signal_sends_no_request", async () => {
   await assert.rejects(manager().acquire("job", { signal: AbortSignal.abort() }), { name: "AbortError" });
   assert.equal(server.requests.length, 0);

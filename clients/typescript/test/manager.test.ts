@@ -124,6 +124,19 @@ async function renewedTo(held: Lease, left: number): Promise<void> {
   }
 }
 
+test("renewed_deadline_counts_from_before_the_request", async () => {
+  const held = await manager().acquire("job");
+  script({
+    renew: (request) => {
+      clock.advance(1_000);
+      return { body: renewed(request) };
+    },
+  });
+  clock.advance(4_000);
+  await renewedTo(held, TTL - 100 - 1_000);
+  assert.equal(server.of("/v1/renew").length, 1);
+});
+
 test("renewal_that_arrives_after_the_deadline_does_not_restore", async () => {
   const answer = deferred<Reply>();
   script({ renew: () => answer.promise });

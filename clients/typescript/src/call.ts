@@ -1,0 +1,155 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Endpoints } from "./endpoints.js";
+import { Unknown } from "./errors.js";
+import {
+  type Attempt,
+  type AttemptContext,
+  attempts,
+  classifyProblem,
+  type Resolved,
+  type RetryBudget,
+  type RetryPolicy,
+} from "./retry.js";
+import { NotSent, type Transport } from "./transport.js";
+import type { Problem } from "./types.js";
+
+/** A request to the cluster before it is sent. */
+export interface Call {
+  readonly method: "GET" | "POST" | "DELETE";
+  /** Path relative to the endpoint, without a leading slash. */
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string | undefined>> | undefined;
+  /** Creates the body of an attempt. The argument is the time since the start of the first attempt. */
+  readonly body?: ((elapsed: number) => unknown) | undefined;
+  readonly policy: RetryPolicy;
+  readonly budget: RetryBudget;
+  /** The wait for a lease, if the request has one. */
+  readonly wait?: QueueWait | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A wait for a lease, in milliseconds. */
+export interface QueueWait {
+  readonly longest: number;
+  /** The interval between readiness probes of the node, and the timeout of one probe. */
+  readonly probe: number;
+}
+
+/** Sends a request until an attempt resolves it or the budget is used up. */
+export async function send<T>(transport: Transport, endpoints: Endpoints, call: Call): Promise<Resolved<T>> {
+  const { urls, preferred } = endpoints;
+  const { policy, budget, signal } = call;
+  const options = { policy, budget, wait: call.wait?.longest, nodes: urls.length, signal };
+  const { answer, ambiguous } = await attempts<string>(options, async (context) => {
+    const index = (preferred + context.number) % urls.length;
+    const url = urls[index] as URL;
+    const ended = await attemptAt(transport, url, call, context);
+    if (ended.kind === "done" || ended.kind === "refused") {
+      endpoints.prefer(index);
+      endpoints.refresh(transport, url);
+    } else if (!context.signal.aborted) {
+      endpoints.avoid(index, urls.length);
+    }
+    return ended;
+  });
+  try {
+    return { answer: JSON.parse(answer) as T, ambiguous };
+  } catch (error) {
+    throw new Unknown(`the answer is invalid: ${error}`);
+  }
+}
+
+async function attemptAt(
+  transport: Transport,
+  endpoint: URL,
+  call: Call,
+  context: AttemptContext,
+): Promise<Attempt<string>> {
+  const url = new URL(call.path, endpoint);
+  for (const [name, value] of Object.entries(call.query ?? {})) {
+    if (value !== undefined) {
+      url.searchParams.set(name, value);
+    }
+  }
+  const cut = new AbortController();
+  let why: string | undefined;
+  const cutOff = (reason: string) => {
+    why ??= reason;
+    cut.abort();
+  };
+  const timer = setTimeout(() => cutOff(`no answer within ${Math.round(context.limit)} ms`), context.limit);
+  const cancel = () => cutOff("cancelled");
+  context.signal.addEventListener("abort", cancel);
+  if (context.signal.aborted) {
+    cancel();
+  }
+  if (call.wait !== undefined) {
+    probeUntilNotReady(transport, endpoint, call.wait.probe, cut.signal).then(cutOff, () => undefined);
+  }
+  try {
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body(context.elapsed));
+    const response = await transport.exchange({ method: call.method, url, body, signal: cut.signal });
+    return classifyResponse(endpoint, response.status, response.body);
+  } catch (error) {
+    const text = `${endpoint.href}: ${why ?? (error as Error).message}`;
+    return { kind: error instanceof NotSent ? "not_done" : "unknown", why: text };
+  } finally {
+    clearTimeout(timer);
+    context.signal.removeEventListener("abort", cancel);
+    cut.abort();
+  }
+}
+
+/**
+ * Probes the readiness of the node while the request waits for a lease. Returns why the wait must continue at another
+ * node. A stopped or partitioned node closes no connection, so the open request alone does not show that it is alive.
+ */
+async function probeUntilNotReady(
+  transport: Transport,
+  endpoint: URL,
+  interval: number,
+  signal: AbortSignal,
+): Promise<string> {
+  for (;;) {
+    await sleep(interval, undefined, { signal });
+    const limit = new AbortController();
+    const timer = setTimeout(() => limit.abort(), interval);
+    try {
+      const url = new URL("readyz", endpoint);
+      const { status } = await transport.exchange({ method: "GET", url, signal: limit.signal });
+      if (status === 503) {
+        return "the node is not ready";
+      }
+    } catch (error) {
+      return limit.signal.aborted
+        ? `the node did not answer the readiness probe within ${interval} ms`
+        : (error as Error).message;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+/** Classifies a response. The status line counts, and not the status in the body. */
+export function classifyResponse(endpoint: URL, status: number, body: string): Attempt<string> {
+  if (status >= 200 && status < 300) {
+    return { kind: "done", value: body };
+  }
+  const problem = parseProblem(status, body);
+  if (problem === undefined) {
+    // A proxy between the client and the node answered. It cannot know whether the node applied the request.
+    return { kind: "unknown", why: `${endpoint.href} answered ${status} without a problem document` };
+  }
+  return classifyProblem(problem, endpoint.href);
+}
+
+function parseProblem(status: number, body: string): Problem | undefined {
+  try {
+    const problem = JSON.parse(body) as Problem | null;
+    return typeof problem?.code === "string"
+      ? { ...problem, detail: problem.detail ?? problem.code, status }
+      : undefined;
+  } catch {
+    return undefined;
+  }
+}

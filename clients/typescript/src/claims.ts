@@ -1,0 +1,310 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Core, NameRecord } from "./core.js";
+import { DAY_MS } from "./duration.js";
+import { Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
+import { Hold } from "./hold.js";
+import { lasting } from "./keeper.js";
+import { sendRelease } from "./operations.js";
+import type { ClaimOptions, ParsedAcquire } from "./options.js";
+import { budgetWithin } from "./retry.js";
+import { FencingToken } from "./token.js";
+import { type LeaseInfo, localProblem } from "./types.js";
+
+/** Pause between two checks of an abandoned claim that may still wait in the queue, in milliseconds. */
+const RESOLVE_INTERVAL_MS = 5;
+/** After this time, another request withdraws an abandoned claim that still waits. */
+const WITHDRAW_AFTER_MS = 250;
+
+/** Acquires a lease. The record stays locked for other acquires of this manager until the lease is released. */
+export async function acquire(core: Core, record: NameRecord, options: ParsedAcquire): Promise<Hold> {
+  const begun = core.clock.now();
+  const stop = linked(core.closing.signal, options.signal);
+  try {
+    if (!record.exclusive.tryLock() && !(await record.exclusive.lock(options.wait, stop.signal))) {
+      const detail = "another lease object of this manager has the lease: release it, also after a loss";
+      throw new Refused(localProblem("held", detail));
+    }
+    try {
+      const limit = options.wait + core.client.operationTimeout;
+      if (!(await record.operation.lock(limit, stop.signal))) {
+        throw new Refused(localProblem("wait_timeout", "another operation on this lease is in progress"));
+      }
+      // `claim` releases this lock, or passes it on to the background.
+      const left = Math.max(0, options.wait - (core.clock.now() - begun));
+      const hold = await claim(core, record, { ...options, wait: left }, stop.signal);
+      record.hold = hold;
+      return hold;
+    } catch (error) {
+      record.exclusive.unlock();
+      throw error;
+    }
+  } catch (error) {
+    // A wait for a lock throws the reason of the signal that ended it.
+    throw error === CLOSING ? new ShutDown() : error;
+  } finally {
+    stop.unlink();
+  }
+}
+
+/** The reason with which a shutdown aborts. */
+export const CLOSING = new ShutDown();
+
+async function claim(core: Core, record: NameRecord, options: ParsedAcquire, stop: AbortSignal): Promise<Hold> {
+  let isPassedOn = false;
+  try {
+    stop.throwIfAborted();
+    if (record.unreleased !== undefined) {
+      // The cluster would answer with the token of the old grant. Work under that grant may still run, so the new work
+      // must get a new token.
+      await sendRelease(core, record, record.unreleased, stop);
+    }
+    // The clock is read before the request: the cluster starts the ttl later.
+    const sent = core.clock.now();
+    const claimed = new SentClaim(core, record, options);
+    const granted = await claimed.granted(core, record, sent, stop);
+    if (granted === undefined || stop.aborted) {
+      isPassedOn = !core.closing.signal.aborted;
+      await abandon(core, record, claimed);
+      throw stop.reason;
+    }
+    record.isAmbiguous = false;
+    const hold = new Hold({
+      name: record.name,
+      token: FencingToken.from(granted.lease.token),
+      ttl: lasting(granted.lease),
+      sent: granted.sent,
+      grace: options.grace,
+      driftPermille: core.driftPermille,
+      clock: core.clock,
+    });
+    core.keeper.add(hold);
+    return hold;
+  } finally {
+    if (!isPassedOn) {
+      record.operation.unlock();
+    }
+  }
+}
+
+/** The time in milliseconds after which a grant has expired. */
+function expiryOf(claim: ClaimOptions): number {
+  return typeof claim.ttl_ms === "number"
+    ? claim.ttl_ms
+    : claim.ttl_ms === "infinite"
+      ? Number.POSITIVE_INFINITY
+      : DAY_MS;
+}
+
+/** A claim in flight. */
+class SentClaim {
+  readonly waits: boolean;
+  readonly #abort = new AbortController();
+  readonly #answer: Promise<LeaseInfo>;
+  isAnswered = false;
+
+  constructor(core: Core, record: NameRecord, { claim, wait }: ParsedAcquire) {
+    this.waits = wait > 0;
+    // Until the answer arrives, the cluster may have granted the claim.
+    record.isAmbiguous = true;
+    record.claim = claim;
+    record.forgetAt = core.clock.now() + expiryOf(claim) + wait;
+    const body = { holder: core.holder, ...claim };
+    this.#answer = core.client.acquire(record.name, body, wait, this.#abort.signal).finally(() => {
+      this.isAnswered = true;
+    });
+    // Each reader of the answer handles its error. Without a reader there is none.
+    this.#answer.catch(() => undefined);
+  }
+
+  /** The confirmed grant, or `undefined` if `stop` aborts before the answer. */
+  async granted(core: Core, record: NameRecord, sent: number, stop: AbortSignal): Promise<Granted | undefined> {
+    try {
+      const lease = await this.#answerOrStop(stop);
+      return lease && (await confirm(core, record, lease, sent));
+    } catch (error) {
+      record.isAmbiguous = error instanceof Unknown;
+      throw error;
+    }
+  }
+
+  async #answerOrStop(stop: AbortSignal): Promise<LeaseInfo | undefined> {
+    let cancel = () => {};
+    const stopped = new Promise<undefined>((resolve) => {
+      cancel = () => resolve(undefined);
+      stop.addEventListener("abort", cancel);
+    });
+    try {
+      return await Promise.race([this.#answer, stopped]);
+    } finally {
+      stop.removeEventListener("abort", cancel);
+    }
+  }
+
+  /** The answer, or `undefined` if it does not arrive within `limit` milliseconds. Throws the error of the request. */
+  async answerWithin(limit: number): Promise<LeaseInfo | undefined> {
+    const timeout = new AbortController();
+    try {
+      return await Promise.race([this.#answer, sleep(limit, undefined, { signal: timeout.signal })]);
+    } finally {
+      timeout.abort();
+    }
+  }
+
+  /** Closes the connection, which withdraws a waiting claim. */
+  abort(): void {
+    this.#abort.abort();
+  }
+}
+
+interface Granted {
+  readonly lease: LeaseInfo;
+  /** When the request was sent from which the deadline counts. */
+  readonly sent: number;
+}
+
+/**
+ * Ends a claim that its caller has abandoned: releases its grant, or withdraws it from the queue. After a shutdown the
+ * caller waits for that. After a cancellation it runs in the background, with the operation lock.
+ */
+async function abandon(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
+  if (!core.closing.signal.aborted) {
+    core.inBackground(record.name, async () => {
+      try {
+        await withdraw(core, record, sent);
+      } finally {
+        record.operation.unlock();
+      }
+    });
+    return;
+  }
+  try {
+    await withdraw(core, record, sent);
+  } catch (error) {
+    const why = `the manager was shut down, and the cluster did not confirm that the claim was withdrawn: ${error}`;
+    throw new Unknown(why);
+  }
+}
+
+async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
+  try {
+    if (sent.waits) {
+      await untilKnown(core, record, sent);
+    }
+    if (!sent.waits || sent.isAnswered) {
+      // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
+      await sent.answerWithin(core.closing.signal.aborted ? WITHDRAW_AFTER_MS : core.client.operationTimeout);
+    }
+  } catch (error) {
+    if (error instanceof Refused || error instanceof Unavailable) {
+      record.isAmbiguous = false;
+      return;
+    }
+  } finally {
+    sent.abort();
+  }
+  await releaseAmbiguous(core, record);
+}
+
+/**
+ * Waits until the cluster knows the claim. An abort before that proves nothing: the cluster may apply the claim later.
+ */
+async function untilKnown(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
+  const giveUpAt = performance.now() + core.client.operationTimeout;
+  while (!sent.isAnswered && performance.now() < giveUpAt) {
+    const standing = await core.standing(record.name).catch(() => undefined);
+    if (standing?.status === "holds" || standing?.status === "waits") {
+      return;
+    }
+    await sleep(RESOLVE_INTERVAL_MS);
+  }
+}
+
+/** Resolves a claim without an answer: releases its grant, or withdraws it if it still waits. Whether it had a grant. */
+export async function releaseAmbiguous(core: Core, record: NameRecord): Promise<boolean> {
+  const withdrawAt = performance.now() + WITHDRAW_AFTER_MS;
+  for (;;) {
+    const standing = await core.standing(record.name);
+    switch (standing.status) {
+      case "holds": {
+        const released = await sendRelease(core, record, standing.lease.token);
+        record.isAmbiguous = false;
+        return released;
+      }
+      case "waits":
+        // The cluster may grant the claim before its node withdraws it.
+        if (performance.now() >= withdrawAt) {
+          const released = await leaveQueue(core, record);
+          record.isAmbiguous = false;
+          return released;
+        }
+        await sleep(RESOLVE_INTERVAL_MS);
+        break;
+      case "ended":
+      case "unknown":
+        record.isAmbiguous = false;
+        return false;
+      default:
+        throw new Unknown("the cluster is newer than this client, and answered with an unknown standing of the holder");
+    }
+  }
+}
+
+/** Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. */
+async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
+  try {
+    const body = { holder: core.holder, ...record.claim };
+    const lease = await core.client.acquire(record.name, body, 1, new AbortController().signal);
+    return await sendRelease(core, record, lease.token);
+  } catch (error) {
+    if (error instanceof Refused) {
+      return false;
+    }
+    throw error;
+  }
+}
+
+/**
+ * Renews a grant after a long wait. The time of the grant is then known only within the wait, so the deadline counts
+ * from the renewal.
+ */
+async function confirm(core: Core, record: NameRecord, lease: LeaseInfo, sent: number): Promise<Granted> {
+  const again = core.clock.now();
+  if (again - sent <= lasting(lease) / 3) {
+    return { lease, sent };
+  }
+  const leases = [{ name: record.name, token: lease.token }];
+  let result: { lease?: LeaseInfo | null; problem?: Refused["problem"] | null } | undefined;
+  try {
+    const budget = budgetWithin(core.client.operationTimeout);
+    result = (await core.client.renewBatch({ holder: core.holder, leases }, budget)).results[0];
+  } catch (error) {
+    // After any error here the grant may still be in force.
+    throw new Unknown(`the lease was granted, and its renewal failed: ${error}`);
+  }
+  if (result?.lease) {
+    return { lease: result.lease, sent: again };
+  }
+  if (result?.problem) {
+    throw new Refused(result.problem);
+  }
+  throw new Unknown("the lease was granted, and the answer to its renewal is invalid");
+}
+
+/** A signal that aborts with the first of two, and the function that unlinks it. */
+function linked(one: AbortSignal, other: AbortSignal | undefined): { signal: AbortSignal; unlink: () => void } {
+  const both = new AbortController();
+  const sources = other === undefined ? [one] : [one, other];
+  const listeners = sources.map((source) => ({ source, abort: () => both.abort(source.reason) }));
+  for (const { source, abort } of listeners) {
+    source.addEventListener("abort", abort);
+    if (source.aborted) {
+      abort();
+    }
+  }
+  const unlink = () => {
+    for (const { source, abort } of listeners) {
+      source.removeEventListener("abort", abort);
+    }
+  };
+  return { signal: both.signal, unlink };
+}

@@ -1,0 +1,232 @@
+import { send } from "./call.js";
+import { DAY_MS, toMs } from "./duration.js";
+import { Endpoints } from "./endpoints.js";
+import { Unknown } from "./errors.js";
+import {
+  accessToken,
+  type CallOptions,
+  type ClientOptions,
+  checkName,
+  endpointsOption,
+  tlsOptions,
+} from "./options.js";
+import { budgetWithin, type RetryBudget, type RetryPolicy } from "./retry.js";
+import { Transport } from "./transport.js";
+import type {
+  AcquireBody,
+  ClusterInfo,
+  Explanation,
+  History,
+  LeaseInfo,
+  LeasePage,
+  Queue,
+  Released,
+  RenewBatch,
+  Renewed,
+  VersionInfo,
+} from "./types.js";
+import { EventWatch, type Watch, type WatchOptions } from "./watch.js";
+
+const DEFAULT_TIMEOUT_MS = 5_000;
+const PAGE_SIZE = 1_000;
+/** Bounds of the interval between two probes of the node at which a claim waits, in milliseconds. */
+const SHORTEST_PROBE_MS = 500;
+const LONGEST_PROBE_MS = 10_000;
+
+/** Options of a read. */
+export interface ReadOptions extends CallOptions {
+  /**
+   * `leader` (default) and `linearizable` reads return current state; the latter needs no clocks. With `stale`, the node
+   * that answers returns its own state, also without a leader.
+   */
+  consistency?: "leader" | "linearizable" | "stale";
+}
+
+/** Options of a list. */
+export interface ListOptions extends ReadOptions {
+  /** Only names that start with this text. */
+  prefix?: string;
+  /** Only leases of this holder. */
+  holder?: string;
+  /** Only these states, separated by commas, as in the HTTP API. Default: all. */
+  state?: string;
+}
+
+/**
+ * A client of a cluster for reads, watches and administration. {@link LeaseManager} holds leases; its `client` is one of
+ * these.
+ *
+ * Reads return the JSON of the HTTP API unchanged, with the fields of newer servers. Tokens are decimal strings there:
+ * `FencingToken.from(info.token)`.
+ *
+ * All requests throw {@link Refused}, {@link Unavailable}, or the reason of their signal. A change also throws
+ * {@link Unknown}; a read only for an answer that is invalid. Creating a client sends no request.
+ */
+export class Client {
+  readonly #transport: Transport;
+  readonly #endpoints: Endpoints;
+  readonly #timeout: number;
+
+  /** @throws RangeError if an option is invalid, and the error of the file system for a file of the environment. */
+  constructor(options: ClientOptions = {}) {
+    this.#endpoints = new Endpoints(endpointsOption(options.endpoints));
+    this.#transport = new Transport(tlsOptions(options.tls), accessToken(options.accessToken));
+    this.#timeout = toMs("operation timeout", options.operationTimeout ?? DEFAULT_TIMEOUT_MS, 1, DAY_MS);
+  }
+
+  /** The time limit of one request with its retries, in milliseconds. */
+  get operationTimeout(): number {
+    return this.#timeout;
+  }
+
+  /** Reads a lease, or its last grant. Refused as `not_found` if the cluster remembers none. */
+  async get(name: string, options: ReadOptions = {}): Promise<LeaseInfo> {
+    const lease = await this.#readLeases<LeaseInfo>(leasePath(name), {}, options);
+    let cursor = lease.holders_cursor;
+    while (cursor) {
+      const query = { prefix: name, state: "active", limit: String(PAGE_SIZE), cursor };
+      const page = await this.#readLeases<LeasePage>("v1/leases", query, options);
+      const longerName = page.leases.findIndex((held) => held.name !== name);
+      lease.holders?.push(...(longerName < 0 ? page.leases : page.leases.slice(0, longerName)));
+      cursor = longerName < 0 ? page.cursor : undefined;
+    }
+    delete lease.holders_cursor;
+    return lease;
+  }
+
+  /**
+   * Lists leases, ordered by name, one for each holder. The client reads page after page while the caller iterates. The
+   * pages do not form one snapshot.
+   */
+  async *list(options: ListOptions = {}): AsyncGenerator<LeaseInfo, void, undefined> {
+    const { prefix, holder, state } = options;
+    let cursor: string | undefined;
+    do {
+      const query = { prefix: prefix || undefined, holder, state, limit: String(PAGE_SIZE), cursor };
+      const page: LeasePage = await this.#readLeases("v1/leases", query, options);
+      yield* page.leases;
+      cursor = page.cursor ?? undefined;
+    } while (cursor !== undefined);
+  }
+
+  /** Reads the last transitions of a name, oldest first. */
+  history(name: string, options: ReadOptions = {}): Promise<History> {
+    return this.#readLeases(leasePath(name, "/history"), {}, options);
+  }
+
+  /** Reads the first 1,000 waiters for a lease, and their number. */
+  queue(name: string, options: ReadOptions = {}): Promise<Queue> {
+    return this.#readLeases(leasePath(name, "/queue"), {}, options);
+  }
+
+  /** Explains why a lease is held or free. With `holder`, the answer has the `standing` of that holder. */
+  explain(name: string, options: ReadOptions & { holder?: string } = {}): Promise<Explanation> {
+    return this.#readLeases(leasePath(name, "/explain"), { holder: options.holder }, options);
+  }
+
+  /**
+   * Watches transitions, for instance `for await (const event of client.watch({ prefix: "jobs/" }))`. The watch resumes
+   * after broken connections, at any node. It waits while no node answers, except at its begin.
+   *
+   * The iteration throws {@link Refused}, for instance as `compacted` if the cluster no longer keeps the next events:
+   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time.
+   */
+  watch(options: WatchOptions = {}): Watch {
+    return new EventWatch(this.#transport, this.#endpoints, this.#timeout, options);
+  }
+
+  /**
+   * Revokes a lease: ends the grants of all its holders, and returns their number. The history keeps `reason`, at most
+   * 500 bytes. The request is not sent again after a lost answer: a second revoke could hit the next holder.
+   */
+  async revoke(name: string, options: CallOptions & { reason?: string } = {}): Promise<number> {
+    const query = { reason: options.reason };
+    const call = { method: "DELETE", path: leasePath(name), query, policy: "never", signal: options.signal } as const;
+    return (await this.#send<{ revoked: number }>(call)).revoked;
+  }
+
+  /** Reads the status of the cluster, as the node that answers sees it. */
+  cluster(options: CallOptions = {}): Promise<ClusterInfo> {
+    return this.#send({ method: "GET", path: "v1/cluster", policy: "read", signal: options.signal });
+  }
+
+  /** Reads the version of the node that answers. */
+  version(options: CallOptions = {}): Promise<VersionInfo> {
+    return this.#send({ method: "GET", path: "version", policy: "read", signal: options.signal });
+  }
+
+  /** Closes the idle connections. Requests in progress end as usual. */
+  close(): void {
+    this.#transport.close();
+  }
+
+  /** Claims a lease, and waits in its queue for at most `wait` milliseconds. @internal */
+  acquire(name: string, claim: AcquireBody, wait: number, signal: AbortSignal): Promise<LeaseInfo> {
+    const body = (waited: number) => {
+      const left = Math.max(0, Math.round(wait - waited));
+      return wait === 0 ? claim : { ...claim, wait_ms: left };
+    };
+    const queueWait = wait === 0 ? undefined : { longest: wait, probe: probeInterval(claim.ttl_ms) };
+    const path = leasePath(name, "/acquire");
+    return this.#send({ method: "POST", path, body, policy: "claim", wait: queueWait, signal });
+  }
+
+  /** Renews leases of one holder. The results have the order of the request. @internal */
+  renewBatch(batch: RenewBatch, budget: RetryBudget, signal?: AbortSignal): Promise<Renewed> {
+    return this.#send({ method: "POST", path: "v1/renew", body: () => batch, policy: "renewal", budget, signal });
+  }
+
+  /** Releases a lease. @internal */
+  async release(name: string, holder: string, token: string, signal?: AbortSignal): Promise<boolean> {
+    const path = leasePath(name, "/release");
+    const call = { method: "POST", path, body: () => ({ holder, token }), policy: "release", signal } as const;
+    const { answer, ambiguous } = await this.#resolve<Released>(call);
+    if (!answer.released && ambiguous !== undefined) {
+      // The first attempt may have released the lease.
+      throw new Unknown(ambiguous);
+    }
+    return answer.released;
+  }
+
+  /** Hands a lease over, and returns that of the new holder. It is not sent again after a lost answer. @internal */
+  handOver(name: string, body: object, signal?: AbortSignal): Promise<LeaseInfo> {
+    return this.#post(leasePath(name, "/handover"), body, "never", signal);
+  }
+
+  /** Replaces the metadata of a held lease. @internal */
+  async updateMetadata(name: string, body: object, signal?: AbortSignal): Promise<void> {
+    await this.#post(leasePath(name, "/metadata"), body, "claim", signal);
+  }
+
+  #post<T>(path: string, body: object, policy: RetryPolicy, signal: AbortSignal | undefined): Promise<T> {
+    return this.#send({ method: "POST", path, body: () => body, policy, signal });
+  }
+
+  #readLeases<T>(path: string, query: Record<string, string | undefined>, options: ReadOptions): Promise<T> {
+    const all = { ...query, consistency: options.consistency };
+    return this.#send({ method: "GET", path, query: all, policy: "read", signal: options.signal });
+  }
+
+  async #send<T>(call: UnlimitedCall): Promise<T> {
+    return (await this.#resolve<T>(call)).answer;
+  }
+
+  #resolve<T>(call: UnlimitedCall) {
+    return send<T>(this.#transport, this.#endpoints, { budget: budgetWithin(this.#timeout), ...call });
+  }
+}
+
+type Call = Parameters<typeof send>[2];
+/** A call that uses the budget of the client, unless it has its own. */
+type UnlimitedCall = Omit<Call, "budget"> & { readonly budget?: RetryBudget };
+
+/** The path of a lease. Of the characters of a name, only the slash has a meaning in a path. */
+function leasePath(name: string, action = ""): string {
+  return `v1/leases/${checkName(name).replaceAll("/", "%2F")}${action}`;
+}
+
+/** The interval of readiness probes for a claim with this ttl, in milliseconds. */
+export function probeInterval(ttl: number | string | undefined): number {
+  const third = typeof ttl === "number" ? Math.floor(ttl / 3) : LONGEST_PROBE_MS;
+  return Math.min(Math.max(third, SHORTEST_PROBE_MS), LONGEST_PROBE_MS);
+}

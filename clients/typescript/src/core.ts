@@ -1,0 +1,113 @@
+import { sharedController } from "./abort.js";
+import type { Client } from "./client.js";
+import type { Clock } from "./clock.js";
+import type { Hold } from "./hold.js";
+import type { Keeper } from "./keeper.js";
+import { Mutex } from "./mutex.js";
+import type { ClaimOptions } from "./options.js";
+import type { Standing } from "./types.js";
+
+/** Number of records at which those without a use are removed. After a sweep, the next one follows at twice the rest. */
+const MIN_SWEEP_SIZE = 64;
+
+/** The local state of one name. */
+export class NameRecord {
+  readonly name: string;
+  /** Leases of one manager exclude each other here: to the cluster they are one holder. */
+  readonly exclusive = new Mutex();
+  /** Serializes acquires, releases and hand-overs. */
+  readonly operation = new Mutex();
+  /** The lease that has `exclusive`. */
+  hold: Hold | undefined;
+  /** The cluster may have granted a claim whose answer did not arrive. */
+  isAmbiguous = false;
+  /** The options of the last claim. */
+  claim: ClaimOptions = {};
+  /** The token of a grant that ended here, and that the cluster may still count as held. */
+  unreleased: string | undefined;
+  /** The ambiguous claim and the unreleased grant have expired at this time of the manager's clock. */
+  forgetAt = 0;
+
+  constructor(name: string) {
+    this.name = name;
+  }
+
+  /** Whether the cluster may count this name as held or waiting by this manager, although no lease shows it. */
+  isOpen(now: number): boolean {
+    return (this.isAmbiguous || this.unreleased !== undefined) && now < this.forgetAt;
+  }
+
+  isInUse(now: number): boolean {
+    return this.exclusive.isLocked || this.operation.isLocked || this.isOpen(now);
+  }
+}
+
+/** The state that a manager and its operations share. */
+export class Core {
+  readonly client: Client;
+  readonly clock: Clock;
+  readonly holder: string;
+  readonly driftPermille: number;
+  readonly keeper: Keeper;
+  /** Aborted by a shutdown: no acquire succeeds from then on. */
+  readonly closing = sharedController();
+  /** Reports an error that no caller gets. */
+  readonly report: (error: unknown, name: string) => void;
+  readonly #records = new Map<string, NameRecord>();
+  readonly #background = new Set<Promise<void>>();
+  #sweepAt = MIN_SWEEP_SIZE;
+
+  constructor(options: Pick<Core, "client" | "clock" | "holder" | "driftPermille" | "keeper" | "report">) {
+    this.client = options.client;
+    this.clock = options.clock;
+    this.holder = options.holder;
+    this.driftPermille = options.driftPermille;
+    this.keeper = options.keeper;
+    this.report = options.report;
+  }
+
+  /** The record of a name. A new one is kept while it is in use. */
+  record(name: string): NameRecord {
+    const known = this.#records.get(name);
+    if (known !== undefined) {
+      return known;
+    }
+    if (this.#records.size >= this.#sweepAt) {
+      const now = this.clock.now();
+      for (const [key, record] of this.#records) {
+        if (!record.isInUse(now)) {
+          this.#records.delete(key);
+        }
+      }
+      this.#sweepAt = Math.max(MIN_SWEEP_SIZE, this.#records.size * 2);
+    }
+    const record = new NameRecord(name);
+    this.#records.set(name, record);
+    return record;
+  }
+
+  get records(): NameRecord[] {
+    return [...this.#records.values()];
+  }
+
+  /** Runs work that no caller awaits. A shutdown awaits it. */
+  inBackground(name: string, work: () => Promise<unknown>): void {
+    const running: Promise<void> = work()
+      .then(
+        () => undefined,
+        (error) => this.report(error, name),
+      )
+      .finally(() => this.#background.delete(running));
+    this.#background.add(running);
+  }
+
+  async backgroundEnded(): Promise<void> {
+    await Promise.all(this.#background);
+  }
+
+  /** The standing of this manager's holder with a lease. */
+  async standing(name: string, signal?: AbortSignal): Promise<Standing> {
+    const options = { holder: this.holder, ...(signal === undefined ? {} : { signal }) };
+    return (await this.client.explain(name, options)).standing ?? { status: "unknown" };
+  }
+}

@@ -1,0 +1,208 @@
+import type { IncomingMessage } from "node:http";
+import { setTimeout as sleep } from "node:timers/promises";
+import { classifyResponse } from "./call.js";
+import type { Endpoints } from "./endpoints.js";
+import { Refused, Unavailable } from "./errors.js";
+import { parseEvents, type ServerSentEvent } from "./sse.js";
+import type { Transport } from "./transport.js";
+import type { LeaseEvent } from "./types.js";
+
+/** Longest silence of a stream before the client opens another one. A node sends a heartbeat at least every 10 s. */
+const SILENCE_TIMEOUT_MS = 30_000;
+/** Pause before a broken stream is opened again. It prevents a busy loop if streams break at once. */
+const RECONNECT_DELAY_MS = 200;
+/** Largest body of an error, in bytes. */
+const MAX_PROBLEM_BYTES = 64 * 1024;
+
+/** Options of a watch. */
+export interface WatchOptions {
+  /** Only names that start with this text. Default: all names. */
+  prefix?: string;
+  /** Start after this position ({@link Watch.position}). Default: from now on. */
+  after?: string;
+  /** Ends the watch: the next step throws the reason. */
+  signal?: AbortSignal;
+}
+
+/** A stream of transitions. It returns each transition once and in order, across broken connections and failed nodes. */
+export interface Watch extends AsyncIterableIterator<LeaseEvent>, AsyncDisposable {
+  /** The position of the last returned event. A new watch can continue after it. `undefined` before the first one. */
+  readonly position: string | undefined;
+  /** Closes the stream. */
+  return(): Promise<IteratorReturnResult<undefined>>;
+}
+
+export class EventWatch implements Watch {
+  readonly #transport: Transport;
+  readonly #endpoints: Endpoints;
+  readonly #prefix: string | undefined;
+  /** The time to open the first stream. Later ones have no limit. */
+  readonly #timeout: number;
+  readonly #end = new AbortController();
+  readonly #signal: AbortSignal | undefined;
+  readonly #cancel = () => this.#end.abort(this.#signal?.reason);
+  #position: string | undefined;
+  #stream: AsyncGenerator<ServerSentEvent> | undefined;
+  #hasBeenOpen = false;
+
+  constructor(transport: Transport, endpoints: Endpoints, timeout: number, options: WatchOptions) {
+    this.#transport = transport;
+    this.#endpoints = endpoints;
+    this.#timeout = timeout;
+    this.#prefix = options.prefix;
+    this.#position = options.after;
+    this.#signal = options.signal;
+    this.#signal?.addEventListener("abort", this.#cancel);
+  }
+
+  get position(): string | undefined {
+    return this.#position;
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  async next(): Promise<IteratorResult<LeaseEvent, undefined>> {
+    this.#signal?.throwIfAborted();
+    try {
+      while (!this.#end.signal.aborted) {
+        const event = await this.#step();
+        if (event !== undefined) {
+          return { done: false, value: event };
+        }
+      }
+    } catch (error) {
+      this.#signal?.throwIfAborted();
+      if (!this.#end.signal.aborted) {
+        throw error;
+      }
+    }
+    this.#signal?.throwIfAborted();
+    return { done: true, value: undefined };
+  }
+
+  async return(): Promise<IteratorReturnResult<undefined>> {
+    this.#signal?.removeEventListener("abort", this.#cancel);
+    this.#end.abort();
+    return { done: true, value: undefined };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.return();
+  }
+
+  /** Reads one block of the stream, or opens a stream. Returns the transition, if the block has one. */
+  async #step(): Promise<LeaseEvent | undefined> {
+    if (this.#stream === undefined) {
+      this.#stream = parseEvents(this.#chunks(await this.#connect()));
+      this.#hasBeenOpen = true;
+      return undefined;
+    }
+    // All received events are returned before a stream is opened again, so the position has each of them.
+    const received = await this.#stream.next().catch(() => ({ done: true as const, value: undefined }));
+    if (received.done) {
+      this.#stream = undefined;
+      await sleep(RECONNECT_DELAY_MS, undefined, { signal: this.#end.signal });
+      return undefined;
+    }
+    const { id, event, data } = received.value;
+    // `lagged` has a problem as its data. The node then ends the stream, and the client resumes after the last position.
+    const transition = data === undefined || event === "lagged" ? undefined : parseEvent(data);
+    this.#position = id ?? this.#position;
+    return transition;
+  }
+
+  /** The chunks of the body, until its end, an error or a long silence. */
+  async *#chunks(response: IncomingMessage): AsyncGenerator<Uint8Array, void, undefined> {
+    response.setTimeout(SILENCE_TIMEOUT_MS, () => response.destroy(new Error("the stream is silent")));
+    yield* response as AsyncIterable<Buffer>;
+  }
+
+  async #connect(): Promise<IncomingMessage> {
+    const began = performance.now();
+    const { urls, preferred } = this.#endpoints;
+    // For each node, why its last attempt failed.
+    const reasons = new Map<number, string>();
+    for (let attempt = 0; ; attempt++) {
+      const index = (preferred + attempt) % urls.length;
+      const endpoint = urls[index] as URL;
+      const why = await this.#connectTo(endpoint);
+      if (typeof why !== "string") {
+        this.#endpoints.prefer(index);
+        this.#endpoints.refresh(this.#transport, endpoint);
+        return why;
+      }
+      this.#end.signal.throwIfAborted();
+      this.#endpoints.avoid(index, urls.length);
+      reasons.set(index, why);
+      if (!this.#hasBeenOpen && performance.now() - began >= this.#timeout) {
+        throw new Unavailable([...new Set(reasons.values())].join("; "));
+      }
+      if ((attempt + 1) % urls.length === 0) {
+        await sleep(RECONNECT_DELAY_MS, undefined, { signal: this.#end.signal });
+      }
+    }
+  }
+
+  /** Opens a stream at a node, or returns why it has none. */
+  async #connectTo(endpoint: URL): Promise<IncomingMessage | string> {
+    const url = new URL("v1/watch", endpoint);
+    if (this.#prefix !== undefined && this.#prefix !== "") {
+      url.searchParams.set("prefix", this.#prefix);
+    }
+    if (this.#position !== undefined) {
+      url.searchParams.set("after", this.#position);
+    }
+    const cut = new AbortController();
+    const cancel = () => cut.abort();
+    this.#end.signal.addEventListener("abort", cancel);
+    const timer = setTimeout(cancel, this.#timeout);
+    const forget = () => this.#end.signal.removeEventListener("abort", cancel);
+    let isOpen = false;
+    try {
+      const headers = { accept: "text/event-stream" };
+      const response = await this.#transport.open({ method: "GET", url, headers, signal: cut.signal });
+      clearTimeout(timer);
+      const status = response.statusCode ?? 0;
+      if (status === 200) {
+        isOpen = true;
+        response.once("close", forget);
+        return response;
+      }
+      let body = "";
+      for await (const chunk of response as AsyncIterable<Buffer>) {
+        body += chunk.toString();
+        if (body.length > MAX_PROBLEM_BYTES) {
+          break;
+        }
+      }
+      const ended = classifyResponse(endpoint, status, body);
+      if (ended.kind === "refused") {
+        // Another node, or a later attempt, refuses it, too: `compacted`, for instance.
+        throw new Refused(ended.problem);
+      }
+      return ended.kind === "done" ? `${endpoint.href} answered ${status}` : ended.why;
+    } catch (error) {
+      if (error instanceof Refused) {
+        throw error;
+      }
+      return `${endpoint.href}: ${(error as Error).message}`;
+    } finally {
+      clearTimeout(timer);
+      if (!isOpen) {
+        forget();
+      }
+    }
+  }
+}
+
+/** A transition, or `undefined` for data that only a newer client understands. */
+function parseEvent(data: string): LeaseEvent | undefined {
+  try {
+    const event = JSON.parse(data) as LeaseEvent | null;
+    return typeof event?.event === "string" && typeof event.name === "string" ? event : undefined;
+  } catch {
+    return undefined;
+  }
+}

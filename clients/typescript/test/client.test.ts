@@ -1,0 +1,212 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import type { ServerResponse } from "node:http";
+import { createServer } from "node:net";
+import { afterEach, beforeEach, test } from "node:test";
+import { Client, LeaseManager, Refused, Unavailable, Unknown } from "tenure";
+import { deferred, lease, problem, ScriptedServer } from "./support/server.js";
+
+const TOKEN = "281474976710661";
+let one: ScriptedServer;
+let other: ScriptedServer;
+
+beforeEach(async () => {
+  [one, other] = [await ScriptedServer.start(() => "close"), await ScriptedServer.start(() => "close")];
+});
+
+afterEach(async () => {
+  await Promise.all([one[Symbol.asyncDispose](), other[Symbol.asyncDispose]()]);
+});
+
+function client(): Client {
+  return new Client({ endpoints: [one.url, other.url], operationTimeout: "1s" });
+}
+
+function version(text: string) {
+  return { body: { version: text, data_format: 1 } };
+}
+
+test("node_that_answered_last_gets_the_next_request", async () => {
+  one.handler = () => problem(503, "no_leader");
+  other.handler = () => version("other");
+  const asked = client();
+  assert.equal((await asked.version()).version, "other");
+  assert.equal((await asked.version()).version, "other");
+  assert.deepEqual([one.requests.length, other.requests.length], [1, 2]);
+});
+
+test("refused_connection_is_not_done_and_tries_the_next_node", async () => {
+  other.handler = () => ({ body: { revoked: 1 } });
+  const { url } = one;
+  await one[Symbol.asyncDispose]();
+  // A revoke is sent once, so this attempt certainly sent nothing.
+  assert.equal(await new Client({ endpoints: [url, other.url] }).revoke("job"), 1);
+  one = await ScriptedServer.start(() => "close");
+});
+
+test("revoke_is_not_repeated_after_a_lost_answer", async () => {
+  other.handler = () => ({ body: { revoked: 1 } });
+  await assert.rejects(client().revoke("job/a", { reason: "stuck & old" }), Unknown);
+  assert.equal(one.requests[0]?.path, "/v1/leases/job%2Fa?reason=stuck+%26+old");
+  assert.equal(other.requests.length, 0);
+});
+
+test("access_token_is_sent_and_not_shown", async () => {
+  one.handler = () => version("one");
+  const accessToken = `tenure_${"a7".repeat(36)}`;
+  const asked = new Client({ endpoints: one.url, accessToken });
+  await asked.version();
+  assert.equal(one.requests[0]?.headers.authorization, `Bearer ${accessToken}`);
+  const { inspect } = await import("node:util");
+  assert.ok(!inspect(asked, { depth: 9, showHidden: true }).includes("a7a7"));
+});
+
+test("unknown_fields_and_states_of_newer_servers_stay_readable", async () => {
+  one.handler = () => ({ body: lease("job", TOKEN, { state: "frozen", from_a_newer_server: [1] }) });
+  const info = await client().get("job");
+  assert.deepEqual([info.state, info.token], ["frozen", TOKEN]);
+  assert.deepEqual((info as unknown as { from_a_newer_server: number[] }).from_a_newer_server, [1]);
+});
+
+test("list_reads_page_after_page", async () => {
+  one.handler = ({ path }) => {
+    const cursor = new URL(path, "http://a").searchParams.get("cursor");
+    return cursor === null
+      ? { body: { leases: [lease("a", TOKEN)], cursor: "next" } }
+      : { body: { leases: [lease("b", TOKEN)], cursor: null } };
+  };
+  const names = [];
+  for await (const { name } of client().list({ prefix: "jobs/", state: "active", consistency: "linearizable" })) {
+    names.push(name);
+  }
+  assert.deepEqual(names, ["a", "b"]);
+  const query = new URL(one.requests[1]?.path ?? "", "http://a").searchParams;
+  assert.deepEqual(Object.fromEntries(query), {
+    prefix: "jobs/",
+    state: "active",
+    limit: "1000",
+    cursor: "next",
+    consistency: "linearizable",
+  });
+});
+
+test("get_reads_all_holders_of_a_counted_lease", async () => {
+  one.handler = ({ path }) =>
+    path.startsWith("/v1/leases/")
+      ? { body: lease("job", TOKEN, { holders: [lease("job", "1")], holders_cursor: "next" }) }
+      : { body: { leases: [lease("job", "2"), lease("job-2", "3")], cursor: "more" } };
+  const { holders, holders_cursor } = await client().get("job");
+  assert.deepEqual([holders?.map(({ token }) => token), holders_cursor], [["1", "2"], undefined]);
+});
+
+test("invalid_names_are_refused_before_a_request", async () => {
+  assert.throws(() => client().history("no name"), RangeError);
+  await assert.rejects(client().get("no name"), RangeError);
+  assert.equal(one.requests.length, 0);
+});
+
+/** Starts a stream of events at the server, and keeps it open. */
+function stream(response: ServerResponse, text: string): void {
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  response.write(text);
+}
+
+function event(id: string, name: string, kind = "granted"): string {
+  const data = { event: kind, index: 1, part: 0, name, holder: "me", token: TOKEN, at: "" };
+  return `id: ${id}\nevent: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
+}
+
+test("watch_resumes_after_its_last_position_at_another_node", async () => {
+  one.handler = (_, response) => {
+    stream(response, `id: 10\n\n: alive\n\n${event("12.0", "a")}`);
+    setImmediate(() => response.destroy());
+    return "hang";
+  };
+  other.handler = ({ path }, response) => {
+    assert.equal(path, "/v1/watch?prefix=job&after=12.0");
+    stream(response, `${event("12", "b", "from_a_newer_server")}event: lagged\ndata: {"code":"lagged"}\n\n`);
+    return "hang";
+  };
+  const watch = client().watch({ prefix: "job" });
+  const first = await watch.next();
+  assert.deepEqual([first.value?.name, watch.position], ["a", "12.0"]);
+  one.handler = () => problem(503, "no_leader");
+  const second = await watch.next();
+  assert.deepEqual([second.value?.event, watch.position], ["from_a_newer_server", "12"]);
+  await watch.return();
+  assert.equal((await watch.next()).done, true);
+});
+
+test("refused_watch_ends_with_the_reason", async () => {
+  one.handler = () => problem(410, "compacted", { oldest: 7 });
+  await assert.rejects(client().watch({ after: "1" }).next(), (error) => {
+    return error instanceof Refused && error.code === "compacted" && error.problem.oldest === 7;
+  });
+});
+
+test("watch_without_a_node_is_unavailable_at_its_begin", async () => {
+  await assert.rejects(client().watch().next(), Unavailable);
+});
+
+test("cancelled_watch_throws_the_reason", async () => {
+  one.handler = (_, response) => {
+    stream(response, "id: 10\n\n");
+    return "hang";
+  };
+  const cancel = new AbortController();
+  const next = client().watch({ signal: cancel.signal }).next();
+  await one.received("/v1/watch");
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(next, /cancelled by the test/);
+});
+
+test("waiting_acquire_leaves_a_node_that_is_not_ready", async () => {
+  const begun = performance.now();
+  one.handler = ({ path }) => (path === "/readyz" ? problem(503, "not_ready") : "hang");
+  other.handler = ({ path }) =>
+    path.includes("/acquire") ? { body: lease("job", TOKEN) } : { body: { released: true } };
+  const manager = new LeaseManager({ endpoints: [one.url, other.url] });
+  const held = await manager.acquire("job", { ttl: "1s", wait: "20s" });
+  assert.equal(held.isHeld(), true);
+  const [before, after] = [one.of("/acquire")[0]?.body.wait_ms, other.of("/acquire")[0]?.body.wait_ms];
+  assert.equal(before, 20_000);
+  assert.ok(after <= 20_000 - 400 && performance.now() - begun < 5_000, `${after}`);
+  await manager.shutdown();
+});
+
+test("waiting_acquire_leaves_a_node_that_hangs", async () => {
+  one.handler = () => "hang";
+  other.handler = ({ path }) =>
+    path.includes("/acquire") ? { body: lease("job", TOKEN) } : { body: { released: true } };
+  const manager = new LeaseManager({ endpoints: [one.url, other.url] });
+  const claim = manager.acquire("job", { ttl: "1s", wait: "20s" });
+  await (await one.received("/acquire")).aborted;
+  assert.equal((await claim).isHeld(), true);
+  await manager.shutdown();
+});
+
+test("members_of_the_cluster_are_found_after_a_failure", async () => {
+  const cluster = deferred();
+  one.handler = ({ path }) => {
+    if (path === "/v1/cluster") {
+      cluster.resolve();
+      return { body: { members: [{ http: one.address }, { http: other.address }] } };
+    }
+    return version("one");
+  };
+  other.handler = () => version("other");
+  const gone = createServer().listen(0, "127.0.0.1");
+  await once(gone, "listening");
+  const port = (gone.address() as { port: number }).port;
+  await once(gone.close(), "close");
+  const asked = new Client({ endpoints: [`127.0.0.1:${port}`, one.url], operationTimeout: "1s" });
+  const begun = performance.now();
+  while (one.of("/v1/cluster").length === 0) {
+    await asked.version();
+    await new Promise(setImmediate);
+  }
+  await cluster.promise;
+  assert.ok(performance.now() - begun >= 1_900, "2 s after the failure");
+  one.handler = () => problem(503, "shutting_down");
+  assert.equal((await asked.version()).version, "other");
+});

@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface, type Interface } from "node:readline";
+import type { Readable } from "node:stream";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { TestCluster } from "./support/cluster.js";
+
+let cluster: TestCluster;
+
+before(async () => {
+  cluster = await (await TestCluster.start(1)).ready();
+});
+
+after(() => cluster[Symbol.asyncDispose]());
+
+interface Example {
+  readonly child: ChildProcessByStdio<null, Readable, null>;
+  readonly lines: Interface;
+  readonly exit: Promise<unknown[]>;
+}
+
+function start(name: string): Example {
+  const path = fileURLToPath(new URL(`../examples/${name}.js`, import.meta.url));
+  const env = { ...process.env, TENURE_ENDPOINTS: cluster.urls.join(",") };
+  const child = spawn(process.execPath, [path], { stdio: ["ignore", "pipe", "inherit"], env });
+  return { child, lines: createInterface({ input: child.stdout }), exit: once(child, "exit") };
+}
+
+/** The first line that matches. */
+async function line({ lines }: Example, wanted: RegExp): Promise<RegExpExecArray> {
+  for (;;) {
+    const [text] = (await once(lines, "line")) as [string];
+    const found = wanted.exec(text);
+    if (found !== null) {
+      return found;
+    }
+  }
+}
+
+interface Health {
+  readonly leads: boolean;
+  readonly token: string | null;
+}
+
+async function health(port: string): Promise<Health> {
+  return (await (await fetch(`http://127.0.0.1:${port}/health`)).json()) as Health;
+}
+
+async function leading(port: string): Promise<Health> {
+  for (;;) {
+    const answer = await health(port);
+    if (answer.leads) {
+      return answer;
+    }
+  }
+}
+
+test("nightly_job_runs_once", async () => {
+  const one = start("nightly");
+  const done = line(one, /^wrote 10 pages$/);
+  await line(one, /^page 1 with token \d+$/);
+  const other = start("nightly");
+  assert.match((await line(other, /^not started: (.*)$/))[1] ?? "", /held by/);
+  assert.deepEqual(await other.exit, [0, null]);
+  await done;
+  assert.deepEqual(await one.exit, [0, null]);
+});
+
+test("worker_hands_the_work_to_the_next_replica", async () => {
+  const one = start("worker");
+  const first = (await line(one, /^listening on (\d+)$/))[1] ?? "";
+  const before = await leading(first);
+  const other = start("worker");
+  const second = (await line(other, /^listening on (\d+)$/))[1] ?? "";
+  assert.deepEqual(await health(second), { leads: false, token: null });
+  const end = line(one, /^shut down; 0 leases may be left$/);
+  one.child.kill("SIGTERM");
+  await end;
+  assert.deepEqual(await one.exit, [0, null]);
+  assert.ok(BigInt((await leading(second)).token ?? 0) > BigInt(before.token ?? 0));
+  other.child.kill("SIGINT");
+  assert.deepEqual(await other.exit, [0, null]);
+});

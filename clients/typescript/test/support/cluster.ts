@@ -1,0 +1,129 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Client, type ClientOptions } from "tenure";
+
+const READY_WITHIN_MS = 20_000;
+
+/** The path of the server's binary. */
+export function binary(): string {
+  const path = process.env.TENURE_BINARY;
+  if (path === undefined) {
+    throw new Error("TENURE_BINARY is not set: expected the path of the server's binary");
+  }
+  return path;
+}
+
+interface Node {
+  readonly http: number;
+  readonly peer: number;
+  process: ChildProcess;
+}
+
+/** Real nodes on free loopback ports. */
+export class TestCluster implements AsyncDisposable {
+  readonly folder: string;
+  readonly #nodes: Node[];
+  readonly #scheme: string;
+
+  private constructor(folder: string, nodes: Node[], scheme: string) {
+    this.folder = folder;
+    this.#nodes = nodes;
+    this.#scheme = scheme;
+  }
+
+  /** Starts a cluster. `prepare` gets its folder and configuration before the start, and returns more configuration. */
+  static async start(
+    count: number,
+    prepare: (folder: string, hosts: string) => Promise<string> = async () => "",
+    scheme = "http",
+  ): Promise<TestCluster> {
+    const folder = await mkdtemp(join(tmpdir(), "tenure-test-"));
+    const ports = await freePorts(count * 2);
+    const config = join(folder, "cluster.toml");
+    const pairs = Array.from(
+      { length: count },
+      (_, index) => ports.slice(index * 2, index * 2 + 2) as [number, number],
+    );
+    const tables = pairs.map(
+      ([http, peer], index) => `[[node]]
+id = ${index + 1}
+http = "127.0.0.1:${http}"
+peer = "127.0.0.1:${peer}"
+data = "${folder}/data-${index + 1}"
+`,
+    );
+    const text = `cluster = "test"\n${tables.join("")}`;
+    await writeFile(config, text);
+    await writeFile(config, text + (await prepare(folder, config)));
+    const nodes = pairs.map(([http, peer], index) => ({ http, peer, process: serve(config, index + 1) }));
+    return new TestCluster(folder, nodes, scheme);
+  }
+
+  get urls(): string[] {
+    return this.#nodes.map(({ http }) => `${this.#scheme}://127.0.0.1:${http}`);
+  }
+
+  /** Waits until a node reports a quorum. */
+  async ready(options: ClientOptions = {}): Promise<this> {
+    const client = new Client({ endpoints: this.urls, operationTimeout: "1s", ...options });
+    const giveUpAt = performance.now() + READY_WITHIN_MS;
+    while (!(await client.cluster().catch(() => undefined))?.quorum) {
+      if (performance.now() > giveUpAt) {
+        throw new Error(`the cluster has no leader within ${READY_WITHIN_MS} ms`);
+      }
+      await sleep(50);
+    }
+    client.close();
+    return this;
+  }
+
+  /** Sends a signal to a node, which counts from 1. */
+  signal(id: number, signal: NodeJS.Signals): void {
+    this.#nodes[id - 1]?.process.kill(signal);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const ended = this.#nodes.map(({ process: child }) => (child.exitCode === null ? once(child, "exit") : undefined));
+    for (const { process: child } of this.#nodes) {
+      child.kill("SIGKILL");
+    }
+    await Promise.all(ended);
+    await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+function serve(config: string, id: number): ChildProcess {
+  const words = ["serve", "--config", config, "--node", String(id), "--log", "error"];
+  return spawn(binary(), words, { stdio: ["ignore", "ignore", "inherit"] });
+}
+
+/** Runs a command of the server's binary and returns its output. */
+export async function tenure(words: string[], environment: Record<string, string> = {}): Promise<string> {
+  const child = spawn(binary(), words, {
+    stdio: ["ignore", "pipe", "inherit"],
+    env: { ...process.env, ...environment },
+  });
+  let output = "";
+  child.stdout.on("data", (chunk: Buffer) => {
+    output += chunk.toString();
+  });
+  const [code] = (await once(child, "close")) as [number];
+  if (code !== 0) {
+    throw new Error(`tenure ${words.join(" ")} exited with ${code}`);
+  }
+  return output;
+}
+
+/** Ports that are free at the same time. */
+export async function freePorts(count: number): Promise<number[]> {
+  const servers = Array.from({ length: count }, () => createServer().listen(0, "127.0.0.1"));
+  await Promise.all(servers.map((server) => once(server, "listening")));
+  const ports = servers.map((server) => (server.address() as { port: number }).port);
+  await Promise.all(servers.map((server) => once(server.close(), "close")));
+  return ports;
+}

@@ -1,0 +1,214 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { type Duration, FencingToken, LeaseManager, systemClock } from "tenure";
+import { BootClock } from "#dist/clock.js";
+import { toMs } from "#dist/duration.js";
+import { Endpoints } from "#dist/endpoints.js";
+import { Mutex } from "#dist/mutex.js";
+import { accessToken, checkHolder, checkName, parseAcquire, tlsOptions } from "#dist/options.js";
+import { parseEvents } from "#dist/sse.js";
+
+const TOKEN = `tenure_${"a7".repeat(36)}`;
+
+test("durations_are_milliseconds_or_text_with_a_unit", () => {
+  const ms = (duration: Duration) => toMs("ttl", duration, 0, 86_400_000);
+  assert.deepEqual([ms(250), ms("250ms"), ms("1.5s"), ms("2m"), ms("24h")], [250, 250, 1_500, 120_000, 86_400_000]);
+  for (const bad of ["", "5", "s", "1d", "-1s", "1s ", "1e3s", "25h"] as Duration[]) {
+    assert.throws(() => ms(bad), RangeError, bad as string);
+  }
+  assert.throws(() => ms(Number.NaN), /invalid ttl null: expected 0 ms to 86400000 ms/);
+});
+
+test("tokens_keep_all_digits_and_compare_by_value", () => {
+  const largest = FencingToken.from("9223372036854775807");
+  const small = FencingToken.from("9007199254740993");
+  assert.equal(JSON.stringify({ token: largest }), '{"token":"9223372036854775807"}');
+  assert.equal(`${small}`, "9007199254740993");
+  assert.equal(small.toBigInt(), 9007199254740993n);
+  assert.equal(small.toPadded(), "00009007199254740993");
+  assert.equal(small.toPostgres(), "9007199254740993");
+  assert.ok(small < largest && FencingToken.from("9") < FencingToken.from("10"));
+  assert.ok(small.equals(FencingToken.from(9007199254740993n)));
+  assert.ok(!small.equals(largest));
+  for (const bad of ["", "-1", "1.0", "9223372036854775808", "1e3", " 1", -1n]) {
+    assert.throws(() => FencingToken.from(bad), RangeError);
+  }
+});
+
+test("boot_clock_counts_suspend_and_never_runs_ahead", () => {
+  let awake = 50.3;
+  let suspended = 1_000;
+  const clock = new BootClock(
+    () => awake,
+    () => Math.floor((awake + suspended) / 10) * 10,
+    10,
+  );
+  const behind = () => awake + suspended - clock.now();
+  let last = 0;
+  for (let step = 0; step < 1_000; step++) {
+    awake += 3.7;
+    suspended += step === 500 ? 60_000 : 0;
+    assert.ok(behind() >= -1e-6 && behind() < 10, `${behind()} ms`);
+    assert.ok(clock.now() >= last);
+    last = clock.now();
+  }
+});
+
+test("system_clock_advances_with_the_time", async () => {
+  const clock = systemClock();
+  const before = performance.now();
+  const first = clock.now();
+  const between = performance.now();
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  const least = performance.now() - between;
+  const elapsed = clock.now() - first;
+  const most = performance.now() - before + clock.resolution;
+  assert.ok(elapsed >= least - 0.1 && elapsed <= most + 0.1, `${least} <= ${elapsed} <= ${most}`);
+});
+
+test("options_outside_every_bound_are_refused", () => {
+  for (const bad of [
+    { ttl: 99 },
+    { ttl: "25h" },
+    { limit: 0 },
+    { limit: 10_001 },
+    { limit: 1.5 },
+    { wait: "25h" },
+    { lockDelay: "25h" },
+    { ttl: "9s", grace: 4_501 },
+  ] as const) {
+    assert.throws(() => parseAcquire(bad), RangeError, JSON.stringify(bad));
+  }
+  const good = parseAcquire({ ttl: "9s", grace: 4_500, wait: "ttl", lockDelay: "1s", limit: 3, metadata: { a: "b" } });
+  assert.deepEqual(good.claim, { ttl_ms: 9_000, lock_delay_ms: 1_000, limit: 3, metadata: { a: "b" } });
+  assert.deepEqual([good.wait, good.grace], [9_000, 4_500]);
+  assert.equal(parseAcquire({ wait: "ttl" }).wait, 30_000);
+  assert.equal(parseAcquire({ ttl: "infinite", wait: "ttl" }).wait, 86_400_000);
+  assert.throws(() => new LeaseManager({ driftPermille: 501 }), /invalid drift 501/);
+  assert.throws(() => new LeaseManager({ operationTimeout: 0 }), /invalid operation timeout 0/);
+});
+
+test("names_and_holders_have_the_bounds_of_the_api", () => {
+  for (const bad of ["", "-a", "a b", "é", "a".repeat(201)]) {
+    assert.throws(() => checkName(bad), RangeError, bad);
+  }
+  assert.equal(checkName("a/b:c.d_e-f"), "a/b:c.d_e-f");
+  for (const bad of ["", "a\n", "\u0085", "é".repeat(101)]) {
+    assert.throws(() => checkHolder(bad), RangeError, bad);
+  }
+  const [one, other] = [new LeaseManager(), new LeaseManager()];
+  assert.notEqual(one.holder, other.holder);
+  assert.match(one.holder, new RegExp(`:${process.pid}:[0-9a-f]{8}$`));
+});
+
+test("endpoints_are_urls_or_hosts_with_ports", () => {
+  const urls = (text: string | string[]) => new Endpoints(text).urls.map((url) => url.href);
+  assert.deepEqual(urls(" http://127.0.0.1:7101/, node-2:7101 ,[::1]:7101, https://leases.example/tenure,"), [
+    "http://127.0.0.1:7101/",
+    "http://node-2:7101/",
+    "http://[::1]:7101/",
+    "https://leases.example/tenure/",
+  ]);
+  for (const bad of ["", ",", "http://u:p@a", "http://a?x=1", "http://a#x", "ftp://a", "http://", "a b"]) {
+    assert.throws(() => new Endpoints(bad), RangeError, bad);
+  }
+  assert.throws(() => new Endpoints(Array(33).fill("node:7101")), /33 endpoints/);
+});
+
+test("members_follow_the_given_endpoints", () => {
+  const endpoints = new Endpoints("http://a:1/tenure,b:1");
+  const answered = endpoints.urls[0] as URL;
+  const urls = () => endpoints.urls.map((url) => url.href);
+  endpoints.addMembers(answered, ["a:1", "c:1", "not an address"]);
+  assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://c:1/tenure/"]);
+  endpoints.addMembers(answered, ["d:1"]);
+  assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://d:1/tenure/"], "node c was removed");
+  endpoints.addMembers(
+    answered,
+    Array.from({ length: 40 }, (_, node) => `node-${node}:1`),
+  );
+  assert.equal(urls().length, 32);
+});
+
+test("credentials_come_from_the_environment", () => {
+  const folder = mkdtempSync(join(tmpdir(), "tenure-"));
+  const file = (name: string, text: string) => {
+    writeFileSync(join(folder, name), text);
+    return join(folder, name);
+  };
+  try {
+    process.env.TENURE_ACCESS_TOKEN = TOKEN;
+    assert.equal(accessToken(undefined), TOKEN);
+    process.env.TENURE_ACCESS_TOKEN_FILE = file("token", `tenure_${"b8".repeat(36)}\nmore\n`);
+    assert.equal(accessToken(undefined), `tenure_${"b8".repeat(36)}`, "the file comes first");
+    assert.equal(accessToken(TOKEN), TOKEN, "the option comes before the environment");
+    process.env.TENURE_CA = file("ca.pem", "ca");
+    assert.deepEqual(tlsOptions(undefined), { ca: Buffer.from("ca"), cert: undefined, key: undefined });
+    process.env.TENURE_CERT = file("client.pem", "cert");
+    assert.throws(() => tlsOptions(undefined), /needs its key/);
+    process.env.TENURE_KEY = file("client.key", "key");
+    assert.deepEqual(tlsOptions(undefined)?.key, Buffer.from("key"));
+  } finally {
+    for (const name of ["ACCESS_TOKEN", "ACCESS_TOKEN_FILE", "CA", "CERT", "KEY"]) {
+      delete process.env[`TENURE_${name}`];
+    }
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("mistyped_access_token_is_refused_and_not_shown", () => {
+  assert.throws(
+    () => accessToken("tenure_secret"),
+    (error: Error) => error instanceof RangeError && !error.message.includes("secret"),
+  );
+});
+
+test("mutex_is_first_come_first_served", async () => {
+  const mutex = new Mutex();
+  const order: string[] = [];
+  assert.equal(await mutex.lock(1_000), true);
+  const waiting = ["a", "b"].map((name) => mutex.lock(1_000).then(() => order.push(name)));
+  assert.equal(await mutex.lock(1), false, "a wait ends at its limit");
+  const cancel = new AbortController();
+  const cancelled = mutex.lock(1_000, cancel.signal);
+  cancel.abort(new Error("cancelled"));
+  await assert.rejects(cancelled, /cancelled/);
+  mutex.unlock();
+  await waiting[0];
+  assert.deepEqual(order, ["a"]);
+  mutex.unlock();
+  await waiting[1];
+  mutex.unlock();
+  assert.deepEqual([order, mutex.isLocked], [["a", "b"], false]);
+});
+
+test("events_do_not_depend_on_the_chunk_size", async () => {
+  const text = ': alive\n\nretry: 5\nid: 7.0\nevent: granted\ndata: {"a":1}\n\nid:8\r\n\r\ndata: aé\ndata: b\n\n';
+  const bytes = new TextEncoder().encode(text);
+  const expected = [
+    { id: "7.0", event: "granted", data: '{"a":1}' },
+    { id: "8", event: undefined, data: undefined },
+    { id: undefined, event: undefined, data: "aé\nb" },
+  ];
+  for (let size = 1; size < bytes.length; size++) {
+    const found = [];
+    for await (const event of parseEvents(chunksOf(bytes, size))) {
+      found.push(event);
+    }
+    assert.deepEqual(found, expected, `in chunks of ${size} bytes`);
+  }
+});
+
+test("endless_event_is_not_kept", async () => {
+  const endless = parseEvents(chunksOf(new Uint8Array(2 * 1024 * 1024).fill(120), 65_536));
+  await assert.rejects(endless.next(), /more than 1048576 characters/);
+});
+
+async function* chunksOf(bytes: Uint8Array, size: number): AsyncGenerator<Uint8Array> {
+  for (let at = 0; at < bytes.length; at += size) {
+    yield bytes.subarray(at, at + size);
+  }
+}

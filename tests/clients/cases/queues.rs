@@ -1,0 +1,94 @@
+//! Waits in the queue of a lease.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure::api::{EventKind, GrantCause};
+
+use crate::case::Case;
+use crate::client::Call;
+use crate::link::{Exchange, Path};
+use crate::session::token;
+
+const TTL_MS: u64 = 1_500;
+const WAIT_MS: u64 = 14_000;
+
+/// Waits until this many waiters are in the queue.
+async fn queued(case: &Case, lease: &str, expected: usize) {
+    let queue = Call::get(format!("/v1/leases/{lease}/queue"));
+    let reached = async { while case.cluster.client.done(0, &queue).await["total"] != json!(expected) {} };
+    tokio::time::timeout(crate::wait::SOON, reached).await.unwrap_or_else(|_| panic!("no {expected} waiters"));
+}
+
+pub async fn waiter_gets_a_released_lease(case: &Case) {
+    let (first, second, job) = (case.driver("a").await, case.driver("b").await, case.name("job"));
+    let held = first.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    let waiting = second.send("work", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
+    queued(case, &job, 1).await;
+    // After a wait of more than a third of the ttl, a client renews before it works.
+    first.works_for(&job, Duration::from_millis(TTL_MS / 2)).await;
+    first.ask("stop_work", &job, json!({})).await;
+    let granted = second.session.response(waiting).await;
+    assert_eq!(granted["outcome"], "held", "{granted}");
+    assert!(token(&granted) > held);
+    second.works_for(&job, Duration::from_millis(TTL_MS)).await;
+    let grants = case.cluster.transition(&job, |seen| seen.token == token(&granted)).await;
+    assert_eq!(grants.cause, Some(GrantCause::Queue));
+}
+
+pub async fn hand_over_goes_to_the_waiter(case: &Case) {
+    let (first, second, job) = (case.driver("a").await, case.driver("b").await, case.name("job"));
+    let held = first.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
+    let refused = first.ask("hand_over", &job, json!({})).await;
+    assert_eq!((&refused["outcome"], &refused["code"]), (&json!("refused"), &json!("no_such_waiter")), "{refused}");
+    assert_eq!(first.ask("state", &job, json!({})).await["held"], true, "a refused hand-over changes nothing");
+    let waiting = second.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
+    queued(case, &job, 1).await;
+    let done = first.ask("hand_over", &job, json!({"to": second.holder})).await;
+    assert_eq!(done["outcome"], "handed_over", "{done}");
+    assert_eq!(first.ask("state", &job, json!({})).await["held"], false);
+    let granted = second.session.response(waiting).await;
+    assert_eq!(granted["outcome"], "held", "{granted}");
+    let end = case.cluster.transition(&job, |seen| seen.event == EventKind::HandedOver && seen.token == held).await;
+    let next = case.cluster.transition(&job, |seen| seen.is_grant() && seen.token == token(&granted)).await;
+    assert_eq!(end.index, next.index, "the lease is never free in between");
+}
+
+pub async fn wait_ends_at_its_limit(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    case.other_acquires(&job, 60_000).await;
+    let refused = driver.ask("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": 200})).await;
+    assert_eq!((&refused["outcome"], &refused["code"]), (&json!("refused"), &json!("wait_timeout")), "{refused}");
+    queued(case, &job, 0).await;
+}
+
+pub async fn waiter_leaves_a_frozen_node(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    let held = case.other_acquires(&job, 60_000).await;
+    let waiting = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
+    queued(case, &job, 1).await;
+    let first = driver.link.requests("/acquire")[0].node;
+    driver.link.set(first, Path::Frozen);
+    let elsewhere = |request: &Exchange| request.node != first && request.forwarded;
+    crate::wait::eventually("wait at another node", || driver.link.requests("/acquire").into_iter().find(elsewhere))
+        .await;
+    queued(case, &job, 1).await;
+    case.other_releases(&job, held).await;
+    let granted = driver.session.response(waiting).await;
+    assert_eq!(granted["outcome"], "held", "{granted}");
+    driver.ask("release", &job, json!({})).await;
+}
+
+pub async fn shutdown_leaves_the_queue(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    case.other_acquires(&job, 60_000).await;
+    let waiting = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
+    queued(case, &job, 1).await;
+    let ended = driver.session.ask(json!({"op": "shutdown"})).await;
+    assert_eq!(ended["left"], json!([]), "{ended}");
+    queued(case, &job, 0).await;
+    let outcome: Value = driver.session.record().asked()[waiting].response["outcome"].clone();
+    // The driver can end before it has printed the outcome of the acquire.
+    assert!(outcome.is_null() || outcome == "shut_down", "{outcome}");
+    assert_eq!(driver.session.exit().await, Some(0));
+}

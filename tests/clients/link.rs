@@ -119,8 +119,13 @@ impl Link {
         let (mut addresses, mut paths) = (Vec::new(), Vec::new());
         for (node, target) in nodes.iter().enumerate() {
             let (path, seen) = watch::channel(Path::Open);
-            let address = SocketAddr::from(([127, 0, 0, 1], port::free()));
-            let listener = TcpListener::bind(address).await.expect("the port is free");
+            let listener = loop {
+                // Another process may take the port first.
+                if let Ok(listener) = TcpListener::bind(("127.0.0.1", port::free())).await {
+                    break listener;
+                }
+            };
+            let address = listener.local_addr().expect("the listener is bound");
             let proxy = Proxy { node, target: *target, traffic: traffic.clone(), path: seen };
             proxies.spawn(proxy.listen(listener));
             addresses.push(address);
@@ -133,12 +138,18 @@ impl Link {
         self.addresses.iter().map(|address| format!("http://{address}")).collect()
     }
 
-    pub fn set(&self, node: usize, path: Path) {
+    /// Changes the path to a node. Returns when new connections are refused, or accepted.
+    pub async fn set(&self, node: usize, path: Path) {
         self.paths[node].send_replace(path);
+        while TcpStream::connect(self.addresses[node]).await.is_err() != (path == Path::Refused) {
+            tokio::task::yield_now().await;
+        }
     }
 
-    pub fn set_all(&self, path: Path) {
-        (0..self.paths.len()).for_each(|node| self.set(node, path));
+    pub async fn set_all(&self, path: Path) {
+        for node in 0..self.paths.len() {
+            self.set(node, path).await;
+        }
     }
 
     /// The next request with this end of its path has the fault.

@@ -80,9 +80,9 @@ pub async fn ending_precedes_the_deadline(case: &Case) {
 pub async fn failed_renewals_put_the_lease_at_risk(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     let token = driver.work(&job, json!({"ttl_ms": 3_000})).await;
-    driver.link.set_all(Path::Refused);
+    driver.link.set_all(Path::Refused).await;
     let risk = driver.session.state(&job, "at_risk").await;
-    driver.link.set_all(Path::Open);
+    driver.link.set_all(Path::Open).await;
     driver.session.event("state", &job, |event| event["state"] == "held" && at(event) > at(&risk)).await;
     driver.session.works(&job).await;
     assert!(driver.session.events("state", &job).iter().all(|event| event["state"] != "lost"));

@@ -69,11 +69,11 @@ pub async fn refusals_have_codes(case: &Case) {
 pub async fn unreachable_cluster_is_unavailable(case: &Case) {
     let driver = case.driver_with("a", json!({"operation_timeout_ms": 400}), &[]).await;
     let job = case.name("job");
-    driver.link.set_all(Path::Refused);
+    driver.link.set_all(Path::Refused).await;
     let refused = driver.ask("acquire", &job, json!({"ttl_ms": TTL_MS})).await;
     assert_eq!(refused["outcome"], "unavailable", "{refused}");
     assert_eq!(driver.ask("state", &job, json!({})).await["held"], false);
-    driver.link.set(2, Path::Open);
+    driver.link.set(2, Path::Open).await;
     driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
 }
 
@@ -112,10 +112,10 @@ pub async fn refused_retry_after_a_lost_answer_is_unknown(case: &Case) {
     let acquire = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS}));
     let granted = driver.link.done("/acquire", 1).await;
     // The retry of a client whose first attempt reached its time limit must not come first.
-    driver.link.set_all(Path::Frozen);
+    driver.link.set_all(Path::Frozen).await;
     case.revoke(&job, token(&granted[0].answer)).await;
     case.other_acquires(&job, TTL_MS).await;
-    driver.link.set_all(Path::Open);
+    driver.link.set_all(Path::Open).await;
     signal.cancel();
     let unknown = driver.session.response(acquire).await;
     assert_eq!(unknown["outcome"], "unknown", "{unknown}");

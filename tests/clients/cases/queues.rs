@@ -68,7 +68,7 @@ pub async fn waiter_leaves_a_frozen_node(case: &Case) {
     let waiting = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
     queued(case, &job, 1).await;
     let first = driver.link.requests("/acquire")[0].node;
-    driver.link.set(first, Path::Frozen);
+    driver.link.set(first, Path::Frozen).await;
     let elsewhere = |request: &Exchange| request.node != first && request.forwarded;
     crate::wait::eventually("wait at another node", || driver.link.requests("/acquire").into_iter().find(elsewhere))
         .await;

@@ -51,7 +51,7 @@ pub async fn slow_node_does_not_cost_the_lease(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
     let renewed = driver.link.done("/renew", 1).await;
-    driver.link.set(renewed[0].node, Path::Frozen);
+    driver.link.set(renewed[0].node, Path::Frozen).await;
     // Two more renewals at other nodes, and then work beyond the ttl of the first one.
     driver.link.done("/renew", 3).await;
     driver.works_for(&job, TTL).await;

@@ -22,7 +22,7 @@ pub struct Case {
     /// The beginning of all names of the case.
     prefix: String,
     observed: Mutex<Vec<Observed>>,
-    ended_by_others: Mutex<Vec<FencingToken>>,
+    touched: Mutex<Vec<FencingToken>>,
 }
 
 /// A driver with its own link to the nodes.
@@ -34,8 +34,8 @@ pub struct Driver {
 
 impl Case {
     pub fn new(language: &Language, cluster: &Arc<Cluster>, prefix: String) -> Case {
-        let (observed, ended_by_others) = (Mutex::default(), Mutex::default());
-        Case { language: language.clone(), cluster: cluster.clone(), prefix, observed, ended_by_others }
+        let (observed, touched) = (Mutex::default(), Mutex::default());
+        Case { language: language.clone(), cluster: cluster.clone(), prefix, observed, touched }
     }
 
     /// The name of a lease of this case.
@@ -81,22 +81,23 @@ impl Case {
 
     /// Revokes a lease, as an operator does.
     pub async fn revoke(&self, lease: &str, token: FencingToken) {
-        self.ends_by_others(token);
+        self.touches(token);
         let revoke = Call { method: reqwest::Method::DELETE, ..Call::get(format!("/v1/leases/{lease}")) };
         assert_eq!(self.cluster.client.done(0, &revoke).await["revoked"], 1);
     }
 
-    /// The holder of this token does not know at once that its grant ends: another process ends it.
-    pub fn ends_by_others(&self, token: FencingToken) {
-        self.ended_by_others.lock().expect("plain").push(token);
+    /// A request of the suite, and not of a client under test, begins or ends the grant with this token. Its holder learns
+    /// of that later.
+    pub fn touches(&self, token: FencingToken) {
+        self.touched.lock().expect("plain").push(token);
     }
 
     /// All evidence so far.
     pub async fn evidence(&self) -> Evidence {
         self.cluster.observe_all(&self.name("observed")).await;
         let observed = self.observed.lock().expect("plain").clone();
-        let ended_by_others = self.ended_by_others.lock().expect("plain").clone();
-        Evidence { observed, ended_by_others }
+        let touched = self.touched.lock().expect("plain").clone();
+        Evidence { observed, touched }
     }
 }
 

@@ -44,8 +44,8 @@ pub struct Observed {
 /// The evidence of a case.
 pub struct Evidence {
     pub observed: Vec<Observed>,
-    /// Grants that another process ended.
-    pub ended_by_others: Vec<FencingToken>,
+    /// Grants that a request of the suite began or ended.
+    pub touched: Vec<FencingToken>,
 }
 
 impl Evidence {
@@ -86,8 +86,7 @@ impl Evidence {
 
         // The other holders of a case are no clients under test, and nothing records their requests.
         let is_own = |seen: &&Transition| {
-            views.iter().any(|view| view.holder == seen.holder)
-                && (seen.is_grant() || !self.ended_by_others.contains(&seen.token))
+            views.iter().any(|view| view.holder == seen.holder) && !self.touched.contains(&seen.token)
         };
         let own: Vec<Transition> = seen.iter().filter(is_own).cloned().collect();
         let ends = sent.iter().filter(|sent| !matches!(sent.what, What::Acquire { .. }));
@@ -98,8 +97,7 @@ impl Evidence {
         for belief in &beliefs {
             judge("holder_stops_first", holder_stops_first::check(seen, belief.token, belief.until, belief));
         }
-        let certain: Vec<Belief> =
-            beliefs.into_iter().filter(|belief| !self.ended_by_others.contains(&belief.token)).collect();
+        let certain: Vec<Belief> = beliefs.into_iter().filter(|belief| !self.touched.contains(&belief.token)).collect();
         if history(&told, seen).limit() == 1 {
             judge("one_holder", holder_stops_first::check_overlaps(&[], &certain));
         }

@@ -5,7 +5,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `suite`, `table` | the run of all cases for all clients, and its result |
+//! | `suite` | the run of all cases for all clients, and the table of its results |
 //! | `cases` | the scripts |
 //! | `case` | the drivers, the leases and the evidence of one case |
 //! | `evidence` | the promises, judged after each case |
@@ -32,6 +32,7 @@ mod language;
 mod link;
 #[path = "../support/plain_http.rs"]
 mod plain_http;
+mod planted;
 #[path = "../processes/port.rs"]
 mod port;
 #[expect(dead_code, reason = "the tests of processes use the rest of it")]

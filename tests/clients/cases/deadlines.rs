@@ -21,9 +21,9 @@ async fn ends_unreachable(case: &Case, driver: &Driver, lease: &str) {
 pub async fn late_grant_counts_from_its_request(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     // A client renews a grant that comes after a third of the ttl.
-    driver.link.once("/acquire", Fault::DelayAnswer(TTL / 4));
+    driver.link.once("/acquire", Fault::DelayAnswer(2 * TTL / 4));
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
     driver.link.always("/renew", Fault::CutRequest);
-    driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
     ends_unreachable(case, &driver, &job).await;
 }
 
@@ -51,8 +51,8 @@ pub async fn late_renewal_counts_from_its_request(case: &Case) {
 
 pub async fn drift_ends_work_early(case: &Case) {
     let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
-    driver.link.always("/renew", Fault::CutRequest);
     driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    driver.link.always("/renew", Fault::CutRequest);
     let sent = driver.link.requests("/acquire")[0].received;
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
@@ -62,8 +62,8 @@ pub async fn drift_ends_work_early(case: &Case) {
 pub async fn ending_precedes_the_deadline(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     let (ttl, grace) = (Duration::from_millis(3_000), Duration::from_millis(1_500));
-    driver.link.always("/renew", Fault::CutRequest);
     driver.acquire(&job, json!({"ttl_ms": 3_000, "grace_ms": 1_500})).await;
+    driver.link.always("/renew", Fault::CutRequest);
     let sent = driver.link.requests("/acquire")[0].received;
     let ending = driver.session.state(&job, "ending").await;
     assert!(ending["why"].is_string(), "{ending}");

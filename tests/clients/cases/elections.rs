@@ -3,13 +3,18 @@
 use serde_json::{Value, json};
 
 use crate::case::{Case, Driver};
-use crate::session::token;
+use crate::link::Path;
+use crate::session::{at, token};
 use crate::wait::SOON;
 
 const TTL_MS: u64 = 1_500;
 
 async fn campaign(driver: &Driver, election: &str, candidate: &str) {
-    let command = json!({"op": "campaign", "election": election, "candidate": candidate, "ttl_ms": TTL_MS});
+    campaign_with(driver, election, candidate, TTL_MS).await;
+}
+
+async fn campaign_with(driver: &Driver, election: &str, candidate: &str, ttl_ms: u64) {
+    let command = json!({"op": "campaign", "election": election, "candidate": candidate, "ttl_ms": ttl_ms});
     driver.session.ask(command).await;
 }
 
@@ -38,6 +43,21 @@ pub async fn election_has_one_leader(case: &Case) {
     sees(&first, &election, json!("two")).await;
     second.session.ask(json!({"op": "resign", "election": election})).await;
     sees(&first, &election, Value::Null).await;
+}
+
+/// The drift is large, so that the time between the deadline and the expiry exceeds the delays of a busy machine.
+pub async fn isolated_leader_is_deposed_first(case: &Case) {
+    let first = case.driver_with("a", json!({"drift_permille": 100}), &[]).await;
+    let (second, election) = (case.driver("b").await, case.name("election"));
+    campaign_with(&first, &election, "one", 2_500).await;
+    first.session.event("elected", &election, |_| true).await;
+    campaign_with(&second, &election, "two", 2_500).await;
+    first.link.set_all(Path::Frozen).await;
+    let deposed = first.session.event("deposed", &election, |_| true).await;
+    let elected = second.session.event("elected", &election, |_| true).await;
+    assert!(at(&deposed) < at(&elected), "{deposed}, {elected}");
+    first.link.set_all(Path::Open).await;
+    sees(&first, &election, json!("two")).await;
 }
 
 pub async fn revoked_leader_is_elected_again(case: &Case) {

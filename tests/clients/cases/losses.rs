@@ -35,7 +35,7 @@ pub async fn revoke_ends_the_work(case: &Case) {
 pub async fn release_by_another_ends_the_work(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     let token = driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
-    case.ends_by_others(token);
+    case.touches(token);
     let release = Call::release(&job, &driver.holder, token.as_u64());
     assert_eq!(case.cluster.client.done(0, &release).await["released"], true);
     loses(&driver, &job, "released").await;
@@ -44,7 +44,7 @@ pub async fn release_by_another_ends_the_work(case: &Case) {
 pub async fn hand_over_by_another_ends_the_work(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     let token = driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
-    case.ends_by_others(token);
+    case.touches(token);
     let (client, wait) = (case.cluster.client.clone(), Call::wait(&job, &case.other(), 10_000, SOON));
     let waiting = tokio::spawn(async move { client.done(1, &wait).await });
     let body = json!({"holder": driver.holder, "token": token});

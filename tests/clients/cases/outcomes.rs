@@ -104,6 +104,20 @@ pub async fn lost_answers_are_unknown(case: &Case) {
     driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
 }
 
+/// The late request is granted without the knowledge of the client, which must not count it as held.
+pub async fn late_duplicate_acquire_is_not_held(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
+    let first = driver.link.requests("/acquire").remove(0);
+    driver.ask("release", &job, json!({})).await;
+    let (status, granted) = driver.link.repeat(&first, &case.cluster.addresses).await;
+    assert_eq!(status, 200, "{granted}");
+    case.touches(token(&granted));
+    assert_eq!(driver.ask("state", &job, json!({})).await["held"], false);
+    let held = driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
+    assert_eq!(held, token(&granted), "the grant of the duplicate is the same holder's");
+}
+
 /// The first attempt is granted, its response is lost, and then another holder gets the lease.
 pub async fn refused_retry_after_a_lost_answer_is_unknown(case: &Case) {
     let driver = case.driver_with("a", json!({"operation_timeout_ms": 3_000}), &[]).await;

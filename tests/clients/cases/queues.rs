@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure::api::{EventKind, GrantCause};
 
 use crate::case::Case;
 use crate::client::Call;
-use crate::link::{Exchange, Path};
+use crate::link::{Exchange, Fault, Path};
 use crate::session::token;
 
 const TTL_MS: u64 = 1_500;
@@ -77,6 +78,33 @@ pub async fn waiter_leaves_a_frozen_node(case: &Case) {
     let granted = driver.session.response(waiting).await;
     assert_eq!(granted["outcome"], "held", "{granted}");
     driver.ask("release", &job, json!({})).await;
+}
+
+pub async fn crashed_waiter_leaves_the_queue(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    case.other_acquires(&job, 60_000).await;
+    driver.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
+    queued(case, &job, 1).await;
+    driver.session.close().await;
+    queued(case, &job, 0).await;
+}
+
+/// Three holders take turns, and each loses some requests and responses.
+pub async fn contending_holders_never_overlap(case: &Case) {
+    let job = case.name("job");
+    let drivers = join_all(["a", "b", "c"].map(|name| case.driver(name))).await;
+    join_all(drivers.iter().map(|driver| async {
+        for fault in [Fault::CutAnswer, Fault::CutRequest, Fault::CutAnswer] {
+            driver.link.once("/acquire", fault.clone());
+            driver.work(&job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS})).await;
+            driver.works_for(&job, Duration::from_millis(50)).await;
+            driver.link.once("/release", fault);
+            driver.ask("stop_work", &job, json!({})).await;
+        }
+    }))
+    .await;
+    let grants = case.cluster.transitions(&job).into_iter().filter(|seen| seen.is_grant());
+    assert!(grants.count() >= 9);
 }
 
 pub async fn shutdown_leaves_the_queue(case: &Case) {

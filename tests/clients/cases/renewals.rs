@@ -60,8 +60,8 @@ pub async fn slow_node_does_not_cost_the_lease(case: &Case) {
 
 pub async fn lost_lease_is_not_renewed(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    driver.link.always("/renew", Fault::CutRequest);
     let token = driver.work(&job, json!({"ttl_ms": 1_000})).await;
+    driver.link.always("/renew", Fault::CutRequest);
     let lost = driver.loses(&job).await;
     driver.link.heal();
     case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;

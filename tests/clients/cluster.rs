@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tenure::api::EventId;
 use tenure::client::{Endpoints, Remote};
 use tenure::clock::{Clock, SystemClock};
 use tokio::task::JoinHandle;
@@ -124,7 +125,8 @@ struct Observer {
 impl Observer {
     async fn start(endpoints: &str) -> Observer {
         let endpoints: Endpoints = endpoints.parse().expect("valid URLs");
-        let mut watch = Remote::new(endpoints).watch("", None);
+        // A new cluster still has all transitions.
+        let mut watch = Remote::new(endpoints).watch("", Some(EventId { index: 0, part: None }));
         let seen = Arc::<Mutex<Vec<Transition>>>::default();
         let shared = seen.clone();
         let task = tokio::spawn(async move {

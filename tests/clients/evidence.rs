@@ -146,7 +146,11 @@ impl View {
     fn refuses_only_certain_outcomes(&self, name: &str) -> Result<(), String> {
         let path = format!("/v1/leases/{name}/acquire");
         for asked in self.asked.iter().filter(|asked| name_of(asked) == Some(name)) {
-            let is_certain = matches!(asked.response["outcome"].as_str(), Some("refused" | "unavailable"));
+            let is_certain = match asked.response["outcome"].as_str() {
+                // With this code, the lease was granted, and the grant ended before the client had it.
+                Some("refused") => asked.response["code"] != "lost",
+                outcome => outcome == Some("unavailable"),
+            };
             let (Some(returned), true, true) = (asked.returned, is_certain, is_acquire(asked)) else { continue };
             let lost = self.exchanges.iter().find(|exchange| {
                 exchange.path == path
@@ -178,6 +182,9 @@ impl View {
                 Some("handed_over") => Ended::Held(held.unwrap_or_else(no_token), Some(1)),
                 Some("released") => Ended::Changed(asked.response["was_held"] == true),
                 Some("unknown") | None => Ended::Unknown,
+                // The lease was granted, and the grant ended before the client had it.
+                Some("refused") if asked.response["code"] == "lost" => Ended::Unknown,
+                Some("lost") => Ended::Unknown,
                 Some(other) => Ended::Refused(asked.response["code"].as_str().unwrap_or(other).to_owned()),
             };
             let what = match asked.command["op"].as_str() {

@@ -84,6 +84,18 @@ impl Message {
         Ok(part)
     }
 
+    /// Replaces texts of the body by others of the same length.
+    pub fn rename(&mut self, names: &[(String, String)]) {
+        for (from, to) in names {
+            assert_eq!(from.len(), to.len(), "all ports have five digits");
+            let places = self.raw_body.windows(from.len()).enumerate().filter(|(_, bytes)| *bytes == from.as_bytes());
+            let places: Vec<usize> = places.map(|(place, _)| place).collect();
+            for place in places {
+                self.raw_body[place..place + to.len()].copy_from_slice(to.as_bytes());
+            }
+        }
+    }
+
     /// The bytes of the message.
     pub fn bytes(&self) -> Vec<u8> {
         [self.head.as_bytes(), &self.raw_body].concat()

@@ -117,18 +117,24 @@ impl Link {
     pub async fn open(nodes: &[SocketAddr]) -> Link {
         let (traffic, mut proxies) = (Arc::<Traffic>::default(), JoinSet::new());
         let (mut addresses, mut paths) = (Vec::new(), Vec::new());
-        for (node, target) in nodes.iter().enumerate() {
-            let (path, seen) = watch::channel(Path::Open);
+        let mut listeners = Vec::new();
+        for _ in nodes {
             let listener = loop {
                 // Another process may take the port first.
                 if let Ok(listener) = TcpListener::bind(("127.0.0.1", port::free())).await {
                     break listener;
                 }
             };
-            let address = listener.local_addr().expect("the listener is bound");
-            let proxy = Proxy { node, target: *target, traffic: traffic.clone(), path: seen };
+            addresses.push(listener.local_addr().expect("the listener is bound"));
+            listeners.push(listener);
+        }
+        let names = nodes.iter().zip(&addresses).map(|(node, proxy)| (node.to_string(), proxy.to_string()));
+        let names: Arc<[(String, String)]> = names.collect();
+        for (node, listener) in listeners.into_iter().enumerate() {
+            let (path, seen) = watch::channel(Path::Open);
+            let names = names.clone();
+            let proxy = Proxy { node, target: nodes[node], names, traffic: traffic.clone(), path: seen };
             proxies.spawn(proxy.listen(listener));
-            addresses.push(address);
             paths.push(path);
         }
         Link { addresses, paths, traffic, _proxies: proxies }
@@ -240,6 +246,8 @@ impl Traffic {
 struct Proxy {
     node: usize,
     target: SocketAddr,
+    /// The addresses of the nodes and of their proxies.
+    names: Arc<[(String, String)]>,
     traffic: Arc<Traffic>,
     path: watch::Receiver<Path>,
 }
@@ -304,6 +312,10 @@ impl Proxy {
             return Ok(false);
         }
         answer.read_body(&mut node).await?;
+        if request.start().get(1) == Some(&"/v1/cluster") {
+            // A client that asks for the members must keep to the proxies.
+            answer.rename(&self.names);
+        }
         self.traffic.update(number, |exchange| {
             (exchange.status, exchange.answer) = (status(&answer), answer.json());
         });

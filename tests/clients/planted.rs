@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::cases;
 use crate::cluster::Cluster;
 use crate::language::{self, Language};
-use crate::suite::run_case;
+use crate::suite::{run_case, turn};
 
 /// A bug of a client.
 struct Planted {
@@ -93,6 +93,7 @@ fn planted_client_bugs_are_found() {
     for name in missing {
         println!("NOT CHECKED: planted bugs of the {name} client, because its driver is not given");
     }
+    let _turn = turn();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("the system has threads").block_on(async {
         let shared = Arc::new(Cluster::start().await);

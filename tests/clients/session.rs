@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub struct Asked {
 pub struct Record {
     asked: Mutex<Vec<Asked>>,
     events: Mutex<Vec<Value>>,
+    /// The driver has closed its output.
+    has_ended: AtomicBool,
 }
 
 /// A driver process. Dropping it kills the process.
@@ -56,6 +59,7 @@ impl Session {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 recorded.read(&line);
             }
+            recorded.has_ended.store(true, Ordering::SeqCst);
         });
         Session { child: Mutex::new(child), input: Mutex::new(input), record }
     }
@@ -83,7 +87,10 @@ impl Session {
     pub async fn response(&self, id: usize) -> Value {
         let command = lock(&self.record.asked)[id].command.clone();
         let response = eventually(&format!("response to {command}"), || {
-            Some(lock(&self.record.asked)[id].clone()).filter(|asked| asked.returned.is_some())
+            let has_ended = self.record.has_ended.load(Ordering::SeqCst);
+            let asked = lock(&self.record.asked)[id].clone();
+            assert!(asked.returned.is_some() || !has_ended, "the driver ended before its response to {command}");
+            Some(asked).filter(|asked| asked.returned.is_some())
         })
         .await
         .response;

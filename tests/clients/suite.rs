@@ -1,7 +1,7 @@
 //! The run of all cases for all clients.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure::clock::{Clock, SystemClock};
@@ -15,9 +15,17 @@ use crate::language::{self, Language};
 use crate::steady::machine::Machine;
 
 /// Cases that run at the same time. Most of them wait.
-const CONCURRENT: usize = 16;
+const CONCURRENT: usize = 12;
 /// A case that takes longer hangs.
 const LONGEST_CASE: Duration = Duration::from_secs(60);
+
+/// One test runs at a time: the cases of both would disturb each other.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub fn turn() -> MutexGuard<'static, ()> {
+    // A test that failed leaves nothing behind.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The results of a run, by case and client.
 pub struct Results {
@@ -109,6 +117,7 @@ fn clients_conform() {
     let is_required = std::env::var("TENURE_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
     assert!(missing.is_empty() || !is_required, "these clients have no driver: {missing:?}");
     let languages: Vec<Language> = std::iter::once(language::rust()).chain(others).collect();
+    let _turn = turn();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let results = runtime.expect("the system has threads").block_on(run(&languages, &selected()));
     print!("{}", results.table());

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 /// The limit for events that come soon unless there is a fault, also on a busy machine.
-pub const SOON: Duration = Duration::from_secs(15);
-const POLL: Duration = Duration::from_millis(5);
+pub const SOON: Duration = Duration::from_secs(20);
+pub const POLL: Duration = Duration::from_millis(10);
 
 /// Polls until `condition` returns a value. Panics after a long time.
 pub async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {

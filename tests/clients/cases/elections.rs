@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::case::{Case, Driver};
 use crate::link::Path;
 use crate::session::{at, token};
-use crate::wait::SOON;
+use crate::wait::{POLL, SOON};
 
-const TTL_MS: u64 = 1_500;
+const TTL_MS: u64 = 4_000;
 
 async fn campaign(driver: &Driver, election: &str, candidate: &str) {
     campaign_with(driver, election, candidate, TTL_MS).await;
@@ -22,7 +22,7 @@ async fn campaign_with(driver: &Driver, election: &str, candidate: &str, ttl_ms:
 async fn sees(driver: &Driver, election: &str, expected: Value) {
     let seen = async {
         while driver.session.ask(json!({"op": "leader", "election": election})).await["leader"] != expected {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(POLL).await;
         }
     };
     tokio::time::timeout(SOON, seen).await.unwrap_or_else(|_| panic!("the driver does not see the leader {expected}"));

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::case::{Case, Driver};
 use crate::client::Call;
 use crate::session::at;
-use crate::wait::SOON;
+use crate::wait::{POLL, SOON};
 
-const TTL_MS: u64 = 1_500;
+const TTL_MS: u64 = 3_000;
 
 /// Waits for the loss, and checks that no work follows it.
 async fn loses(driver: &Driver, lease: &str, why: &str) {
@@ -50,7 +50,9 @@ pub async fn hand_over_by_another_ends_the_work(case: &Case) {
     let body = json!({"holder": driver.holder, "token": token});
     let hand_over = Call::post(format!("/v1/leases/{job}/handover"), body);
     // It is refused until the waiter has arrived.
-    while case.cluster.client.settle(0, &hand_over).await.is_err() {}
+    while case.cluster.client.settle(0, &hand_over).await.is_err() {
+        tokio::time::sleep(POLL).await;
+    }
     assert_eq!(waiting.await.expect("the wait ends")["holder"], case.other());
     loses(&driver, &job, "handed_over").await;
 }

@@ -13,7 +13,7 @@ use crate::language::example;
 use crate::session::token;
 use crate::wait::SOON;
 
-const TTL_MS: u64 = 1_000;
+const TTL_MS: u64 = 1_500;
 
 pub async fn leader_killed_keeps_the_lease(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));

@@ -12,7 +12,7 @@ use crate::case::Case;
 use crate::cluster::Cluster;
 use crate::process::tenure;
 use crate::session::Session;
-use crate::wait::SOON;
+use crate::wait::{POLL, SOON};
 
 const SETTINGS: &str = "[tls]\nca = \"tls/ca.pem\"\ncert = \"tls/node-{node}.pem\"\nkey = \"tls/node-{node}.key\"\n\
                         client_cert = \"require\"\n";
@@ -25,11 +25,14 @@ fn make_certificates(folder: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// Creates a principal with these rights for all leases. Returns its access token. Retries until a leader serves.
+/// Creates a principal with these rights for all leases. Returns its access token.
 async fn create_principal(admin: &Remote, name: &str, right: Right) -> Result<String, CallError> {
     let name = name.parse().expect("a valid name");
     let permission = tenure::api::Permission { right, prefix: String::new() };
-    admin.set_role(&name, &[permission]).await?;
+    // The leader refuses access control until all nodes have answered.
+    while admin.set_role(&name, std::slice::from_ref(&permission)).await.is_err() {
+        tokio::time::sleep(POLL).await;
+    }
     admin.set_principal(&name, std::slice::from_ref(&name)).await?;
     Ok(admin.create_token(&name).await?.token)
 }
@@ -42,9 +45,8 @@ pub async fn tls_and_access_token(case: &Case) {
     let tls = ClientTls::with_certificate(&ca, &cert, &key).expect("valid files");
     let endpoints: Endpoints = urls.join(",").parse().expect("valid URLs");
     let admin = Remote::new(endpoints).with_tls(&tls);
-    let serves = async { while !admin.cluster().await.is_ok_and(|status| status.leader.is_some()) {} };
-    tokio::time::timeout(SOON, serves).await.expect("a leader is elected");
-    let root = create_principal(&admin, "root", Right::Admin).await.expect("created");
+    let root = create_principal(&admin, "root", Right::Admin);
+    let root = tokio::time::timeout(SOON, root).await.expect("all nodes start").expect("created");
     let worker = create_principal(&admin, "worker", Right::Hold).await.expect("created");
     let admin = admin.with_token(&root.parse().expect("a token"));
     admin.enable_access(true).await.expect("enabled");

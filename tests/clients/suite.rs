@@ -15,7 +15,7 @@ use crate::language::{self, Language};
 use crate::steady::machine::Machine;
 
 /// Cases that run at the same time. Most of them wait.
-const CONCURRENT: usize = 12;
+const CONCURRENT: usize = 8;
 /// A case that takes longer hangs.
 const LONGEST_CASE: Duration = Duration::from_secs(60);
 

@@ -67,7 +67,7 @@ pub async fn refusals_have_codes(case: &Case) {
 }
 
 pub async fn unreachable_cluster_is_unavailable(case: &Case) {
-    let driver = case.driver_with("a", json!({"operation_timeout_ms": 1_500}), &[]).await;
+    let driver = case.driver_with("a", json!({"operation_timeout_ms": 2_500}), &[]).await;
     let job = case.name("job");
     driver.link.set_all(Path::Refused).await;
     let refused = driver.ask("acquire", &job, json!({"ttl_ms": TTL_MS})).await;

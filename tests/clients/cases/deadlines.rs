@@ -1,0 +1,92 @@
+//! Deadlines: work ends before the cluster's expiry, although no renewal succeeds.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::case::{Case, Driver};
+use crate::link::{Fault, Path};
+use crate::session::at;
+
+const TTL_MS: u64 = 1_500;
+const TTL: Duration = Duration::from_millis(TTL_MS);
+
+/// Waits for the loss by the clock of the client, and for the expiry at the cluster.
+async fn ends_unreachable(case: &Case, driver: &Driver, lease: &str) {
+    let lost = driver.loses(lease).await;
+    assert_eq!(lost["why"], "unreachable", "{lost}");
+    case.cluster.transition(lease, |seen| !seen.is_grant()).await;
+}
+
+pub async fn late_grant_counts_from_its_request(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    // A client renews a grant that comes after a third of the ttl.
+    driver.link.once("/acquire", Fault::DelayAnswer(2 * TTL / 4));
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    ends_unreachable(case, &driver, &job).await;
+}
+
+pub async fn very_late_grant_is_renewed_first(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.link.once("/acquire", Fault::DelayAnswer(TTL / 2));
+    driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    let (granted, renewed) = (driver.link.requests("/acquire"), driver.link.requests("/renew"));
+    let first = driver.session.events("work", &job).first().map(at).expect("it works");
+    assert!(renewed[0].answered.is_some_and(|answered| answered < first), "{granted:?}, {renewed:?}");
+    driver.link.always("/renew", Fault::CutRequest);
+    ends_unreachable(case, &driver, &job).await;
+}
+
+pub async fn late_renewal_counts_from_its_request(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    // The delay is shorter than one attempt, which has two fifteenths of the ttl.
+    driver.link.once("/renew", Fault::DelayAnswer(2 * TTL / 10));
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    let renewed = driver.link.done("/renew", 1).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    ends_unreachable(case, &driver, &job).await;
+    let last = driver.session.events("work", &job).last().map(at).expect("it worked");
+    assert!(last > renewed[0].received + TTL, "the renewal did not count");
+}
+
+pub async fn drift_ends_work_early(case: &Case) {
+    let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
+    driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    let sent = driver.link.requests("/acquire")[0].received;
+    ends_unreachable(case, &driver, &job).await;
+    let last = driver.session.events("work", &job).last().map(at).expect("it worked");
+    assert!(last > sent + TTL / 2, "the work ended at the first failed renewal");
+}
+
+pub async fn ending_precedes_the_deadline(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    let (ttl, grace) = (Duration::from_millis(3_000), Duration::from_millis(1_500));
+    driver.acquire(&job, json!({"ttl_ms": 3_000, "grace_ms": 1_500})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    let sent = driver.link.requests("/acquire")[0].received;
+    let ending = driver.session.state(&job, "ending").await;
+    assert!(ending["why"].is_string(), "{ending}");
+    assert_eq!(driver.ask("state", &job, json!({})).await["held"], true, "held until the deadline");
+    let lost = driver.session.state(&job, "lost").await;
+    // A timer of a busy machine can be late.
+    assert!(at(&ending) < sent + ttl - grace * 3 / 4, "the grace begins too late: {ending}, sent at {sent:?}");
+    assert!(at(&lost) > at(&ending) + grace / 2 && at(&lost) < sent + ttl, "{ending}, {lost}");
+    // An attempt that began before the grace takes at most a third of the ttl.
+    let ended = at(&ending) + ttl / 3;
+    let late = driver.link.requests("/renew").into_iter().find(|renewal| renewal.received > ended);
+    assert!(late.is_none(), "a renewal after {ending}: {late:?}");
+}
+
+pub async fn failed_renewals_put_the_lease_at_risk(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    let token = driver.work(&job, json!({"ttl_ms": 3_000})).await;
+    driver.link.set_all(Path::Refused).await;
+    let risk = driver.session.state(&job, "at_risk").await;
+    driver.link.set_all(Path::Open).await;
+    driver.session.event("state", &job, |event| event["state"] == "held" && at(event) > at(&risk)).await;
+    driver.session.works(&job).await;
+    assert!(driver.session.events("state", &job).iter().all(|event| event["state"] != "lost"));
+    assert_eq!(driver.ask("state", &job, json!({})).await["token"], json!(token));
+}

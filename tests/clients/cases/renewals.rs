@@ -1,0 +1,91 @@
+//! Renewals: their times, their number, and late ones.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::case::Case;
+use crate::link::{Exchange, Fault, Path};
+use crate::session::at;
+
+const TTL_MS: u64 = 1_500;
+const TTL: Duration = Duration::from_millis(TTL_MS);
+
+/// The times between successive requests.
+fn intervals(requests: &[Exchange]) -> Vec<Duration> {
+    requests.windows(2).map(|pair| pair[1].received - pair[0].received).collect()
+}
+
+pub async fn renewals_come_at_a_third_of_the_ttl(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
+    let mut requests = driver.link.requests("/acquire");
+    requests.extend(driver.link.done("/renew", 4).await);
+    let intervals = intervals(&requests);
+    // The proxy sees a request some time after the client has read its clock, in particular the first one.
+    let range = TTL / 4..TTL / 2;
+    let is_in_range = intervals[0] < range.end && intervals[1..].iter().all(|interval| range.contains(interval));
+    assert!(is_in_range, "{intervals:?} are not in {range:?}");
+}
+
+pub async fn one_request_renews_all_leases(case: &Case) {
+    let driver = case.driver("a").await;
+    let jobs: Vec<String> = (1..=5).map(|number| case.name(&format!("job-{number}"))).collect();
+    for job in &jobs {
+        driver.acquire(job, json!({"ttl_ms": TTL_MS})).await;
+    }
+    let all = |request: &&Exchange| request.is_done() && request.body["leases"].as_array().map(Vec::len) == Some(5);
+    let batches = crate::wait::eventually("three requests for all leases", || {
+        let requests = driver.link.requests("/renew");
+        Some(requests.iter().filter(all).cloned().collect::<Vec<_>>()).filter(|batches| batches.len() >= 3)
+    })
+    .await;
+    let (first, last) = (batches[0].received, batches[2].received);
+    let requests =
+        driver.link.requests("/renew").into_iter().filter(|request| (first..last).contains(&request.received));
+    assert_eq!(requests.count(), 2, "between two requests for all leases there is no other");
+    let renewed = |result: &Value| result["lease"]["token"].is_string();
+    assert!(batches[2].answer["results"].as_array().is_some_and(|results| results.iter().all(renewed)));
+}
+
+pub async fn slow_node_does_not_cost_the_lease(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    let renewed = driver.link.done("/renew", 1).await;
+    driver.link.set(renewed[0].node, Path::Frozen).await;
+    // Two more renewals at other nodes, and then work beyond the ttl of the first one.
+    driver.link.done("/renew", 3).await;
+    driver.works_for(&job, TTL).await;
+    assert!(driver.session.events("state", &job).iter().all(|event| event["state"] != "lost"));
+}
+
+pub async fn lost_lease_is_not_renewed(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    let token = driver.work(&job, json!({"ttl_ms": 1_000})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    let lost = driver.loses(&job).await;
+    driver.link.heal();
+    case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;
+    // An attempt that began before the loss takes at most a third of the ttl.
+    let ended = at(&lost) + Duration::from_millis(334);
+    let late = driver.link.requests("/renew").into_iter().find(|renewal| renewal.received > ended);
+    assert!(late.is_none(), "a renewal after {lost}: {late:?}");
+    assert_eq!(driver.ask("state", &job, json!({})).await["held"], false, "a renewal does not restore a lost lease");
+    let next = driver.acquire(&job, json!({})).await;
+    assert!(next > token, "{next:?} after {token:?}");
+}
+
+pub async fn late_duplicate_renewal_has_no_effect(case: &Case) {
+    let (first, second, job) = (case.driver("a").await, case.driver("b").await, case.name("job"));
+    first.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
+    let renewal = first.link.done("/renew", 1).await.remove(0);
+    first.ask("release", &job, json!({})).await;
+    let held = second.work(&job, json!({"ttl_ms": TTL_MS})).await;
+    let (status, answer) = first.link.repeat(&renewal, &case.cluster.addresses).await;
+    let problem = if status == 200 { &answer["results"][0]["problem"] } else { &answer };
+    assert_eq!((&problem["code"], &problem["why"]), (&json!("lost"), &json!("released")), "{status} {answer}");
+    second.session.works(&job).await;
+    assert_eq!(second.ask("check", &job, json!({})).await["outcome"], "held");
+    assert_eq!(case.cluster.lease(&job).await["token"], json!(held));
+    assert_eq!(first.ask("state", &job, json!({})).await["held"], false);
+}

@@ -1,0 +1,158 @@
+//! Bugs in the Python and the TypeScript client that the suite must find. tests/mutants has the same bugs of the Rust
+//! client.
+//!
+//! The suite copies the folder of a client, replaces a text of its source, and runs the driver of the copy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tempfile::TempDir;
+
+use crate::cases;
+use crate::cluster::Cluster;
+use crate::language::{self, Language};
+use crate::suite::{run_case, turn};
+
+/// A bug of a client.
+struct Planted {
+    language: &'static str,
+    bug: &'static str,
+    /// A file of the client's folder, and the texts before and after the change.
+    file: &'static str,
+    before: &'static str,
+    after: &'static str,
+    /// A case that finds the bug, and a part of its message.
+    case: &'static str,
+    found: &'static str,
+}
+
+const WORKS_LATE: &str = "broken promise: holder_stops_first";
+
+const BUGS: [Planted; 6] = [
+    Planted {
+        language: "Python",
+        bug: "it ignores the drift",
+        file: "src/tenure/_grant.py",
+        before: "return sent + ttl * (1 - drift_permille / 1000)",
+        after: "return sent + ttl",
+        case: "drift_ends_work_early",
+        found: WORKS_LATE,
+    },
+    Planted {
+        language: "Python",
+        bug: "a grant counts from its response",
+        file: "src/tenure/_core.py",
+        before: "certain_time(lease), sent, self.clock())",
+        after: "certain_time(lease), self.clock(), self.clock())",
+        case: "late_grant_counts_from_its_request",
+        found: WORKS_LATE,
+    },
+    Planted {
+        language: "Python",
+        bug: "it renews after two thirds of the ttl",
+        file: "src/tenure/_grant.py",
+        before: "else ttl / 3",
+        after: "else ttl * 2 / 3",
+        case: "renewals_come_at_a_third_of_the_ttl",
+        found: "are not in 375ms..750ms",
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "it ignores the drift",
+        file: "dist/hold.js",
+        before: "(ttl * this.#driftPermille) / 1_000",
+        after: "0",
+        case: "drift_ends_work_early",
+        found: WORKS_LATE,
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "a renewal counts from its response",
+        file: "dist/keeper.js",
+        before: "results[index] : undefined, sent)",
+        after: "results[index] : undefined, this.#clock.now())",
+        case: "late_renewal_counts_from_its_request",
+        found: WORKS_LATE,
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "it renews after two thirds of the ttl",
+        file: "dist/hold.js",
+        before: "return sent + third *",
+        after: "return sent + 2 * third *",
+        case: "renewals_come_at_a_third_of_the_ttl",
+        found: "are not in 375ms..750ms",
+    },
+];
+
+#[test]
+fn planted_client_bugs_are_found() {
+    let (others, missing) = language::others();
+    for name in missing {
+        println!("NOT CHECKED: planted bugs of the {name} client, because its driver is not given");
+    }
+    let _turn = turn();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("the system has threads").block_on(async {
+        let shared = Arc::new(Cluster::start().await);
+        let bugs = others.iter().flat_map(|language| {
+            BUGS.iter().enumerate().filter(|(_, bug)| bug.language == language.name).map(move |bug| (language, bug))
+        });
+        let missed = join_all(bugs.map(|(language, (number, bug))| {
+            let shared = &shared;
+            async move {
+                let copy = TempDir::new().expect("a folder");
+                let entry = cases::all().into_iter().find(|entry| entry.name == bug.case).expect("the case exists");
+                let language = planted(language, bug, copy.path());
+                let failure = run_case(&entry, &language, shared, format!("planted.{number}")).await.err();
+                let is_found = failure.as_ref().is_some_and(|failure| failure.contains(bug.found));
+                (!is_found).then(|| format!("{}: {}, but {}: {failure:?}", bug.language, bug.bug, bug.case))
+            }
+        }));
+        let missed: Vec<String> = missed.await.into_iter().flatten().collect();
+        assert!(missed.is_empty(), "{}", missed.join("\n"));
+    });
+}
+
+/// Copies a client, plants the bug and returns the driver of the copy.
+fn planted(language: &Language, bug: &Planted, copy: &Path) -> Language {
+    let driver = language.command.iter().position(|word| word.contains("/conformance/driver."));
+    let driver = driver.unwrap_or_else(|| panic!("no file conformance/driver in {:?}", language.command));
+    let path = fs::canonicalize(&language.command[driver]).expect("the driver exists");
+    let folder = path
+        .ancestors()
+        .find(|folder| ["pyproject.toml", "package.json"].iter().any(|project| folder.join(project).exists()));
+    let folder = folder.expect("a driver lies in the folder of its client");
+    copy_folder(folder, copy);
+
+    let file = copy.join(bug.file);
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let places = text.matches(bug.before).count();
+    assert_eq!(places, 1, "{} has {places} times {:?}: update the planted bug", bug.file, bug.before);
+    fs::write(&file, text.replace(bug.before, bug.after)).expect("the copy is writable");
+
+    let mut changed = language.clone();
+    let of_copy: PathBuf = copy.join(path.strip_prefix(folder).expect("an ancestor"));
+    changed.command[driver] = of_copy.display().to_string();
+    // The environment of Python has the original package.
+    changed.environment.push(("PYTHONPATH".to_owned(), copy.join("src").display().to_string()));
+    changed
+}
+
+/// Copies a folder, without the packages of other projects.
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("writable");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("a readable folder");
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_name() == "node_modules" {
+            std::os::unix::fs::symlink(path, target).expect("writable");
+        } else if path.is_dir() && !entry.file_name().to_string_lossy().starts_with('.') {
+            copy_folder(&path, &target);
+        } else if path.is_file() {
+            fs::copy(path, target).expect("writable");
+        }
+    }
+}

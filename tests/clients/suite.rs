@@ -1,0 +1,157 @@
+//! The run of all cases for all clients.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure::clock::{Clock, SystemClock};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::case::Case;
+use crate::cases::{self, Entry, On};
+use crate::cluster::Cluster;
+use crate::language::{self, Language};
+use crate::steady::machine::Machine;
+
+/// Cases that run at the same time. Most of them wait.
+const CONCURRENT: usize = 8;
+/// A case that takes longer hangs.
+const LONGEST_CASE: Duration = Duration::from_secs(60);
+
+/// One test runs at a time: the cases of both would disturb each other.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub fn turn() -> MutexGuard<'static, ()> {
+    // A test that failed leaves nothing behind.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The results of a run, by case and client.
+pub struct Results {
+    pub entries: Vec<Entry>,
+    pub languages: Vec<&'static str>,
+    /// `None`: the case passed.
+    pub failures: BTreeMap<(&'static str, &'static str), Option<String>>,
+    pub took: Duration,
+}
+
+/// Runs the cases for the clients. A case that fails while the machine stands still runs once more.
+pub async fn run(languages: &[Language], entries: &[Entry]) -> Results {
+    let began = Instant::now();
+    let machine = Arc::new(Machine::watch(&std::env::temp_dir()));
+    let shared = Arc::new(Cluster::start().await);
+    let (turns, mut running) = (Arc::new(Semaphore::new(CONCURRENT)), JoinSet::new());
+    for (number, entry) in entries.iter().enumerate() {
+        for language in languages {
+            let (entry, language) = (*entry, language.clone());
+            let (machine, shared, turns) = (machine.clone(), shared.clone(), turns.clone());
+            running.spawn(async move {
+                let _turn = turns.acquire().await.expect("nothing closes it");
+                let prefix = format!("{number}.{}", language.name);
+                let begun = SystemClock.elapsed();
+                let mut result = run_case(&entry, &language, &shared, prefix.clone()).await;
+                let stood_still = |machine: &Machine| machine.standstills().iter().any(|still| still.until > begun);
+                if let Err(why) = &result
+                    && !is_safety(why)
+                    && stood_still(&machine)
+                {
+                    println!("repeated once, the machine stood still: {} {}: {why}", language.name, entry.name);
+                    result = run_case(&entry, &language, &shared, format!("{prefix}.again")).await;
+                }
+                ((entry.name, language.name), result.err())
+            });
+        }
+    }
+    let failures = running.join_all().await.into_iter().collect();
+    let languages = languages.iter().map(|language| language.name).collect();
+    Results { entries: entries.to_vec(), languages, failures, took: began.elapsed() }
+}
+
+/// The start of a failure that is a broken promise. No pause of the machine excuses it.
+const BROKEN: &str = "broken promise: ";
+
+fn is_safety(why: &str) -> bool {
+    why.contains(BROKEN)
+}
+
+/// Runs a case, and judges its evidence, also if the case fails.
+pub async fn run_case(entry: &Entry, language: &Language, shared: &Arc<Cluster>, prefix: String) -> Result<(), String> {
+    let cluster = match entry.on {
+        On::Shared | On::Configured => shared.clone(),
+        On::Own => Arc::new(Cluster::start().await),
+    };
+    let case = Arc::new(Case::new(language, &cluster, prefix));
+    let ran = tokio::time::timeout(LONGEST_CASE, tokio::spawn((entry.run)(case.clone()))).await;
+    let mut failures = Vec::new();
+    match ran {
+        Ok(Ok(())) => {}
+        Ok(Err(panicked)) => failures.push(message(panicked)),
+        Err(_) => failures.push(format!("it takes longer than {LONGEST_CASE:?}")),
+    }
+    let evidence = case.evidence().await;
+    let broken = evidence.broken(|lease| cluster.transitions(lease));
+    failures.extend(broken.iter().map(|broken| format!("{BROKEN}{broken}")));
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n    ")) }
+}
+
+fn message(panicked: tokio::task::JoinError) -> String {
+    let Ok(panic) = panicked.try_into_panic() else { return "it was cancelled".to_owned() };
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
+
+/// The cases that `TENURE_CLIENTS_ONLY` selects.
+pub fn selected() -> Vec<Entry> {
+    let only = std::env::var("TENURE_CLIENTS_ONLY").unwrap_or_default();
+    cases::all().into_iter().filter(|entry| entry.name.contains(&only)).collect()
+}
+
+/// Each client keeps its promises in each case.
+#[test]
+fn clients_conform() {
+    let (others, missing) = language::others();
+    for name in &missing {
+        println!("NOT CHECKED: the {name} client, because its driver is not given");
+    }
+    let is_required = std::env::var("TENURE_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
+    assert!(missing.is_empty() || !is_required, "these clients have no driver: {missing:?}");
+    let languages: Vec<Language> = std::iter::once(language::rust()).chain(others).collect();
+    let _turn = turn();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let results = runtime.expect("the system has threads").block_on(run(&languages, &selected()));
+    print!("{}", results.table());
+    assert!(results.failed().is_empty(), "{} cases failed:\n{}", results.failed().len(), results.failed().join("\n"));
+}
+
+impl Results {
+    /// The failures, each with its case and its client.
+    pub fn failed(&self) -> Vec<String> {
+        let failed = |((case, language), failure): (&(&str, &str), &Option<String>)| {
+            failure.as_ref().map(|why| format!("{language} {case}: {why}"))
+        };
+        self.failures.iter().filter_map(failed).collect()
+    }
+
+    /// A table of cases and clients, in Markdown.
+    pub fn table(&self) -> String {
+        let mut entries = self.entries.clone();
+        entries.sort_by_key(|entry| (entry.promise, entry.name));
+        let mut table = format!("| promise | case | {} |\n", self.languages.join(" | "));
+        table.push_str(&format!("|---|---|{}\n", "---|".repeat(self.languages.len())));
+        for entry in entries {
+            let passed = |language: &&'static str| match &self.failures[&(entry.name, *language)] {
+                None => "yes",
+                Some(_) => "**no**",
+            };
+            let cells: Vec<&str> = self.languages.iter().map(passed).collect();
+            table.push_str(&format!("| `{}` | {} | {} |\n", entry.promise, words(entry.name), cells.join(" | ")));
+        }
+        table.push_str(&format!("\n{} cases, {:.0?}\n", self.entries.len(), self.took));
+        table
+    }
+}
+
+fn words(name: &str) -> String {
+    name.replace('_', " ")
+}

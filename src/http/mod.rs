@@ -15,6 +15,7 @@
 //! | `input` | path, query, body and header extractors; the memory budget of bodies |
 //! | `response` | responses and problems |
 //! | `claims`, `reads`, `watch`, `status`, `members`, `access` | the handlers |
+//! | `compat` | the routes of the lease service, with the feature `compat-leases` |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
 
@@ -24,6 +25,8 @@ mod app;
 mod auth;
 mod backup;
 mod claims;
+#[cfg(feature = "compat-leases")]
+mod compat;
 mod input;
 mod members;
 mod observe;

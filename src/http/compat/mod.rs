@@ -207,7 +207,8 @@ fn stamped(status: StatusCode, served: &Served, value: &impl Serialize) -> Respo
 }
 
 fn not_held(claim: &Claim) -> ProblemResponse {
-    let detail = format!("{} does not hold the resource: it expired, was released, or has another holder", claim.holder);
+    let detail =
+        format!("{} does not hold the resource: it expired, was released, or has another holder", claim.holder);
     ProblemResponse::new(Code::NotFound, detail)
 }
 

@@ -122,7 +122,10 @@ async fn check<'a>(
         return Err(Answer::message(StatusCode::CONFLICT, "the task is already processed"));
     }
     // Without a token in the request, the last grant of this processor counts.
-    let token = body.fence.map_or_else(|| FencingToken::try_from(row.get::<_, i64>(2)), Ok)?;
+    let token = match body.fence {
+        Some(token) => token,
+        None => FencingToken::try_from(u64::try_from(row.try_get::<_, i64>(2)?)?)?,
+    };
     let renew = Renew { holder: body.processor.clone(), token, ttl_ms: Some(ttl_ms()) };
     match leases.renew(&lease_of(id), &renew).await {
         Ok(lease) => Ok(Checked { transaction, lease }),

@@ -34,6 +34,9 @@ pub struct HttpLimits {
     pub body_budget_mib: usize,
     /// With access control: whether `/metrics` needs no credential.
     pub public_metrics: bool,
+    /// Whether the listener also serves `/api/leases`, with the feature `compat-leases`.
+    #[cfg(feature = "compat-leases")]
+    pub compat_leases: bool,
 }
 
 impl Default for HttpLimits {
@@ -45,6 +48,8 @@ impl Default for HttpLimits {
             max_watches: 10_000,
             body_budget_mib: 64,
             public_metrics: false,
+            #[cfg(feature = "compat-leases")]
+            compat_leases: false,
         }
     }
 }

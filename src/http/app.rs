@@ -239,6 +239,8 @@ fn mountable_router(app: App) -> Router {
 fn observed(app: &App, complete: impl FnOnce(Router<App>) -> Router<App>) -> Router<App> {
     // `/metrics` exists only if the settings have a renderer.
     let routes = if app.settings.metrics.is_some() { all_routes() } else { without_metrics() };
+    #[cfg(feature = "compat-leases")]
+    let routes = if app.settings.limits.compat_leases { routes.merge(super::compat::routes()) } else { routes };
     let (router, document) = routes.split_for_parts();
     let layer = MetricsLayer::new(app.settings.node, operations(&document.paths));
     // One layer does all the work: each layer costs every request an allocation and an indirect call.

@@ -16,6 +16,7 @@
 //! | `response` | responses and problems |
 //! | `ui` | the web page and its files |
 //! | `claims`, `reads`, `watch`, `status`, `members`, `access` | the handlers |
+//! | `compat` | the routes of the lease service, with the feature `compat-leases` |
 //!
 //! This module must not depend on Raft, storage or the connections between nodes.
 
@@ -25,6 +26,8 @@ mod app;
 mod auth;
 mod backup;
 mod claims;
+#[cfg(feature = "compat-leases")]
+mod compat;
 mod input;
 mod members;
 mod observe;

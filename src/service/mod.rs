@@ -206,7 +206,7 @@ pub(crate) fn refusal_code(answer: &Answer) -> Option<Code> {
 }
 
 /// Converts any answer to a change except success.
-fn refused(answer: Answer) -> Box<Problem> {
+pub(crate) fn refused(answer: Answer) -> Box<Problem> {
     match answer {
         Answer::Outcome(Outcome::Refused(refused)) => refusal(refused),
         Answer::WaitTimeout => Box::new(problem(Code::WaitTimeout, "the lease was not granted within wait_ms")),
@@ -425,7 +425,7 @@ pub(crate) fn problem(code: Code, detail: impl Into<String>) -> Problem {
 }
 
 /// Returns the problem for an answer that does not match its request. This is a bug of the node.
-fn unexpected(answer: &impl std::fmt::Debug) -> Box<Problem> {
+pub(crate) fn unexpected(answer: &impl std::fmt::Debug) -> Box<Problem> {
     error!(?answer, "the answer of the node does not match the request");
     Box::new(problem(Code::Internal, "the answer of the node does not match the request; see the log of the node"))
 }

@@ -32,13 +32,13 @@ strict!(
 );
 
 /// A cluster with the role `admin`, the principal `root` and its token; access control is on.
-struct Guarded {
-    cluster: Cluster,
+pub struct Guarded {
+    pub cluster: Cluster,
     root: String,
 }
 
 impl Guarded {
-    async fn start(settings: &str) -> Guarded {
+    pub async fn start(settings: &str) -> Guarded {
         let cluster = Cluster::start(settings).await;
         done(&cluster, None, "auth role set admin --admin").await;
         done(&cluster, None, "auth principal set root --role admin").await;
@@ -54,7 +54,7 @@ impl Guarded {
     }
 
     /// Creates a principal with a role of its own, and returns its token.
-    async fn principal(&self, name: &str, rights: &str) -> String {
+    pub async fn principal(&self, name: &str, rights: &str) -> String {
         self.admin(&format!("auth role set {name} {rights}")).await;
         self.admin(&format!("auth principal set {name} --role {name}")).await;
         self.admin(&format!("auth token create {name}")).await.trim_end().to_owned()

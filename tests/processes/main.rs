@@ -27,6 +27,7 @@ mod steady;
 mod auth;
 mod bodies;
 mod commands;
+mod compat;
 mod crashes;
 mod crowd;
 mod dev;
@@ -49,7 +50,9 @@ mod restore;
 mod returning;
 mod shutdown;
 mod strangers;
+mod task_queue;
 mod tls;
 #[cfg(feature = "otel")]
 mod traces;
 mod waiters;
+mod web_replicas;

@@ -1,0 +1,344 @@
+//! Routes of a lease service that names resources and holders instead of tokens: `/api/leases`.
+//!
+//! The leases are ordinary leases of the cluster below [`names::PREFIX`]. A handler finds the token of the holder with a
+//! read at the leader, and sends the same requests as the routes below `/v1`. So the rights, the audit log, the
+//! forwarding and the limits are the same.
+
+mod names;
+mod record;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::admission::RequestPermit;
+use super::app::App;
+use super::input::{Admitted, Body, JsonBody, Params, Routing};
+use super::reads::read_cursor;
+use super::response::{self, ProblemResponse};
+use crate::api::{self, Code, MAX_PAGE, TtlMs};
+use crate::lease::{Lease, LeaseState, ListFilter, Outcome, StateFilter, Transition};
+use crate::node::{Answer, Query, Request, Served};
+use crate::service;
+use crate::types::{Consistency, HolderId};
+use record::Record;
+
+/// Reads of histories at the same time for one list.
+const HISTORIES: usize = 16;
+/// The cursor of the next page of a list.
+const CURSOR_HEADER: HeaderName = HeaderName::from_static("x-tenure-cursor");
+
+/// The routes, without documentation in the OpenAPI document of the node.
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(all, acquire))
+        .routes(routes!(active))
+        .routes(routes!(expired))
+        .routes(routes!(renewed))
+        .routes(routes!(released))
+        .routes(routes!(renew))
+        .routes(routes!(release))
+        .routes(routes!(by_id, release_by_id))
+}
+
+/// The body of each change.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claim {
+    resource: String,
+    holder: HolderId,
+}
+
+/// The body of an acquire, which has the limits of a claim.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct NewClaim(Claim);
+
+impl JsonBody for Claim {}
+
+impl JsonBody for NewClaim {
+    const IS_CLAIM: bool = true;
+}
+
+/// The query of a list.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageParams {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// The response of `GET /api/leases`.
+#[derive(Debug, Serialize)]
+struct Status {
+    /// `ready`: the node answers only while it reaches a leader.
+    status: &'static str,
+    leases: Vec<Record>,
+}
+
+/// One request to the node at a time, with the state that its last answer reflects.
+struct Calls<'a> {
+    app: &'a App,
+    routing: &'a Routing,
+}
+
+/// A lease, its transitions, and the state that they reflect.
+struct Found {
+    record: Record,
+    served: Served,
+}
+
+impl Calls<'_> {
+    async fn read(&self, query: Query) -> Result<(Answer, Served), ProblemResponse> {
+        let request = Request::Read { query, consistency: Consistency::Leader };
+        let response = self.routing.send(self.app, request).await?;
+        Ok((response.answer, response.served))
+    }
+
+    async fn record(&self, lease: Lease) -> Result<Found, ProblemResponse> {
+        let (answer, served) = self.read(Query::History(lease.name.clone())).await?;
+        let transitions: Vec<Transition> = match answer {
+            Answer::History(transitions) => transitions,
+            answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
+        };
+        Ok(Found { record: Record::of(&lease, &transitions), served })
+    }
+
+    /// The lease that the holder has now.
+    async fn held(&self, claim: &Claim) -> Result<Lease, ProblemResponse> {
+        let names::Mapped { name, .. } = names::of(&claim.resource)?;
+        let (answer, served) = self.read(Query::Lease(name)).await?;
+        let leases = match answer {
+            Answer::Lease(leases) | Answer::List { leases, .. } => leases,
+            answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
+        };
+        let is_held = |lease: &Lease| lease.state == LeaseState::Active && lease.holder == claim.holder;
+        leases.into_iter().find(is_held).ok_or_else(|| not_held(claim).served(served))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Response, ProblemResponse> {
+        let lease = self.held(claim).await?;
+        let ttl = self.app.node()?.ttl();
+        let body = api::Renew { holder: lease.holder, token: lease.token, ttl_ms: Some(TtlMs::Millis(ttl.default_ms)) };
+        let response = self.routing.send(self.app, service::renew(&ttl, lease.name, body)?).await?;
+        let renewed = match response.answer {
+            Answer::Outcome(Outcome::Renewed(results)) => results.into_iter().next(),
+            answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(response.served)),
+        };
+        match renewed {
+            Some(Ok(lease)) => self.answer(StatusCode::OK, lease).await,
+            _ => Err(not_held(claim).served(response.served)),
+        }
+    }
+
+    async fn release(&self, claim: &Claim, id: Option<u64>) -> Result<Response, ProblemResponse> {
+        let lease = self.held(claim).await?;
+        if let Some(id) = id {
+            let Found { record, served } = self.record(lease.clone()).await?;
+            if record.id != id {
+                return Err(not_held(claim).served(served));
+            }
+        }
+        let body = api::Release { holder: lease.holder.clone(), token: lease.token };
+        let response = self.routing.send(self.app, service::release(lease.name.clone(), body)).await?;
+        if !service::released(response.answer)?.released {
+            return Err(not_held(claim).served(response.served));
+        }
+        self.answer(StatusCode::OK, lease).await
+    }
+
+    async fn answer(&self, status: StatusCode, lease: Lease) -> Result<Response, ProblemResponse> {
+        let Found { record, served } = self.record(lease).await?;
+        Ok(stamped(status, &served, &record))
+    }
+
+    /// One page of leases in these states.
+    async fn list(&self, params: PageParams, states: Vec<StateFilter>) -> Result<Page, ProblemResponse> {
+        let limit = params.limit.unwrap_or(MAX_PAGE);
+        if !(1..=MAX_PAGE).contains(&limit) {
+            return Err(ProblemResponse::invalid(format!("limit: {limit} is outside 1 to {MAX_PAGE}")));
+        }
+        let mut after = params.cursor.as_deref().map(read_cursor).transpose()?;
+        let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states };
+        let mut leases = Vec::new();
+        let served = loop {
+            let left = limit - leases.len() as u32;
+            let (answer, served) = self.read(Query::List { filter: filter.clone(), after, limit: left }).await?;
+            let Answer::List { leases: more, next } = answer else {
+                return Err(ProblemResponse::from(service::unexpected(&answer)).served(served));
+            };
+            leases.extend(more);
+            after = next;
+            if after.is_none() || leases.len() >= limit as usize {
+                break served;
+            }
+        };
+        let records = stream::iter(leases).map(|lease| self.record(lease)).buffered(HISTORIES);
+        let records = records.map_ok(|found| found.record).try_collect().await?;
+        Ok(Page { records, next: after.as_ref().map(service::write_cursor), served })
+    }
+}
+
+/// A page of records.
+struct Page {
+    records: Vec<Record>,
+    next: Option<String>,
+    served: Served,
+}
+
+impl Page {
+    fn respond<T: Serialize>(self, body: impl FnOnce(Vec<Record>) -> T) -> Response {
+        let mut response = stamped(StatusCode::OK, &self.served, &body(self.records));
+        if let Some(next) = self.next.and_then(|next| HeaderValue::try_from(next).ok()) {
+            response.headers_mut().insert(CURSOR_HEADER, next);
+        }
+        response
+    }
+}
+
+fn stamped(status: StatusCode, served: &Served, value: &impl Serialize) -> Response {
+    let mut response = response::json(status, "application/json", value);
+    response::stamp(response.headers_mut(), served);
+    response
+}
+
+fn not_held(claim: &Claim) -> ProblemResponse {
+    let detail =
+        format!("{} does not hold the resource: it expired, was released, or has another holder", claim.holder);
+    ProblemResponse::new(Code::NotFound, detail)
+}
+
+#[utoipa::path(post, path = "/api/leases", responses((status = 201), (status = 200)))]
+async fn acquire(
+    State(app): State<App>,
+    routing: Routing,
+    Admitted { body: NewClaim(claim), permit: _permit, budget }: Admitted<NewClaim>,
+) -> Result<Response, ProblemResponse> {
+    drop(budget);
+    let names::Mapped { name, metadata } = names::of(&claim.resource)?;
+    let body = api::Acquire { metadata, ..api::Acquire::new(claim.holder) };
+    let request = Request::Acquire(service::claim(&app.node()?.ttl(), name, body)?);
+    let response = routing.send(&app, request).await?;
+    let Answer::Outcome(Outcome::Held { lease, fresh }) = response.answer else {
+        return Err(ProblemResponse::from(service::refused(response.answer)).served(response.served));
+    };
+    let status = if fresh { StatusCode::CREATED } else { StatusCode::OK };
+    Calls { app: &app, routing: &routing }.answer(status, lease).await
+}
+
+#[utoipa::path(put, path = "/api/leases/renew", responses((status = 200)))]
+async fn renew(
+    State(app): State<App>,
+    routing: Routing,
+    Body(claim, _budget): Body<Claim>,
+) -> Result<Response, ProblemResponse> {
+    Calls { app: &app, routing: &routing }.renew(&claim).await
+}
+
+#[utoipa::path(delete, path = "/api/leases/release", responses((status = 200)))]
+async fn release(
+    State(app): State<App>,
+    routing: Routing,
+    Body(claim, _budget): Body<Claim>,
+) -> Result<Response, ProblemResponse> {
+    Calls { app: &app, routing: &routing }.release(&claim, None).await
+}
+
+#[utoipa::path(delete, path = "/api/leases/{id}", responses((status = 200)))]
+async fn release_by_id(
+    State(app): State<App>,
+    routing: Routing,
+    Id(id): Id,
+    Body(claim, _budget): Body<Claim>,
+) -> Result<Response, ProblemResponse> {
+    Calls { app: &app, routing: &routing }.release(&claim, Some(id)).await
+}
+
+#[utoipa::path(get, path = "/api/leases/{id}", responses((status = 200)))]
+async fn by_id(
+    State(app): State<App>,
+    _permit: RequestPermit,
+    routing: Routing,
+    Id(id): Id,
+) -> Result<Response, ProblemResponse> {
+    let calls = Calls { app: &app, routing: &routing };
+    let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states: Vec::new() };
+    let mut after = None;
+    loop {
+        let (answer, served) = calls.read(Query::List { filter: filter.clone(), after, limit: MAX_PAGE }).await?;
+        let (leases, next) = match answer {
+            Answer::List { leases, next } => (leases, next),
+            answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
+        };
+        for lease in leases.into_iter().filter(|lease| record::may_have(lease, id)) {
+            let Found { record, served } = calls.record(lease).await?;
+            if record.id == id {
+                return Ok(stamped(StatusCode::OK, &served, &record));
+            }
+        }
+        if next.is_none() {
+            let detail = format!("no lease has the id {id}, and no ended one with it is kept");
+            return Err(ProblemResponse::new(Code::NotFound, detail).served(served));
+        }
+        after = next;
+    }
+}
+
+#[utoipa::path(get, path = "/api/leases", responses((status = 200)))]
+async fn all(
+    State(app): State<App>,
+    _permit: RequestPermit,
+    routing: Routing,
+    Params(params): Params<PageParams>,
+) -> Result<Response, ProblemResponse> {
+    let page = Calls { app: &app, routing: &routing }.list(params, Vec::new()).await?;
+    Ok(page.respond(|leases| Status { status: "ready", leases }))
+}
+
+macro_rules! list {
+    ($name:ident, $path:literal, $states:expr) => {
+        #[utoipa::path(get, path = $path, responses((status = 200)))]
+        async fn $name(
+            State(app): State<App>,
+            _permit: RequestPermit,
+            routing: Routing,
+            Params(params): Params<PageParams>,
+        ) -> Result<Response, ProblemResponse> {
+            let page = Calls { app: &app, routing: &routing }.list(params, $states.to_vec()).await?;
+            Ok(page.respond(|leases| leases))
+        }
+    };
+}
+
+list!(active, "/api/leases/active", [StateFilter::Active]);
+list!(expired, "/api/leases/expired", [StateFilter::Expired]);
+list!(renewed, "/api/leases/renewed", [StateFilter::Renewed]);
+list!(
+    released,
+    "/api/leases/released",
+    [StateFilter::Released, StateFilter::Revoked, StateFilter::HandedOver, StateFilter::Restored]
+);
+
+/// The `{id}` of a path.
+struct Id(u64);
+
+/// Deserialized by field name, as the name of a lease.
+#[derive(Deserialize)]
+struct IdParam {
+    id: String,
+}
+
+impl axum::extract::FromRequestParts<App> for Id {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut axum::http::request::Parts, app: &App) -> Result<Id, ProblemResponse> {
+        let path = Path::<IdParam>::from_request_parts(parts, app).await;
+        let Path(IdParam { id }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
+        let invalid = || ProblemResponse::invalid(format!("id {id:?}: expected an integer"));
+        id.parse().map(Id).map_err(|_| invalid())
+    }
+}

@@ -1,0 +1,121 @@
+//! The example `web_replicas`: three processes in two regions that embed a node each.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cluster::{SOON, turn};
+use crate::example::example;
+use crate::plain_http;
+use crate::port;
+use crate::process::Process;
+use crate::steady::steady;
+
+steady!(web_replicas_share_leases_and_gate_by_region);
+
+const POLL: Duration = Duration::from_millis(20);
+
+struct Replicas {
+    processes: Vec<Process>,
+    addresses: Vec<String>,
+}
+
+impl Replicas {
+    fn start(folder: &TempDir) -> Replicas {
+        let addresses = || (0..3).map(|_| format!("127.0.0.1:{}", port::free())).collect::<Vec<String>>();
+        let (http, peers) = (addresses(), addresses());
+        let start = |(id, region): (usize, &str)| {
+            let mut command = example("web_replicas");
+            command.args([id.to_string().as_str(), region]).arg(folder.path().join(format!("data-{id}")));
+            command.env("EXAMPLE_HTTP", http.join(",")).env("EXAMPLE_PEERS", peers.join(","));
+            Process::start(&format!("replica-{id}"), command, folder.path())
+        };
+        let processes = (1..).zip(["eu", "eu", "us"]).map(start).collect();
+        Replicas { processes, addresses: http }
+    }
+
+    async fn ask(&self, id: usize, method: &str, path: &str) -> Option<Value> {
+        let method = method.parse().expect("a method");
+        let request = plain_http::client().request(method, format!("http://{}{path}", self.addresses[id - 1]));
+        let response = request.send().await.ok()?.error_for_status().ok()?;
+        response.json().await.ok()
+    }
+
+    /// Repeats a request until it has the expected answer.
+    async fn until(&self, id: usize, method: &str, path: &str, expected: Value) {
+        let began = Instant::now();
+        loop {
+            let answer = self.ask(id, method, path).await;
+            if answer.as_ref() == Some(&expected) {
+                return;
+            }
+            assert!(began.elapsed() < SOON, "replica {id}, {path}: {answer:?}, expected {expected}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+async fn web_replicas_share_leases_and_gate_by_region() {
+    let _turn = turn().await;
+    let folder = TempDir::new().expect("a folder");
+    let mut replicas = Replicas::start(&folder);
+    let acquired = |is: bool| json!({"name": "report", "acquired": is});
+    let held = |is: bool| json!({"name": "report", "held": is});
+    let member = |id: usize, weight: u32| json!({"id": format!("replica-{id}"), "weight": weight});
+    let members = |me: usize, all: [Value; 3]| json!({"self": format!("replica-{me}"), "readyMembers": all});
+    for id in 1..=3 {
+        replicas.until(id, "GET", "/members", members(id, [member(1, 1), member(2, 1), member(3, 0)])).await;
+    }
+    replicas.until(1, "GET", "/lease-acquire/report", acquired(true)).await;
+    for (id, is) in [(1, true), (2, false), (3, false)] {
+        replicas.until(id, "GET", "/lease-check/report", held(is)).await;
+    }
+    assert_eq!(replicas.ask(2, "GET", "/lease-acquire/report").await, Some(acquired(false)));
+    assert_eq!(replicas.ask(3, "GET", "/lease-acquire/report").await, Some(acquired(false)));
+    // Gating: both replicas of the active region.
+    for (id, is) in [(1, true), (2, true), (3, false)] {
+        assert_eq!(replicas.ask(id, "GET", "/region-lease-check/report").await, Some(held(is)), "replica {id}");
+    }
+    let (mut owners, resources) = (Vec::new(), 32);
+    for n in 0..resources {
+        let path = format!("/resource/{n}");
+        let mut answers = Vec::new();
+        for id in 1..=3 {
+            answers.push(replicas.ask(id, "GET", &path).await.expect("an answer"));
+        }
+        let owner = answers[0]["owner"].as_str().expect("an owner").to_owned();
+        assert!(answers.iter().all(|answer| answer["owner"] == owner.as_str()), "{answers:?}");
+        let own: Vec<bool> = answers.iter().map(|answer| answer["self"] == true).collect();
+        let expected: Vec<bool> = (1..=3).map(|id| owner == format!("replica-{id}")).collect();
+        assert_eq!(own, expected);
+        owners.push(owner);
+    }
+    let of = |id: usize| owners.iter().filter(|owner| **owner == format!("replica-{id}")).count();
+    println!("{resources} resources: replica 1 owns {}, replica 2 owns {}, replica 3 owns {}", of(1), of(2), of(3));
+    assert!(of(1) > 0 && of(2) > 0 && of(3) == 0, "a member with weight 0 owns nothing");
+
+    // The other region becomes active, first for the replicas that lose it.
+    for id in 1..=3 {
+        assert!(replicas.ask(id, "PUT", "/active-region/us").await.is_some(), "replica {id}");
+    }
+    for (id, is) in [(1, false), (2, false), (3, true)] {
+        replicas.until(id, "GET", "/region-lease-check/report", held(is)).await;
+    }
+    replicas.until(1, "GET", "/lease-check/report", held(false)).await;
+    assert_eq!(replicas.ask(1, "GET", "/lease-acquire/report").await, Some(acquired(false)));
+    replicas.until(3, "GET", "/lease-acquire/report", acquired(true)).await;
+    replicas.until(1, "GET", "/resource/7", json!({"name": "7", "owner": "replica-3", "self": false})).await;
+    let began = Instant::now();
+    while !replicas.processes[2].printed().contains("replica 3 works with token") {
+        assert!(began.elapsed() < SOON, "the recurring task does not run in the active region");
+        tokio::time::sleep(POLL).await;
+    }
+    // A crash: the lease expires, and the group loses the member.
+    replicas.processes[2].kill();
+    for id in 1..=2 {
+        assert!(replicas.ask(id, "PUT", "/active-region/eu").await.is_some(), "replica {id}");
+    }
+    replicas.until(2, "GET", "/lease-acquire/report", acquired(true)).await;
+    replicas.until(1, "GET", "/lease-acquire/report", acquired(false)).await;
+}

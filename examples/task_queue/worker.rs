@@ -90,10 +90,9 @@ impl Worker<'_> {
         let mut beat = interval(ttl() / 3);
         loop {
             beat.tick().await;
-            match self.ask("PUT", &format!("/api/tasks/{id}/heartbeat"), body.clone()).await {
-                Ok((409 | 200, _)) => return,
-                // The next heartbeat follows in time.
-                Ok(_) | Err(_) => {}
+            // After another answer or an error, the next heartbeat follows in time.
+            if let Ok((409 | 200, _)) = self.ask("PUT", &format!("/api/tasks/{id}/heartbeat"), body.clone()).await {
+                return;
             }
         }
     }

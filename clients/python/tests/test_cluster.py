@@ -245,9 +245,10 @@ async def test_tls_and_client_certificates_work(tmp_path: Path) -> None:
     ca, cert, key = tls / "ca.pem", tls / "client.pem", tls / "client.key"
     try:
         async with LeaseManager(cluster.urls, ca=ca, cert=cert, key=key) as manager:
-            campaign = manager.election("tls", ttl=3)
-            async with campaign.leader() as leadership:
-                assert leadership.is_leader
+            # A campaign also waits for the start of the node.
+            leadership = await asyncio.wait_for(manager.election("tls", ttl=3).campaign(), 20)
+            assert leadership.is_leader
+            assert await leadership.resign() is True
         async with Client(cluster.urls, ca=ca, timeout=0.5) as client:
             with pytest.raises(Unavailable):
                 await client.version()

@@ -51,6 +51,14 @@ test("revoke_is_not_repeated_after_a_lost_answer", async () => {
   assert.equal(other.requests.length, 0);
 });
 
+test("node_that_failed_does_not_get_the_next_request", async () => {
+  other.handler = () => version("other");
+  const asked = client();
+  await assert.rejects(asked.revoke("job"), Unknown);
+  assert.equal((await asked.version()).version, "other");
+  assert.equal(one.requests.length, 1);
+});
+
 test("access_token_is_sent_and_not_shown", async () => {
   one.handler = () => version("one");
   const accessToken = `tenure_${"a7".repeat(36)}`;

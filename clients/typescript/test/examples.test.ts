@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { type ChildProcess, type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface, type Interface } from "node:readline";
 import type { Readable } from "node:stream";
@@ -8,12 +8,19 @@ import { fileURLToPath } from "node:url";
 import { TestCluster } from "./support/cluster.js";
 
 let cluster: TestCluster;
+const children: ChildProcess[] = [];
 
 before(async () => {
   cluster = await (await TestCluster.start(1)).ready();
 });
 
-after(() => cluster[Symbol.asyncDispose]());
+after(async () => {
+  // A failed test leaves its programs.
+  for (const child of children) {
+    child.kill("SIGKILL");
+  }
+  await cluster[Symbol.asyncDispose]();
+});
 
 interface Example {
   readonly child: ChildProcessByStdio<null, Readable, null>;
@@ -25,6 +32,7 @@ function start(name: string): Example {
   const path = fileURLToPath(new URL(`../examples/${name}.js`, import.meta.url));
   const env = { ...process.env, TENURE_ENDPOINTS: cluster.urls.join(",") };
   const child = spawn(process.execPath, [path], { stdio: ["ignore", "pipe", "inherit"], env });
+  children.push(child);
   return { child, lines: createInterface({ input: child.stdout }), exit: once(child, "exit") };
 }
 

@@ -82,6 +82,11 @@ class Live(PageTest):
             self.press_chip(state)
 
     def test_grant_expiry_and_release_appear_without_a_reload(self):
+        self.wait(lambda: "…" not in self.text("#count"), "the list is read")
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        # Only events can tell about these leases.
+        self.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/v1/leases?*"]})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Network.setBlockedURLs", {"urls": []})
         lease = cluster.acquire(self.url, "live/a", "worker-1")
         self.wait_row("live/a", "Active")
         body = {"holder": "worker-1", "token": lease["token"]}

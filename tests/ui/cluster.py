@@ -137,6 +137,8 @@ def acquire_many(url, names, holder, ttl_ms, lanes=32):
                 length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
                 text = await reader.readexactly(int(length.split(b":")[1]))
                 status = int(answer.split(b" ")[1])
+                if status == 429:
+                    await asyncio.sleep(0.05)
             if status != 200:
                 raise Refused(status, text.decode())
         writer.close()

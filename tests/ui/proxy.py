@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """A reverse proxy that serves a node below a path. With a folder of assets, it serves the page from there.
 
   tests/ui/proxy.py http://127.0.0.1:7101 [PREFIX] --assets     work on the page without a compiler

@@ -48,6 +48,8 @@ class Crashes(PageTest):
         self.wait_row("moved/meanwhile", "Active")
         self.wait_row("moved/before", "Active")
         self.wait_text("#connection-text", "Live")
+        # Lists do not fill the timeline: the stream has resumed after its last event.
+        self.wait_text("#timeline-list", "moved/meanwhile granted to worker-1")
         self.wait_text("#timeline-list", f"Node {other.id} answers this page again")
 
     def test_page_shows_old_state_without_a_majority(self):

@@ -152,7 +152,9 @@ async function failureOf(response) {
         // The body is not JSON.
     }
     const isGateway = response.status >= 502 && response.status <= 504;
-    const detail = `The answer has status ${response.status} and is not one of a Tenure node.`;
+    const detail = isGateway
+        ? `A proxy answers with status ${response.status}: it does not reach the node.`
+        : `The answer has status ${response.status} and is not one of a Tenure node.`;
     return new Failure(isGateway ? "network" : "other", "Unexpected answer", detail, response.status);
 }
 

@@ -121,8 +121,9 @@ mod tests {
     #[test]
     fn each_import_of_the_page_is_a_file() {
         let names: Vec<&str> = FILES.iter().map(|(name, _, _)| *name).collect();
-        for (file, content_type, content) in FILES.iter().filter(|(_, content_type, _)| *content_type == SCRIPT) {
-            assert_eq!(*content_type, SCRIPT, "{file}");
+        let scripts: Vec<_> = FILES.iter().filter(|(_, content_type, _)| *content_type == SCRIPT).collect();
+        assert!(scripts.len() > 10, "the filter finds the scripts");
+        for (file, _, content) in scripts {
             for import in content.lines().filter(|line| line.starts_with("import ")) {
                 let path = import.split('"').nth(1).expect("an import names a file");
                 let name = path.strip_prefix("./").expect("an import is relative");

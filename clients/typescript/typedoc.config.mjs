@@ -8,6 +8,8 @@ export default {
   excludeInternal: true,
   excludePrivate: true,
   disableSources: true,
+  // Each exported type resolves it, so that the pages show the fields.
+  intentionallyNotExported: ["components"],
   treatWarningsAsErrors: true,
   // The generator of src/openapi.ts writes `@description`.
   blockTags: [...OptionDefaults.blockTags, "@description"],

@@ -177,8 +177,8 @@ test("waiting_acquire_leaves_a_node_that_is_not_ready", async () => {
   const held = await manager.acquire("job", { ttl: "1s", wait: "20s" });
   assert.equal(held.isHeld(), true);
   const [before, after] = [one.of("/acquire")[0]?.body.wait_ms, other.of("/acquire")[0]?.body.wait_ms];
-  assert.equal(before, 20_000);
-  assert.ok(after <= 20_000 - 400 && performance.now() - begun < 5_000, `${after}`);
+  assert.ok(before > 15_000 && before <= 20_000, `${before}`);
+  assert.ok(after <= before - 400 && performance.now() - begun < 15_000, `${after}`);
   await manager.shutdown();
 });
 

@@ -143,6 +143,8 @@ async fn lease_service_answers_as_documented() {
     assert_eq!(status, 201);
     safety!(id(&next) > id(&lease), "the id fell from {lease} to {next}");
     let by_id = |id: u64| format!("/api/leases/{id}");
+    assert!(one.resources("released").await.is_empty(), "a resource has one record");
+    assert_eq!(one.get(&by_id(id(&lease))).await.0, 404, "the record of an earlier grant");
     let wrong = one.ask(Method::DELETE, &by_id(id(&lease)), Some(claim("task:1", "b"))).await;
     assert_eq!(wrong.0, 404, "the id of an earlier grant");
     let (status, ended) = two.ask(Method::DELETE, &by_id(id(&next)), Some(claim("task:1", "b"))).await;

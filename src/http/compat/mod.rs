@@ -89,6 +89,8 @@ struct Calls<'a> {
 /// A lease, its transitions, and the state that they reflect.
 struct Found {
     record: Record,
+    /// Whether it is the last grant of its resource. The history may not have the transitions of earlier ones.
+    is_last: bool,
     served: Served,
 }
 
@@ -105,7 +107,8 @@ impl Calls<'_> {
             Answer::History(transitions) => transitions,
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
-        Ok(Found { record: Record::of(&lease, &transitions), served })
+        let is_last = record::is_last(&lease, &transitions);
+        Ok(Found { record: Record::of(&lease, &transitions), is_last, served })
     }
 
     /// The lease that the holder has now.
@@ -138,7 +141,7 @@ impl Calls<'_> {
     async fn release(&self, claim: &Claim, id: Option<u64>) -> Result<Response, ProblemResponse> {
         let lease = self.held(claim).await?;
         if let Some(id) = id {
-            let Found { record, served } = self.record(lease.clone()).await?;
+            let Found { record, served, .. } = self.record(lease.clone()).await?;
             if record.id != id {
                 return Err(not_held(claim).served(served));
             }
@@ -152,7 +155,7 @@ impl Calls<'_> {
     }
 
     async fn answer(&self, status: StatusCode, lease: Lease) -> Result<Response, ProblemResponse> {
-        let Found { record, served } = self.record(lease).await?;
+        let Found { record, served, .. } = self.record(lease).await?;
         Ok(stamped(status, &served, &record))
     }
 
@@ -178,7 +181,8 @@ impl Calls<'_> {
             }
         };
         let records = stream::iter(leases).map(|lease| self.record(lease)).buffered(HISTORIES);
-        let records = records.map_ok(|found| found.record).try_collect().await?;
+        let records = records.try_collect::<Vec<Found>>().await?;
+        let records = records.into_iter().filter(|found| found.is_last).map(|found| found.record).collect();
         Ok(Page { records, next: after.as_ref().map(service::write_cursor), served })
     }
 }
@@ -275,8 +279,8 @@ async fn by_id(
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
         for lease in leases.into_iter().filter(|lease| record::may_have(lease, id)) {
-            let Found { record, served } = calls.record(lease).await?;
-            if record.id == id {
+            let Found { record, is_last, served } = calls.record(lease).await?;
+            if is_last && record.id == id {
                 return Ok(stamped(StatusCode::OK, &served, &record));
             }
         }

@@ -57,6 +57,11 @@ fn id(index: u64, part: u32) -> u64 {
     ((index << PART_BITS) | u64::from(part.min(MAX_PART))).min(MAX_ID)
 }
 
+/// Whether no later grant of the name is known.
+pub(super) fn is_last(lease: &Lease, transitions: &[Transition]) -> bool {
+    transitions.iter().all(|transition| transition.token <= lease.token)
+}
+
 /// Whether the grant of the lease can have this id.
 pub(super) fn may_have(lease: &Lease, id: u64) -> bool {
     lease.token.index == id >> PART_BITS

@@ -129,3 +129,23 @@ impl Message {
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn chunked_request_ends_before_the_next_one() {
+        let first = "POST /v1/renew HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n";
+        let second = "POST /livez HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}";
+        let text = format!("{first}{second}");
+        let mut stream = text.as_bytes();
+        let read = Message::read(&mut stream).await.expect("valid").expect("a message");
+        assert_eq!((read.bytes(), read.json()), (first.as_bytes().to_vec(), json!({"a": 1})));
+        let read = Message::read(&mut stream).await.expect("valid").expect("a message");
+        assert_eq!((read.start()[1], read.bytes()), ("/livez", second.as_bytes().to_vec()));
+        assert!(Message::read(&mut stream).await.expect("valid").is_none());
+    }
+}

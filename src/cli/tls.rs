@@ -126,6 +126,8 @@ impl Ca {
 fn issue(ca: &Ca, dir: &Path, name: &str, mut params: CertificateParams, replace: bool) -> Result<(), Failure> {
     set_validity(&mut params, CERTIFICATE_DAYS);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // RFC 5280 requires it. Some verifiers refuse a certificate without it, for example Python from 3.13 on.
+    params.use_authority_key_identifier_extension = true;
     let key = new_key()?;
     let certificate = params.signed_by(&key, &ca.0).map_err(cannot_make)?;
     write(&dir.join(format!("{name}.key")), &key.serialize_pem(), replace, true)?;

@@ -13,16 +13,21 @@ use super::hold::{Hold, KeeperAction};
 use super::operations;
 use super::shared::{KeeperCommand, ManagerInner, RenewalSchedule};
 use super::{Loss, RetryBudget};
-use crate::api::{MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
+use crate::api::{MAX_BODY_BYTES, MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
 use crate::time;
 use crate::token::FencingToken;
-use crate::types::HolderId;
+use crate::types::{HolderId, LeaseName};
 
 /// Longest time between two checks while a lease is held. Timers stop while the machine is suspended and deadlines do
 /// not, so the keeper must read the clock often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Shortest timeout of a renewal, for very short ttls.
 const MIN_RENEWAL_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Bytes of one lease in the body of a renewal, beside its name: field names, punctuation and the token.
+const ITEM_BYTES: usize = 64;
+/// Bytes of a renewal for its holder, with JSON escapes, and for the other fields.
+const HEAD_BYTES: usize = 4096;
 
 type Work = FuturesUnordered<BoxFuture<'static, ()>>;
 
@@ -110,10 +115,20 @@ type Renewal = (Arc<Hold>, FencingToken, Option<Duration>);
 
 fn send(shared: &Arc<ManagerInner>, holder: HolderId, mut renewals: Vec<Renewal>, work: &mut Work) {
     while !renewals.is_empty() {
-        let rest = renewals.split_off(renewals.len().min(MAX_RENEW_ITEMS));
+        let rest = renewals.split_off(batch_len(renewals.iter().map(|(hold, ..)| &hold.name)));
         work.push(Box::pin(renew(shared.clone(), holder.clone(), renewals)));
         renewals = rest;
     }
+}
+
+/// The number of leases that fit into one request.
+fn batch_len<'n>(names: impl Iterator<Item = &'n LeaseName>) -> usize {
+    let mut bytes = HEAD_BYTES;
+    let fits = |name: &&LeaseName| {
+        bytes += name.as_str().len() + ITEM_BYTES;
+        bytes <= MAX_BODY_BYTES
+    };
+    names.take(MAX_RENEW_ITEMS).take_while(fits).count()
 }
 
 async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<Renewal>) {
@@ -160,6 +175,27 @@ async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
         KeeperCommand::ReleaseToken { hold, token } => {
             // The lease expires without this release. A success only shortens the wait of other holders.
             let _ = operations::send_release(&shared, &hold, token).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MAX_NAME_BYTES;
+
+    #[test]
+    fn largest_batch_fits_into_a_request() {
+        let holder = HolderId::new("\"".repeat(MAX_NAME_BYTES)).expect("valid");
+        for length in [1, MAX_NAME_BYTES] {
+            let name = LeaseName::new("n".repeat(length)).expect("valid");
+            let count = batch_len(std::iter::repeat_n(&name, 2 * MAX_RENEW_ITEMS));
+            let item = RenewItem { name, token: FencingToken::new(32_767, (1 << 48) - 1), ttl_ms: None };
+            let batch = RenewBatch { holder: holder.clone(), leases: vec![item; count] };
+            let bytes = serde_json::to_vec(&batch).expect("a batch is JSON").len();
+            assert!(bytes <= MAX_BODY_BYTES, "{count} names of {length} bytes need {bytes} bytes");
+            let is_full = count == MAX_RENEW_ITEMS || bytes > MAX_BODY_BYTES * 9 / 10;
+            assert!(is_full, "{count} names of {length} bytes need only {bytes} bytes");
         }
     }
 }

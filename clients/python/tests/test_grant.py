@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
 from tenure._grant import CheckAt, Expired, Grant, Nothing, Renew, Stop
-from tenure._hold import Hold
+from tenure._hold import Hold, RenewNow
+from tenure._keeper import batches
 from tenure._options import LeaseOptions
 from tenure.states import Loss
 
@@ -96,3 +98,15 @@ def test_late_renewal_does_not_restore_the_lease() -> None:
     hold.grant.ending = Loss.STALLED
     hold.renewed(8, 3.0, 22.5, 22.6)
     assert hold.remaining(22.6) == pytest.approx(0.37), "the end was announced"
+
+
+def test_largest_batches_fit_into_a_request() -> None:
+    for length in (1, 200):
+        hold = Hold("n" * length, "holder", LeaseOptions(), 10)
+        split = batches([(hold, RenewNow(2**63 - 1, 30.0))] * 20_000)
+        assert sum(len(batch) for batch in split) == 20_000
+        for batch in split:
+            leases = [{"name": hold.name, "token": str(renewal.token)} for hold, renewal in batch]
+            assert len(leases) <= 10_000
+            assert len(json.dumps({"holder": '"' * 200, "leases": leases})) <= 2 * 1024 * 1024
+        assert len(split) == (2 if length == 1 else 3)

@@ -29,6 +29,10 @@ CHECK_INTERVAL = 0.1
 # Shortest timeout of a renewal, for very short ttls.
 MIN_RENEWAL_TIMEOUT = 0.05
 MAX_RENEW_ITEMS = 10_000
+# The server accepts 2 MiB. The rest is for the holder.
+MAX_BATCH_BYTES = 2_000_000
+# Bytes of one lease in a renewal, beside its name: field names, punctuation and the token.
+ITEM_BYTES = 64
 
 
 class Keeper:
@@ -87,8 +91,8 @@ class Keeper:
                 if hold.grant is not None and hold.grant.can_renew_early(now):
                     hold.grant.next_renewal = min(hold.grant.next_renewal, now)
                     self._check(hold, now, late, renewals)
-            for start in range(0, len(renewals), MAX_RENEW_ITEMS):
-                self._spawn(self._renew(renewals[start : start + MAX_RENEW_ITEMS]))
+            for batch in batches(renewals):
+                self._spawn(self._renew(batch))
         while self._checks and self._checks[0][0] != self._checks[0][2].check_at:
             heapq.heappop(self._checks)
         return self._checks[0][0] if self._checks else math.inf
@@ -134,6 +138,20 @@ class Keeper:
             elif self.held.get(hold.name) is hold:
                 del self.held[hold.name]
         self._wake.set()
+
+
+def batches(renewals: list[tuple[Hold, RenewNow]]) -> list[list[tuple[Hold, RenewNow]]]:
+    """Splits renewals into requests that the server accepts."""
+    split: list[list[tuple[Hold, RenewNow]]] = []
+    left = 0
+    for renewal in renewals:
+        needed = len(renewal[0].name) + ITEM_BYTES
+        if not split or left < needed or len(split[-1]) == MAX_RENEW_ITEMS:
+            split.append([])
+            left = MAX_BATCH_BYTES
+        split[-1].append(renewal)
+        left -= needed
+    return split
 
 
 def apply_result(hold: Hold, token: int, result: RenewResult, sent: float, now: float) -> None:

@@ -261,10 +261,6 @@ def _tls(
         # Loading the CAs of the system takes long.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.create_default_context(cafile=ca)
-    if ca is not None:
-        # Python 3.13 refuses certificates without an Authority Key Identifier, such as those of `tenure tls init`. The
-        # chain, the host name and the expiry are still checked.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if cert is not None:
         context.load_cert_chain(cert, key)
     return context

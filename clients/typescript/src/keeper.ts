@@ -49,7 +49,7 @@ export class Keeper {
   wake(): void {
     if (!this.#isAwake) {
       this.#isAwake = true;
-      queueMicrotask(() => this.#check());
+      queueMicrotask(() => this.check());
     }
   }
 
@@ -59,7 +59,8 @@ export class Keeper {
     clearTimeout(this.#timer);
   }
 
-  #check(): void {
+  /** Checks the leases now. */
+  check(): void {
     this.#isAwake = false;
     clearTimeout(this.#timer);
     const now = this.#clock.now();
@@ -84,7 +85,7 @@ export class Keeper {
     }
     const pause = Math.min(Math.max(0, this.#next - now), CHECK_INTERVAL_MS);
     this.#planned = now + pause;
-    this.#timer = setTimeout(() => this.#check(), pause);
+    this.#timer = setTimeout(() => this.check(), pause);
   }
 
   /** Does what is due at `now`, and collects the due renewals. Returns whether there are any. */

@@ -67,6 +67,10 @@ export class Operations implements LeaseOperations {
 
   async #release(record: NameRecord, hold: Hold, signal: AbortSignal | undefined): Promise<boolean> {
     const token = hold.token.toString();
+    if (hold.isActive && !hold.isHeld()) {
+      // The keeper knows whether its check is late, and so why the lease ended.
+      this.#core.keeper.check();
+    }
     hold.endIfExpired();
     // The local grant ends first: this process must not count the lease as held after the cluster has released it.
     if (hold.giveUp()) {

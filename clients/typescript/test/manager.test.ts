@@ -176,6 +176,13 @@ test("jump_of_the_clock_means_suspended", async () => {
   assert.equal((held.signal.reason as LeaseLost).why, "suspended");
 });
 
+test("release_after_a_jump_of_the_clock_reports_the_suspend", async () => {
+  const held = await manager().acquire("job");
+  clock.advance(60_000);
+  await held.release();
+  assert.equal((held.signal.reason as LeaseLost).why, "suspended");
+});
+
 test("reasons_of_the_cluster_reach_the_holder", async () => {
   const reasons = { revoked: "revoked", handed_over: "handed_over", unknown: "forgotten", restored: "restored" };
   const holder = manager();

@@ -166,6 +166,7 @@ impl Checked {
     ) -> Result<(State, Restored), RestoreError> {
         let own = Joined { node: target.id, incarnation };
         self.state.restore(self.at, infos(target.members), own, self.now_ms, self.no_grants_ms)?;
+        assert_eq!(self.state.position(), self.at, "the restored state begins at the new position");
         write_restored(&self.state, target.id, storage)?;
         Ok((self.state, self.restored))
     }

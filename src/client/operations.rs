@@ -328,6 +328,9 @@ pub(super) async fn hand_over(
         }
         Err(error @ CallError::Unknown { .. }) => {
             hold.give_up();
+            // If the cluster did not do it, it would return this token for another acquire.
+            hold.set_unreleased_token(token);
+            shared.keep_left_held(hold, ttl);
             Err(error)
         }
         Err(error) => {

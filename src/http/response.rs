@@ -80,6 +80,11 @@ impl ProblemResponse {
         self.0.problem.code
     }
 
+    #[cfg(feature = "compat-leases")]
+    pub fn detail(&self) -> &str {
+        &self.0.problem.detail
+    }
+
     /// Adds the state that the problem reflects.
     pub fn served(mut self, served: Served) -> ProblemResponse {
         self.0.served = Some(served);

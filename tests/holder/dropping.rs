@@ -111,6 +111,27 @@ async fn hand_over_without_an_answer_ends_the_hold() {
     }
 }
 
+/// The request of the hand-over is lost, so the cluster counts the lease as held.
+#[tokio::test(start_paused = true)]
+async fn lost_hand_over_leaves_the_lease_to_be_acquired_or_released() {
+    for acquires in [false, true] {
+        let world = World::start();
+        let lease = world.infinite();
+        let token = lease.acquire(Wait::No).await.expect("it is free");
+        world.switch.set(Line::Cut);
+        let unknown = lease.hand_over(None).await;
+        assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+        world.switch.set(Line::Up);
+        if acquires {
+            let next = lease.acquire(Wait::No).await.expect("this holder has it");
+            assert!(next > token, "the work under the first grant may still run");
+        } else {
+            assert_eq!(lease.release().await, Ok(true));
+            world.other.acquire(Wait::No).await.expect("it is free again");
+        }
+    }
+}
+
 /// The manager sees the deadline up to 100 ms later. At first the cluster still counts the grant as held.
 #[tokio::test]
 async fn acquire_just_after_the_deadline_ends_the_old_grant() {

@@ -29,6 +29,11 @@ use record::Record;
 
 /// Reads of histories at the same time for one list.
 const HISTORIES: usize = 16;
+/// Bytes of resources and holders after which a page of a list ends.
+const PAGE_BYTES: usize = 1 << 20;
+/// Reads of up to 1,000 leases for one list, and for one search of an id.
+const MAX_LIST_READS: usize = 32;
+const MAX_SEARCH_READS: usize = 256;
 /// The cursor of the next page of a list.
 const CURSOR_HEADER: HeaderName = HeaderName::from_static("x-tenure-cursor");
 
@@ -154,8 +159,9 @@ impl Calls<'_> {
         self.answer(StatusCode::OK, lease).await
     }
 
+    /// The response to a change that was made.
     async fn answer(&self, status: StatusCode, lease: Lease) -> Result<Response, ProblemResponse> {
-        let Found { record, served, .. } = self.record(lease).await?;
+        let Found { record, served, .. } = self.record(lease).await.map_err(after_the_change)?;
         Ok(stamped(status, &served, &record))
     }
 
@@ -167,19 +173,33 @@ impl Calls<'_> {
         }
         let mut after = params.cursor.as_deref().map(read_cursor).transpose()?;
         let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states };
-        let mut leases = Vec::new();
+        let mut leases: Vec<Lease> = Vec::new();
+        let mut bytes = 0;
+        let mut reads = 0;
         let served = loop {
             let left = limit - leases.len() as u32;
             let (answer, served) = self.read(Query::List { filter: filter.clone(), after, limit: left }).await?;
             let Answer::List { leases: more, next } = answer else {
                 return Err(ProblemResponse::from(service::unexpected(&answer)).served(served));
             };
+            bytes += more.iter().map(|lease| names::resource(lease).len() + lease.holder.as_str().len()).sum::<usize>();
             leases.extend(more);
             after = next;
-            if after.is_none() || leases.len() >= limit as usize {
+            reads += 1;
+            let is_full = leases.len() >= limit as usize || bytes >= PAGE_BYTES || reads == MAX_LIST_READS;
+            if after.is_none() || is_full {
                 break served;
             }
         };
+        // Leases come in the order of their names and tokens. Only the last grant of a name has a record, so each history
+        // is read once.
+        leases.dedup_by(|later, earlier| {
+            let is_same = later.name == earlier.name;
+            if is_same {
+                std::mem::swap(later, earlier);
+            }
+            is_same
+        });
         let records = stream::iter(leases).map(|lease| self.record(lease)).buffered(HISTORIES);
         let records = records.try_collect::<Vec<Found>>().await?;
         let records = records.into_iter().filter(|found| found.is_last).map(|found| found.record).collect();
@@ -208,6 +228,12 @@ fn stamped(status: StatusCode, served: &Served, value: &impl Serialize) -> Respo
     let mut response = response::json(status, "application/json", value);
     response::stamp(response.headers_mut(), served);
     response
+}
+
+/// A read that fails after a change does not mean that the change was not made.
+fn after_the_change(problem: ProblemResponse) -> ProblemResponse {
+    let detail = format!("the change was made, but its record cannot be read: {}; repeat the request", problem.detail());
+    ProblemResponse::new(Code::OutcomeUnknown, detail)
 }
 
 fn not_held(claim: &Claim) -> ProblemResponse {
@@ -272,7 +298,7 @@ async fn by_id(
     let calls = Calls { app: &app, routing: &routing };
     let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states: Vec::new() };
     let mut after = None;
-    loop {
+    for _ in 0..MAX_SEARCH_READS {
         let (answer, served) = calls.read(Query::List { filter: filter.clone(), after, limit: MAX_PAGE }).await?;
         let (leases, next) = match answer {
             Answer::List { leases, next } => (leases, next),
@@ -290,6 +316,8 @@ async fn by_id(
         }
         after = next;
     }
+    let detail = format!("the first {} leases do not have the id {id}", MAX_SEARCH_READS * MAX_PAGE as usize);
+    Err(ProblemResponse::new(Code::TooBusy, detail))
 }
 
 #[utoipa::path(get, path = "/api/leases", responses((status = 200)))]

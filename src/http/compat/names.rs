@@ -75,7 +75,7 @@ fn decode(text: &str) -> Option<String> {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         if byte == b'.' {
-            let digit = |byte: u8| char::from(byte).to_digit(16);
+            let digit = |byte: u8| char::from(byte).to_digit(16).filter(|_| !byte.is_ascii_uppercase());
             bytes.push(u8::try_from(16 * digit(rest.next()?)? + digit(rest.next()?)?).ok()?);
         } else {
             bytes.push(byte);
@@ -114,6 +114,11 @@ mod tests {
             let other = of(&format!("{resource}b")).expect("it is bounded");
             assert_ne!(other.name, mapped.name);
         }
+    }
+
+    #[test]
+    fn escapes_have_lower_case_digits() {
+        assert_eq!((decode("a.2e").as_deref(), decode("a.2E")), (Some("a."), None));
     }
 
     #[test]

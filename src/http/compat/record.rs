@@ -6,13 +6,11 @@ use super::names;
 use crate::api::Timestamp;
 use crate::lease::{Change, Lease, LeaseState, Transition};
 
-/// Bits of the id for the position within a log entry. The log index has the 40 bits above them.
+/// Bits of the id for the position within a log entry. The log index has the 48 bits above them.
 ///
 /// An entry has at most 1,024 commands, but any number of leases can expire in it before the first command.
 const PART_BITS: u32 = 13;
 const MAX_PART: u32 = (1 << PART_BITS) - 1;
-/// The largest integer that every JSON reader represents exactly.
-const MAX_ID: u64 = (1 << 53) - 1;
 
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Record {
@@ -52,9 +50,9 @@ impl Record {
     }
 }
 
-/// The id of the grant at this position. It rises with the log, and is exact as a double.
+/// The id of the grant at this position. It rises with the log. Up to index 2^40 it is exact as a double.
 fn id(index: u64, part: u32) -> u64 {
-    ((index << PART_BITS) | u64::from(part.min(MAX_PART))).min(MAX_ID)
+    (index << PART_BITS) | u64::from(part.min(MAX_PART))
 }
 
 /// Whether no later grant of the name is known.
@@ -73,9 +71,17 @@ mod tests {
 
     #[test]
     fn id_rises_with_the_position_and_is_exact() {
-        let ids = [id(1, 0), id(1, 1), id(1, u32::MAX), id(2, 0), id(1 << 39, 7)];
+        let ids = [id(1, 0), id(1, 1), id(1, u32::MAX), id(2, 0), id((1 << 40) - 1, 7)];
         assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
-        assert_eq!((id(5, 3), id(u64::MAX >> PART_BITS, 0)), (5 * 8192 + 3, MAX_ID));
+        assert_eq!(id(5, 3), 5 * 8192 + 3);
         assert!(ids.iter().all(|id| *id as f64 as u64 == *id));
+    }
+
+    #[test]
+    fn ids_of_a_restored_cluster_rise() {
+        // A restore in the year 2026 begins at this index.
+        let index = 1_790_000_000_000 << 6;
+        let ids = [id((1 << 40) - 1, 0), id(index, 0), id(index, 1), id(index + 1, 0), id((1 << 48) - 1, 0)];
+        assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     }
 }

@@ -232,7 +232,8 @@ fn stamped(status: StatusCode, served: &Served, value: &impl Serialize) -> Respo
 
 /// A read that fails after a change does not mean that the change was not made.
 fn after_the_change(problem: ProblemResponse) -> ProblemResponse {
-    let detail = format!("the change was made, but its record cannot be read: {}; repeat the request", problem.detail());
+    let detail =
+        format!("the change was made, but its record cannot be read: {}; repeat the request", problem.detail());
     ProblemResponse::new(Code::OutcomeUnknown, detail)
 }
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from managers import Managed, managed
-from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem
+from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem, renewed
 from tenure import Lease, LeaseLost, Loss, Refused, states
 
 HELD = problem("held", 409, holder="other")
@@ -329,3 +329,25 @@ async def test_run_returns_the_result_of_the_work(server: ScriptedServer, clock:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost):
+            async with m.manager.lease("job", ttl=3) as old:
+                await lose(m)
+                await forever()
+        server.on("acquire", granted(token=TOKEN + 1))
+        server.on("renew", renewed)
+        async with m.manager.lease("job", ttl=3) as new:
+            assert (new.token, new.is_held) == (TOKEN + 1, True)
+            assert (old.token, old.is_held, old.remaining) == (None, False, 0)
+            assert old.state == states.Lost(TOKEN, Loss.REVOKED)
+            assert [state async for state in old.states()] == [old.state]
+            await asyncio.wait_for(old.wait_ended(), 1)
+            for call in (old.check_held, old.acquire):
+                with pytest.raises(LeaseLost) as caught:
+                    await call()  # type: ignore[misc]
+                assert caught.value.token == TOKEN
+            assert (await old.release(), await old.hand_over(), await old.check()) == (False, None, False)
+            assert new.is_held

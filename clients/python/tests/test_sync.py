@@ -57,6 +57,7 @@ def test_loss_is_reported_and_raised(manager: LeaseManager, other: LeaseManager)
     assert reasons == [Loss.REVOKED]
     with pytest.raises(LeaseLost), manager.lease("sync/lost", ttl=0.6) as lease:
         lost.clear()
+        lease.on_lost(record)
         other.client.revoke("sync/lost")
         assert lost.wait(5)
 
@@ -127,3 +128,17 @@ def test_manager_that_is_shut_down_refuses_calls(cluster: Cluster) -> None:
     assert not lease.is_held
     with pytest.raises(ValueError, match="drift_permille"):
         LeaseManager(cluster.urls, drift_permille=501)
+
+
+def test_lease_of_a_body_is_tied_to_its_grant(manager: LeaseManager) -> None:
+    with pytest.raises(LeaseLost), manager.lease("sync/tied", ttl=0.6) as old:
+        lost = threading.Event()
+        old.on_lost(lambda _: lost.set())
+        manager.client.revoke("sync/tied")
+        assert lost.wait(5)
+    with manager.lease("sync/tied", ttl=5) as new:
+        assert new.is_held
+        assert (old.is_held, old.token, old.release()) == (False, None, False)
+        with pytest.raises(LeaseLost):
+            old.check_held()
+        assert new.is_held

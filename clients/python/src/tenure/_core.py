@@ -22,6 +22,7 @@ from .states import Loss
 
 if TYPE_CHECKING:
     from ._clock import Clock
+    from ._grant import Grant
     from .api import Lease, Standing
 
 T = TypeVar("T")
@@ -176,9 +177,14 @@ class Core:
             return Unknown("the manager was shut down, and the cluster did not confirm that the claim was withdrawn")
         return ShutDown()
 
-    async def release(self, hold: Hold, drains: bool = True) -> bool:
-        """Ends the work, then releases the lease. Returns `False` if it was not held."""
+    async def release(self, hold: Hold, drains: bool = True, grant: Grant | None = None) -> bool:
+        """Ends the work, then releases the lease. Returns `False` if it was not held.
+
+        With `grant`, it releases only this grant, and not a later one.
+        """
         async with hold.operation:
+            if grant is not None and hold.grant is not grant:
+                return await self.send_release(hold, grant.token) if hold.failed_release == grant.token else False
             if hold.granted_token is None:
                 if hold.failed_release is not None:
                     return await self.send_release(hold, hold.failed_release)
@@ -240,10 +246,13 @@ class Core:
                 return False
         return None
 
-    async def hand_over(self, hold: Hold, to: str | None, drains: bool = True) -> str | None:
-        """Hands the lease over to this waiter, or to the first one. Returns the new holder."""
+    async def hand_over(self, hold: Hold, to: str | None, drains: bool = True, grant: Grant | None = None) -> str | None:
+        """Hands the lease over to this waiter, or to the first one. Returns the new holder.
+
+        With `grant`, it hands over only this grant, and not a later one.
+        """
         async with hold.operation:
-            if hold.granted_token is None:
+            if hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
             await self._drain(hold, drains)
             token = hold.pause(self.clock())

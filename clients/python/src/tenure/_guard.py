@@ -15,6 +15,7 @@ from .states import Loss
 
 if TYPE_CHECKING:
     from ._core import Core
+    from ._grant import Grant
     from ._hold import Hold
 
 log = logging.getLogger("tenure")
@@ -82,7 +83,7 @@ class Guard:
         """`end_work` asks the work to end. It can be called more than once. Without it, a release does not wait."""
         self.core = core
         self.hold = hold
-        self.token = 0
+        self.grant: Grant | None = None
         # The task of the work. The work can release its lease itself.
         self.task: asyncio.Task[Any] | None = None
         self.end_work = end_work
@@ -102,17 +103,23 @@ class Guard:
             raise local_refusal("held", "another part of this program held the lease during the whole wait")
         try:
             left = max(wait - (self.core.clock() - begun), 0.0) if wait > 0 else 0.0
-            self.token = await self.core.acquire(self.hold, left)
+            await self.core.acquire(self.hold, left)
         except BaseException:
             exclusive.release()
             raise
+        self.grant = self.hold.grant
         self.hold.guard = self
         return self.token
 
     @property
+    def token(self) -> int:
+        """The token of this guard; 0 before `enter`."""
+        return self.grant.token if self.grant else 0
+
+    @property
     def is_held(self) -> bool:
-        """Whether the grant of this guard is held, by local knowledge."""
-        return self.hold.token(self.core.clock()) == self.token
+        """Whether the grant of this guard is held, by local knowledge. A later grant of the lease does not count."""
+        return self.grant is not None and self.grant.is_held(self.core.clock())
 
     @property
     def ending(self) -> Loss | None:
@@ -144,11 +151,8 @@ class Guard:
         """Why the grant ended before the work. `None` if it is in force, or if the work released it."""
         if self.was_stopped:
             return Loss.RELEASED
-        state = self.hold.state
-        if isinstance(state, states.Lost) and state.token == self.token:
-            return state.why
-        is_own = not isinstance(state, states.Idle | states.Lost) and state.token == self.token
-        return None if is_own else Loss.RELEASED
+        end = self.grant.end if self.grant else None
+        return end.why if isinstance(end, states.Lost) else None
 
     async def _release(self) -> None:
         hold, token = self.hold, self.token
@@ -156,7 +160,7 @@ class Guard:
             if self.is_draining:
                 return
             if token in (hold.granted_token, hold.failed_release):
-                await self.core.release(hold)
+                await self.core.release(hold, grant=self.grant)
             elif hold.unreleased_token == token:
                 # The work has ended, so the cluster need not wait for the expiry.
                 await self.core.send_release(hold, token)

@@ -239,6 +239,8 @@ class Hold:
             self._interrupt_guard()
 
     def _end(self, state: HoldState, interrupts: bool = True) -> None:
+        if self.grant is not None:
+            self.grant.end = state
         self.grant = None
         self.deadline = NOT_HELD
         self._set_state(state)

@@ -144,11 +144,11 @@ class Lease:
 
         It does not wait for the body of a `with`: leave the body instead.
         """
-        return self._loop.run(self._lease._core.release(self._lease._hold, drains=False))
+        return self._loop.run(self._lease._core.release(self._lease._hold, drains=False, grant=self._lease._grant))
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Hands the lease over to a waiter, as `tenure.Lease.hand_over`. It does not wait for the body of a `with`."""
-        return self._loop.run(self._lease._core.hand_over(self._lease._hold, to, drains=False))
+        return self._loop.run(self._lease._core.hand_over(self._lease._hold, to, drains=False, grant=self._lease._grant))
 
     def check(self) -> bool:
         """Asks the cluster whether the grant is in force, as `tenure.Lease.check`."""
@@ -210,7 +210,7 @@ class HeldLease(AbstractContextManager[Lease]):
     def __enter__(self) -> Lease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
         self._lease._loop.run(self._guard.enter(self._wait))
-        return self._lease
+        return Lease(self._lease._loop, _async.GrantedLease(self._guard))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before a body without an error."""

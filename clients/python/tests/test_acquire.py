@@ -356,3 +356,31 @@ async def test_access_token_is_sent(server: ScriptedServer, clock: ManualClock, 
         await m.manager.handle("job", ttl=3).acquire()
     sent = [request.headers["authorization"] for request in server.of("acquire")]
     assert sent == ["Bearer from-the-environment", "Bearer given"]
+
+
+@pytest.mark.parametrize("token", ["given\n", " given\r\n", "\tgiven"])
+async def test_white_space_around_a_token_is_removed(server: ScriptedServer, clock: ManualClock, token: str) -> None:
+    async with managed(server, clock, token=token) as m:
+        await m.manager.handle("job", ttl=3).acquire()
+    assert server.of("acquire")[0].headers["authorization"] == "Bearer given"
+
+
+@pytest.mark.parametrize("token", ["sec\nret", "sec ret", "secré", "sec\x00ret", " "])
+async def test_error_of_an_invalid_token_does_not_show_it(server: ScriptedServer, token: str) -> None:
+    with pytest.raises(ValueError, match="invalid access token") as caught:
+        LeaseManager(server.urls, token=token)
+    assert "sec" not in str(caught.value)
+
+
+async def test_errors_do_not_contain_header_values(
+    server: ScriptedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="tenure")
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        m.manager.client._transport._http.headers["authorization"] = "Bearer sec\nret"
+        with pytest.raises(Unavailable) as caught:
+            await m.manager.handle("job", ttl=3).acquire()
+        assert "not valid HTTP" in str(caught.value)
+        with pytest.raises(Unavailable) as caught:
+            await m.manager.client.watch().__anext__()
+        assert "sec" not in f"{caught.value!r} {caplog.text}"

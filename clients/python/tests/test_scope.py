@@ -351,3 +351,30 @@ async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, cloc
                 assert caught.value.token == TOKEN
             assert (await old.release(), await old.hand_over(), await old.check()) == (False, None, False)
             assert new.is_held
+
+
+async def test_cancelled_leave_frees_the_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    entered, ends = asyncio.Event(), asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await ends.wait()
+            # The keeper does not see the deadline before the end of the body.
+            clock.now += 100
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        hold = m.manager._core._holds["job"]
+        ends.set()
+        while hold.guard is None or not hold.guard.work_ended.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises((asyncio.CancelledError, LeaseLost)):
+            await task
+        await m.until(lambda: not hold.exclusive.locked())
+        assert len(server.of("release")) == 1
+        server.on("acquire", granted(token=TOKEN + 1))
+        async with m.manager.lease("job", ttl=3) as job:
+            assert job.is_held

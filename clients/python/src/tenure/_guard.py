@@ -134,17 +134,21 @@ class Guard:
         If the release fails, the lease expires by its ttl, and the manager logs the error. A cancellation does not stop
         the release.
         """
-        hold = self.hold
         self.work_ended.set()
-        if hold.granted_token == self.token and not self.is_held:
+        # A cancellation must not leave `exclusive` locked, so everything that waits is in this task.
+        leaving = self.core.spawn(self._leave())
+        leaving.add_done_callback(lambda _: self.hold.exclusive.release())
+        return await asyncio.shield(leaving)
+
+    async def _leave(self) -> Loss | None:
+        hold = self.hold
+        if hold.grant is not None and hold.grant is self.grant and not self.is_held:
             # The deadline has passed on this clock. The keeper records the reason on its next check.
             await set_within(hold.ended, LONGEST_CHECK)
             hold.end_unheld_grant(self.core.clock())
         loss = self.loss()
         hold.guard = None
-        release = self.core.spawn(self._release())
-        release.add_done_callback(lambda _: hold.exclusive.release())
-        await asyncio.shield(release)
+        await self._release()
         return loss
 
     def loss(self) -> Loss | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -142,3 +142,77 @@ def test_lease_of_a_body_is_tied_to_its_grant(manager: LeaseManager) -> None:
         with pytest.raises(LeaseLost):
             old.check_held()
         assert new.is_held
+
+
+def in_thread(work: Callable[[], object]) -> Callable[[], BaseException | None]:
+    """Starts `work` in a thread. Returns a function that waits for its end and returns its error."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - the test compares it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def ended() -> BaseException | None:
+        thread.join(10)
+        assert not thread.is_alive(), "the thread hangs"
+        return errors[0] if errors else None
+
+    return ended
+
+
+def test_shutdown_ends_the_iterations_of_other_threads(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    observed, watched = threading.Event(), threading.Event()
+    lease = manager.handle("sync/iterated", ttl=5)
+    lease.acquire()
+    index = manager.client.history("sync/iterated")["transitions"][-1]["index"]
+    lease.release()
+
+    def observe() -> None:
+        for _ in manager.election("sync/observed").observe():
+            observed.set()
+
+    def watch() -> None:
+        for _ in manager.client.watch("sync/iterated", after=str(index)):
+            watched.set()
+
+    ends = [in_thread(observe), in_thread(watch)]
+    assert observed.wait(5)
+    assert watched.wait(5)
+    assert manager.shutdown() == []
+    assert [type(ended()) for ended in ends] == [ShutDown, ShutDown]
+
+
+@pytest.mark.parametrize(("error", "expected"), [(None, LeaseLost), (ZeroDivisionError(), ZeroDivisionError)])
+def test_body_that_outlives_the_drain_loses_its_lease(
+    cluster: Cluster, error: Exception | None, expected: type[Exception]
+) -> None:
+    manager = LeaseManager(cluster.urls)
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with manager.lease("sync/outlived", ttl=1, wait=5, drain=0.05) as lease:
+            entered.set()
+            goes_on.wait(10)
+            assert not lease.is_held
+            if error is not None:
+                raise error
+
+    ended = in_thread(work)
+    assert entered.wait(10)
+    assert [name for name, _ in manager.shutdown()] == ["sync/outlived"]
+    goes_on.set()
+    assert type(ended()) is expected
+
+
+def test_leader_that_outlives_the_manager_keeps_its_error(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    with pytest.raises(ZeroDivisionError), manager.election("sync/outlived-leader").campaign() as leadership:
+        assert manager.shutdown() == []
+        assert not leadership.is_leader
+        raise ZeroDivisionError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -20,7 +21,7 @@ from scripted import (
     renewed,
     standing,
 )
-from tenure import LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, states
+from tenure import LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, states
 
 HELD = problem("held", 409, holder="other", token="7")
 
@@ -384,3 +385,67 @@ async def test_errors_do_not_contain_header_values(
         with pytest.raises(Unavailable) as caught:
             await m.manager.client.watch().__anext__()
         assert "sec" not in f"{caught.value!r} {caplog.text}"
+
+
+async def test_lost_grant_is_released_before_a_claim_by_a_new_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        with pytest.raises(LeaseLost):
+            async with m.manager.lease("job", ttl=3):
+                server.on("release", problem("no_leader", 503))
+                m.fail_renewals()
+                await m.pass_time(3)
+                await asyncio.wait_for(asyncio.Event().wait(), 5)
+        await m.until(lambda: not m.manager._core.keeper.held)
+        gc.collect()
+        failed = len(server.of("release"))
+        server.on("release", Answer({"released": True}))
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await m.manager.handle("job", ttl=3).acquire() == TOKEN + 1
+        assert len(server.of("release")) == failed + 1
+        assert m.manager._core._unresolved == {}
+
+
+async def test_token_is_released_after_a_hand_over_without_an_answer(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        await m.manager.handle("job", ttl=3).acquire()
+        server.on("handover", CLOSE)
+        with pytest.raises(Unknown):
+            await m.manager.handle("job").hand_over()
+        gc.collect()
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await m.manager.handle("job", ttl=3).acquire() == TOKEN + 1
+        assert [request.action for request in server.requests] == ["acquire", "handover", "release", "acquire"]
+        assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
+
+
+async def test_release_resolves_the_unknown_acquire_of_a_dropped_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        server.on("acquire", CLOSE)
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        gc.collect()
+        server.on("explain", standing("holds", lease=lease()))
+        assert await m.manager.handle("job").release() is True
+        assert m.manager._core._unresolved == {}
+
+
+async def test_shutdown_reports_the_unknown_acquire_of_a_dropped_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        server.on("acquire", CLOSE)
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        gc.collect()
+        server.on("explain", problem("no_leader", 503))
+        assert [name for name, _ in await m.manager.shutdown()] == ["job"]
+
+
+async def test_unresolved_leases_have_a_bound(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure._core.MAX_UNRESOLVED", 2)
+    async with managed(server, clock, operation_timeout=0.1) as m:
+        server.on("acquire", CLOSE)
+        for name in ("a", "b", "c"):
+            with pytest.raises(Unknown):
+                await m.manager.handle(name, ttl=3).acquire()
+        assert list(m.manager._core._unresolved) == ["b", "c"]

@@ -34,6 +34,8 @@ RESOLVE_INTERVAL = 0.005
 # After this time, another request withdraws an abandoned claim that still waits.
 WITHDRAW_AFTER = 0.25
 MAX_METADATA_ATTEMPTS = 5
+# Most leases that the manager remembers because their claim or release has no conclusive answer.
+MAX_UNRESOLVED = 10_000
 
 NOT_DRAINED = "the work did not end in time: the lease expires by its ttl"
 
@@ -49,12 +51,14 @@ class Core:
         self.operation_timeout = operation_timeout
         self.drift_permille = drift_permille
         self.budget = RetryBudget.within(operation_timeout)
-        self.keeper = Keeper(calls, holder, clock, operation_timeout, self.spawn)
+        self.keeper = Keeper(calls, holder, clock, operation_timeout, self.spawn, self.remember)
         self.closing = asyncio.Event()
         # Set when every claim in flight is resolved or abandoned.
         self._claims_resolved = asyncio.Event()
         self._claims: set[asyncio.Task[Lease | None]] = set()
         self._holds: WeakValueDictionary[str, Hold] = WeakValueDictionary()
+        # The records that a new handle must find: without them, a claim could return the token of earlier work.
+        self._unresolved: dict[str, Hold] = {}
         # Leases that a failed release or unfinished work left held at the cluster, and when they expire there.
         self._left_held: dict[str, tuple[float, Hold]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -76,6 +80,18 @@ class Core:
             hold.options = options
         return hold
 
+    def remember(self, hold: Hold) -> None:
+        """Keeps the record of an unresolved lease, also without a handle. Forgets it when it is resolved."""
+        self._unresolved.pop(hold.name, None)
+        if not hold.is_unresolved:
+            return
+        if len(self._unresolved) >= MAX_UNRESOLVED:
+            # The oldest one is the most likely to have expired at the cluster.
+            oldest = next(iter(self._unresolved))
+            del self._unresolved[oldest]
+            log.warning("the client forgets the unresolved lease %s: more than %d are unresolved", oldest, MAX_UNRESOLVED)
+        self._unresolved[hold.name] = hold
+
     async def acquire(self, hold: Hold, wait: float) -> int:
         """Acquires the lease unless it is held already. The keeper renews it from then on."""
         begun = self.clock()
@@ -89,6 +105,7 @@ class Core:
                 return token
             return await self._claim(hold, max(wait - (self.clock() - begun), 0.0))
         finally:
+            self.remember(hold)
             hold.operation.release()
 
     def _check_open(self) -> None:
@@ -200,8 +217,7 @@ class Core:
             try:
                 return await self.send_release(hold, token)
             except BaseException:
-                hold.unreleased_token = token
-                self._keep_left_held(hold, until)
+                self._keep_unreleased(hold, token, until)
                 raise
 
     async def _drain(self, hold: Hold, drains: bool = True) -> None:
@@ -214,10 +230,15 @@ class Core:
             self._keep_left_held(hold, until)
         raise local_refusal("not_drained", NOT_DRAINED)
 
+    def _keep_unreleased(self, hold: Hold, token: int, until: float) -> None:
+        hold.unreleased_token = token
+        self._keep_left_held(hold, until)
+
     def _keep_left_held(self, hold: Hold, until: float) -> None:
         now = self.clock()
         self._left_held = {name: left for name, left in self._left_held.items() if left[0] > now}
         self._left_held[hold.name] = (until, hold)
+        self.remember(hold)
 
     async def send_release(self, hold: Hold, token: int) -> bool:
         """Releases a grant. If the answer is lost, the history shows whether the release was applied."""
@@ -229,6 +250,7 @@ class Core:
                 raise
             released = was_released
         hold.forget_unreleased_token(token)
+        self.remember(hold)
         return released
 
     async def _was_released(self, hold: Hold, token: int) -> bool | None:
@@ -270,7 +292,10 @@ class Core:
                 self._resume(hold)
                 raise
             except Unknown:
+                until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
                 hold.give_up()
+                # If the cluster did not apply the hand-over, it would answer a claim with this token.
+                self._keep_unreleased(hold, token, until)
                 raise
             hold.give_up()
             return lease["holder"]
@@ -332,6 +357,7 @@ class Core:
                     return
                 if await self._is_certainly_not_granted(hold, claim, waits):
                     hold.is_ambiguous = False
+                    self.remember(hold)
                     return
                 await self._release_ambiguous(hold)
             except TenureError as error:
@@ -378,6 +404,7 @@ class Core:
                 case _:
                     raise Unknown(_UNKNOWN_STANDING)
             hold.is_ambiguous = False
+            self.remember(hold)
             return released
 
     async def _leave_queue(self, hold: Hold) -> bool:

@@ -103,6 +103,11 @@ class Hold:
         is_released = isinstance(self.state, states.Released) and self.state.token == self.unreleased_token
         return self.unreleased_token if is_released else None
 
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether the cluster may count a claim or a grant that this process does not hold."""
+        return self.is_ambiguous or self.token_before_claim is not None
+
     def forget_unreleased_token(self, token: int) -> None:
         """The cluster does not count this grant as held."""
         if self.unreleased_token == token:

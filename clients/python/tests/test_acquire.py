@@ -449,3 +449,22 @@ async def test_unresolved_leases_have_a_bound(
             with pytest.raises(Unknown):
                 await m.manager.handle(name, ttl=3).acquire()
         assert list(m.manager._core._unresolved) == ["b", "c"]
+
+
+async def test_grant_whose_deadline_has_passed_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    def late(answer: Answer, seconds: float) -> Answer:
+        clock.now += seconds
+        return answer
+
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda _: late(granted(expires_in_ms=500), 0.9))
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        server.on("acquire", lambda _: late(granted(), 2))
+        server.on("renew", lambda request: late(renewed(request), 3))
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(Unknown):
+            await job.acquire()
+        assert job.state == states.Idle()
+        server.on("explain", standing("holds", lease=lease()))
+        assert await job.release() is True

@@ -9,7 +9,7 @@ import pytest
 
 from managers import Managed, managed
 from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem, renewed
-from tenure import Lease, LeaseLost, Loss, Refused, states
+from tenure import Lease, LeaseLost, Loss, Refused, Unavailable, states
 
 HELD = problem("held", 409, holder="other")
 
@@ -378,3 +378,27 @@ async def test_cancelled_leave_frees_the_lease(server: ScriptedServer, clock: Ma
         server.on("acquire", granted(token=TOKEN + 1))
         async with m.manager.lease("job", ttl=3) as job:
             assert job.is_held
+
+
+@pytest.mark.parametrize("code", ["no_such_waiter", "no_leader"])
+async def test_refused_hand_over_releases_a_lease_without_a_body(
+    server: ScriptedServer, clock: ManualClock, code: str
+) -> None:
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await forever()
+
+    async with managed(server, clock, operation_timeout=0.3) as m:
+        server.on("handover", problem(code, 503 if code == "no_leader" else 409))
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        with pytest.raises((Refused, Unavailable)):
+            await m.manager.handle("job").hand_over("next")
+        with pytest.raises(LeaseLost):
+            await task
+        assert len(server.of("release")) == 1
+        assert m.manager.handle("job").state == states.Released(TOKEN)
+        assert not m.manager.handle("job").is_held

@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 from ._aio import acquire_within
 from ._calls import Calls, certain_time
 from ._errors import Refused, ShutDown, TenureError, Unavailable, Unknown, local_refusal
-from ._guard import drain
+from ._grant import deadline
+from ._guard import drain, has_other_work
 from ._hold import Hold
 from ._keeper import Keeper
 from ._options import LeaseOptions, millis
@@ -135,6 +136,8 @@ class Core:
             if claim.result() is None:
                 raise await self._ended_by_shutdown(hold)
             lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
+            if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
+                raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
         except asyncio.CancelledError:
             self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))
             raise
@@ -207,22 +210,25 @@ class Core:
                     return await self.send_release(hold, hold.failed_release)
                 return await self._release_ambiguous(hold) if hold.is_ambiguous else False
             await self._drain(hold, drains)
-            if hold.grant is None:
-                return False
-            until = self.clock() + hold.grant.ttl
-            # The local grant ends first: this process must not count the lease as held after the cluster released it.
-            token = hold.give_up()
-            if token is None:
-                return False
-            try:
-                return await self.send_release(hold, token)
-            except BaseException:
-                self._keep_unreleased(hold, token, until)
-                raise
+            return await self._give_up_and_release(hold)
 
-    async def _drain(self, hold: Hold, drains: bool = True) -> None:
-        if not drains or await drain(hold):
-            return
+    async def _give_up_and_release(self, hold: Hold) -> bool:
+        until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
+        # The local grant ends first: this process must not count the lease as held after the cluster released it.
+        token = hold.give_up()
+        if token is None:
+            return False
+        try:
+            return await self.send_release(hold, token)
+        except BaseException:
+            self._keep_unreleased(hold, token, until)
+            raise
+
+    async def _drain(self, hold: Hold, drains: bool = True) -> bool:
+        """Ends the work of another task. Returns whether there was such work."""
+        has_work = drains and has_other_work(hold)
+        if not has_work or await drain(hold):
+            return has_work
         until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
         token = hold.give_up()
         if token is not None:
@@ -276,7 +282,7 @@ class Core:
         async with hold.operation:
             if hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
-            await self._drain(hold, drains)
+            was_drained = await self._drain(hold, drains)
             token = hold.pause(self.clock())
             if token is None:
                 return None
@@ -286,10 +292,10 @@ class Core:
                 if error.code == "lost":
                     hold.lose(token, Loss.from_api(error.problem.get("why") or "unknown"))
                     return None
-                self._resume(hold)
+                await self._keep_or_release(hold, was_drained)
                 raise
             except Unavailable:
-                self._resume(hold)
+                await self._keep_or_release(hold, was_drained)
                 raise
             except Unknown:
                 until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
@@ -300,9 +306,16 @@ class Core:
             hold.give_up()
             return lease["holder"]
 
-    def _resume(self, hold: Hold) -> None:
-        hold.resume()
-        self.keeper.keep(hold)
+    async def _keep_or_release(self, hold: Hold, was_drained: bool) -> None:
+        """Continues the grant after a refused hand-over. If its work was ended for the hand-over, releases it."""
+        if not was_drained:
+            hold.resume()
+            self.keeper.keep(hold)
+            return
+        try:
+            await self._give_up_and_release(hold)
+        except TenureError as error:
+            log.warning("the release of lease %s failed, and the lease expires by its ttl: %s", hold.name, error)
 
     async def check(self, hold: Hold) -> bool:
         """Asks the cluster whether the grant is in force. If it is not, records the loss."""

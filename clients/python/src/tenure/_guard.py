@@ -214,10 +214,16 @@ class WorkScope:
         return self._entered
 
 
-async def drain(hold: Hold) -> bool:
-    """Ends the work of the guard, if there is one in another task. Returns `False` if it does not end in time."""
+def has_other_work(hold: Hold) -> bool:
+    """Whether another task works under the lease and can be asked to end its work."""
     guard = hold.guard
-    if guard is None or guard.end_work is None or guard.task is asyncio.current_task():
+    return guard is not None and guard.end_work is not None and guard.task is not asyncio.current_task()
+
+
+async def drain(hold: Hold) -> bool:
+    """Ends the work of another task. Returns `False` if it does not end in time."""
+    guard = hold.guard
+    if guard is None or guard.end_work is None:
         return True
     guard.is_draining = guard.was_stopped = True
     guard.end_work()

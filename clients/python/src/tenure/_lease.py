@@ -115,6 +115,8 @@ class Lease:
             Unavailable: this handle holds the lease as before.
             Unknown: another holder may have the lease. This handle no longer holds it.
 
+        If the call ended a body and raises `Refused` or `Unavailable`, the manager releases the lease: it has no owner.
+
         If the call is cancelled during the request, this handle does not hold the lease and no longer renews it.
         """
         if to is not None:

@@ -121,7 +121,8 @@ class Core:
             # The cluster would answer a claim with the token of the old grant. Work under that grant may still run, so
             # the new work must get a new token.
             await self.send_release(hold, hold.token_before_claim)
-        body = hold.options.request(hold.holder)
+        options = hold.options
+        body = options.request(hold.holder)
         if wait > 0:
             body["wait_ms"] = millis(wait)
         # Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
@@ -147,7 +148,7 @@ class Core:
             raise
         if self.closing.is_set():
             raise await self._ended_by_shutdown(hold)
-        hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock())
+        hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock(), options)
         self.keeper.keep(hold)
         return int(lease["token"])
 

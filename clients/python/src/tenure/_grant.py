@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ._options import LeaseOptions
 from .states import HoldState, Loss
 
 INFINITE_CHECK = 10.0
@@ -59,9 +60,13 @@ Action: TypeAlias = Nothing | CheckAt | Renew | Stop | Expired
 class Grant:
     """The grant of a held lease."""
 
-    def __init__(self, token: int, ttl: float, sent: float, drift_permille: int) -> None:
+    def __init__(
+        self, token: int, ttl: float, sent: float, drift_permille: int, options: LeaseOptions | None = None
+    ) -> None:
         """A grant whose claim was sent at `sent`. `ttl` is `math.inf` for an infinite lease."""
         self.token = token
+        # Later handles can change the options of the lease, but not those of its current grant.
+        self.options = options or LeaseOptions()
         self.ttl = ttl
         self.since = sent
         self.deadline = deadline(ttl, sent, drift_permille)

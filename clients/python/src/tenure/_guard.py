@@ -227,8 +227,9 @@ async def drain(hold: Hold) -> bool:
         return True
     guard.is_draining = guard.was_stopped = True
     guard.end_work()
+    drain_time = (hold.grant.options if hold.grant else hold.options).drain
     try:
-        return await set_within(guard.work_ended, hold.options.drain)
+        return await set_within(guard.work_ended, drain_time)
     finally:
         # If the wait was cancelled, the guard releases the lease itself.
         guard.is_draining = guard.work_ended.is_set()

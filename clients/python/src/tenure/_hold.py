@@ -115,12 +115,13 @@ class Hold:
         if self.undrained_token == token:
             self.undrained_token = None
 
-    def granted(self, token: int, ttl: float, sent: float, now: float) -> None:
-        """Starts the grant of a claim that was sent at `sent`."""
+    def granted(self, token: int, ttl: float, sent: float, now: float, options: LeaseOptions | None = None) -> None:
+        """Starts the grant of a claim that was sent at `sent` with these options. Default: those of the lease now."""
         self.is_ambiguous = False
-        if self.options.ttl is None and self.options.grace > ttl / 2:
+        options = options or self.options
+        if options.ttl is None and options.grace > ttl / 2:
             log.warning("lease %s: the grace is above half the ttl; the client uses %.3g s", self.name, ttl / 2)
-        self.grant = Grant(token, ttl, sent, self.drift_permille)
+        self.grant = Grant(token, ttl, sent, self.drift_permille, options)
         self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self.deadline = self.grant.deadline
@@ -194,7 +195,7 @@ class Hold:
         grant = self.grant
         if grant is None:
             return Nothing()
-        match grant.next_action(now, late >= SUSPEND_THRESHOLD, self.options.grace):
+        match grant.next_action(now, late >= SUSPEND_THRESHOLD, grant.options.grace):
             case Expired(why):
                 self.lose(grant.token, why)
                 return Nothing()
@@ -224,12 +225,12 @@ class Hold:
         """Why the options forbid a renewal, if they do. An infinite lease ignores them."""
         if grant.ttl == math.inf:
             return None
-        if now + grant.ttl > grant.since + self.options.longest_hold:
+        if now + grant.ttl > grant.since + grant.options.longest_hold:
             return Loss.HELD_LONGEST
-        if self.options.renew_while is None:
+        if grant.options.renew_while is None:
             return None
         try:
-            goes_on = self.options.renew_while()
+            goes_on = grant.options.renew_while()
         except Exception:
             log.exception("lease %s: renew_while failed", self.name)
             goes_on = False

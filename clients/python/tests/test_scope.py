@@ -42,7 +42,7 @@ async def test_loss_cancels_the_body(server: ScriptedServer, clock: ManualClock)
             async with m.manager.lease("job", ttl=3):
                 await lose(m)
                 await forever()
-        assert (caught.value.name, caught.value.token, caught.value.reason) == ("job", TOKEN, Loss.REVOKED)
+        assert (caught.value.name, caught.value.token, caught.value.why) == ("job", TOKEN, Loss.REVOKED)
         await asyncio.sleep(0)
         if sys.version_info >= (3, 11):
             task = asyncio.current_task()
@@ -57,7 +57,7 @@ async def test_deadline_cancels_the_body(server: ScriptedServer, clock: ManualCl
                 m.fail_renewals()
                 await m.pass_time(3)
                 await forever()
-        assert caught.value.reason == Loss.UNREACHABLE
+        assert caught.value.why == Loss.UNREACHABLE
         assert len(server.of("release")) == 1, "the work has ended, so the cluster need not wait for the expiry"
 
 
@@ -72,7 +72,7 @@ async def test_grace_cancels_the_body_before_the_deadline(server: ScriptedServer
                 finally:
                     assert job.is_held
                     assert job.state.kind == "ending"
-        assert caught.value.reason == Loss.UNREACHABLE
+        assert caught.value.why == Loss.UNREACHABLE
         assert job.state == states.Released(TOKEN)
 
 
@@ -169,11 +169,11 @@ async def test_body_that_ends_after_the_loss_raises(server: ScriptedServer, cloc
                 await lose(m)
                 with pytest.raises(asyncio.CancelledError):
                     await forever()
-        assert caught.value.reason == Loss.REVOKED
+        assert caught.value.why == Loss.REVOKED
         with pytest.raises(LeaseLost) as caught:
             async with m.manager.lease("job", ttl=3):
                 clock.now += 100
-        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+        assert caught.value.why in (Loss.SUSPENDED, Loss.UNREACHABLE)
 
 
 async def test_failed_release_does_not_fail_the_work(
@@ -239,7 +239,7 @@ async def test_release_by_another_task_ends_the_body_first(server: ScriptedServe
         assert await m.manager.handle("job").release() is True
         with pytest.raises(LeaseLost) as caught:
             await task
-        assert caught.value.reason == Loss.RELEASED
+        assert caught.value.why == Loss.RELEASED
         assert order == ["work", "end of the work", "release"]
 
 
@@ -306,7 +306,7 @@ async def test_run_reads_the_clock_before_each_step(server: ScriptedServer, cloc
     async with managed(server, clock) as m:
         with pytest.raises(LeaseLost) as caught:
             await m.manager.handle("job", ttl=3).run(work)
-        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+        assert caught.value.why in (Loss.SUSPENDED, Loss.UNREACHABLE)
         assert held == [True, True, True]
 
 

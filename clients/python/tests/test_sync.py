@@ -53,7 +53,7 @@ def test_loss_is_reported_and_raised(manager: LeaseManager, other: LeaseManager)
         assert lost.wait(5)
         assert not lease.is_held
         lease.check_held()
-    assert caught.value.reason == Loss.REVOKED
+    assert caught.value.why == Loss.REVOKED
     assert reasons == [Loss.REVOKED]
     with pytest.raises(LeaseLost), manager.lease("sync/lost", ttl=0.6) as lease:
         lost.clear()

@@ -57,7 +57,7 @@ class Lease:
         Raises:
             Refused: not acquired. The code is `held`, `wait_timeout` or another code of the HTTP API.
             Unknown: the cluster may have granted the lease, but this handle does not hold it. Acquire it again, or release
-                it; otherwise it expires.
+                it. Otherwise it expires by its ttl; an infinite lease does not expire.
             Unavailable: not acquired.
             ShutDown: not acquired.
 
@@ -97,7 +97,8 @@ class Lease:
         Raises:
             Refused: the code is `not_drained`: the body did not end in time, and the lease expires by its ttl. A new
                 acquire releases it and gets a new token.
-            Unknown, Unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires.
+            Unknown, Unavailable: the cluster may still count the lease as held. Release it again. Otherwise it expires by
+                its ttl; an infinite lease does not expire.
 
         After any error this handle no longer holds the lease. If the call is cancelled during the request, this handle does
         not hold the lease, and the lease expires by its ttl unless the release arrives.
